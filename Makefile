@@ -1,0 +1,47 @@
+# make demo    the main job in a few minutes, on any CPU
+# make test    all tests
+# make check   what a commit must pass: format, lint, types, tests
+# make bench   this project's own speed
+# make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
+# make train   train the tiny models anew
+# make schemas write the published JSON Schemas
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench repeats train schemas clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python tools/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2
+
+bench: $(READY)
+	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only -p no:xdist
+
+repeats: $(READY)
+	$(BIN)/python tools/repeats.py
+
+train: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
+	$(BIN)/python tools/train_tiny_resnet50.py
+
+schemas: $(READY)
+	$(BIN)/pytest-mlperf schema --write
+
+clean:
+	rm -rf $(VENV) .mlperf build dist

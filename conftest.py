@@ -1,0 +1,5 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,42 @@
+"""The command `pytest-mlperf`. Exit codes: 0 fine, 1 refused, 2 usage, 3 environment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_mlperf import __version__
+from pytest_mlperf.cli import init, schema, update
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-mlperf",
+        description="Keep baselines and suites; measuring is done by pytest itself.",
+    )
+    parser.add_argument("--version", action="version", version=f"pytest-mlperf {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (init, update, schema):
+        module.add_command(commands)
+    parsed = parser.parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+    except MlperfError as error:
+        print(f"pytest-mlperf: {error}", file=sys.stderr)
+        return 3 if isinstance(error, EnvironmentFault) else 2
+    return code
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the working folder where it lies below it."""
+    here = Path.cwd()
+    resolved = path.resolve()
+    return str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

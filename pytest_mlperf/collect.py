@@ -1,0 +1,112 @@
+"""Collect suite files as test modules whose functions are those of `pytest_mlperf.checks`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+from pytest_mlperf import session
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.plan import Planned, plan_suite
+
+KINDS: dict[str, Kind] = {
+    "test_accuracy": "accuracy",
+    "test_performance": "performance",
+    "test_efficiency": "efficiency",
+}
+
+
+class SuiteFile(pytest.Module):
+    """A suite file: its test functions come from the plugin, their parameters from the file."""
+
+    planned: list[Planned]
+
+    def _getobj(self) -> ModuleType:
+        return importlib.import_module("pytest_mlperf.checks")
+
+    def funcnamefilter(self, name: str) -> bool:
+        """Take our functions whatever the user's `python_functions` says."""
+        return any(KINDS.get(name) in planned.kinds for planned in self.planned)
+
+    def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
+        """Take no class: our module has none for pytest."""
+        return False
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Parse the file, once, and make its tests."""
+        own = session.of(self.config)
+        try:
+            self.planned = own.adjust(plan_suite(self.path))
+        except SuiteError as error:
+            raise self.CollectError(str(error)) from None
+        items = list(super().collect())
+        for item in items:
+            if isinstance(item, pytest.Function):
+                planned: Planned = cast(Planned, item.callspec.params["case"])
+                # Reports, IDEs and annotations must lead to the suite, not to checks.py.
+                item.__dict__["location"] = (self.nodeid, planned.line - 1, item.name)
+        return items
+
+
+def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    """Collect a suite that is named by the command line or `testpaths`; else only count it."""
+    config = parent.config
+    if config.args_source is config.ArgsSource.INVOCATION_DIR:
+        session.of(config).uncollected.append(path)
+        return None
+    suite: SuiteFile = SuiteFile.from_parent(parent, path=path)
+    return suite
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Give each function its cases; module scope keeps the tests of one case together."""
+    suite = metafunc.definition.getparent(SuiteFile)
+    if suite is None:
+        return
+    kind = KINDS[metafunc.function.__name__]
+    metafunc.parametrize(
+        "case",
+        [
+            pytest.param(planned, id=planned.case.id, marks=mark(planned.case, kind))
+            for planned in suite.planned
+            if kind in planned.kinds
+        ],
+        scope="module",
+    )
+
+
+def mark(case: Case, kind: Kind) -> pytest.MarkDecorator:
+    """Return the marker of one test, for exact selection with -m."""
+    return pytest.mark.mlperf(
+        workload=case.workload,
+        scenario=case.scenario,
+        engine=case.engine,
+        precision=case.precision,
+        accelerator=case.accelerator,
+        kind=kind,
+    )
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases whose accelerator is not here."""
+    own = session.of(config)
+    planned = {id(item): planned_of(item) for item in items}
+    own.look_for({p.case.accelerator for p in planned.values() if p})
+    gone = [item for item in items if (p := planned[id(item)]) and not own.is_here(p)]
+    if gone:
+        lost = {id(item) for item in gone}
+        items[:] = [item for item in items if id(item) not in lost]
+        config.hook.pytest_deselected(items=gone)
+
+
+def planned_of(item: pytest.Item) -> Planned | None:
+    """Return the case of one of our tests, None for any other test."""
+    if isinstance(item, pytest.Function) and isinstance(item.parent, SuiteFile):
+        return cast(Planned, item.callspec.params["case"])
+    return None

@@ -1,0 +1,1 @@
+"""The pure domain: values and rules without I/O, clock, randomness or pytest."""

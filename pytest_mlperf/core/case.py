@@ -1,0 +1,40 @@
+"""A case: what is measured and judged as one, and how it is named."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+ScenarioName = Literal["Offline", "Server", "Interactive", "SingleStream", "MultiStream"]
+Profile = Literal["quick", "official"]
+Kind = Literal["accuracy", "performance", "efficiency"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
+"""Names appear in test ids, on the command line and as file names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One workload x scenario x engine x precision x accelerator.
+
+    Attributes:
+        workload: Workload name, e.g. "llama2-70b-99.9".
+        scenario: MLPerf scenario.
+        engine: Name of the suite's engine entry (not the engine's kind).
+        precision: The suite's word, e.g. "fp8".
+        accelerator: Class and count: "H200", "8xH100", "cpu".
+    """
+
+    workload: str
+    scenario: ScenarioName
+    engine: str
+    precision: str
+    accelerator: str
+
+    @property
+    def id(self) -> str:
+        """The text between the brackets of a test id."""
+        return "-".join(
+            (self.workload, self.scenario, self.engine, self.precision, self.accelerator)
+        )

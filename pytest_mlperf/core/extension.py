@@ -1,0 +1,122 @@
+"""The protocols of extensions: engines, data sets, scorers, and the sink an engine answers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+class Sink(Protocol):
+    """Where an engine reports its progress; callable from any thread that outlives the run."""
+
+    wants_output: bool
+    """True in accuracy runs: `done` must then be given outputs. False: outputs are not read."""
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        """Report that the first token of each of these samples is there (language models)."""
+        ...
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Report that these samples are finished; every id exactly once, in any order.
+
+        Args:
+            ids: The ids given to `submit`, one or many.
+            outputs: One bytes object per id; required where `wants_output`.
+            n_tokens: Output tokens per id, for language models.
+        """
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Report that the engine cannot go on: the run ends as ERROR with this exception."""
+        ...
+
+
+class Dataset(Protocol):
+    """Samples by index; built as `factory(path=..., **options)` inside the worker process."""
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 over the content as the engine sees it."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def input(self, index: int) -> Any:
+        """Return what the engine takes for sample `index`."""
+        ...
+
+    def reference(self, index: int) -> Any:
+        """Return the ground truth of sample `index`, as the scorer takes it."""
+        ...
+
+
+class Engine:
+    """Base class of engines; every method but `submit` has a sensible default.
+
+    Built as `factory(dataset=..., model=..., precision=..., **options)` inside the worker process,
+    so the keyword-only parameters of `__init__` are the engine's options. The module of a
+    registered engine must be light: import the engine's library in `__enter__`.
+    """
+
+    def __enter__(self) -> Self:
+        """Load the model; may take minutes."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Free what `__enter__` took."""
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Bring these samples into memory; LoadGen does not time this."""
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Forget these samples."""
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Start work on samples; return at once, or complete inline through `sink.done`.
+
+        Args:
+            ids: LoadGen's ids of the samples, to be handed back to `sink.done`.
+            indices: The data set index of each id.
+            sink: Where to report.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> Mapping[str, str]:
+        """Return versions and settings that belong to the fingerprint, e.g. library and weights."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What a scorer found.
+
+    Attributes:
+        per_sample: For each metric, one score per sample, in the order given, 0–100 scale unless
+            the metric says otherwise.
+        aggregate: For each metric, the figure MLPerf's reference script prints.
+    """
+
+    per_sample: Mapping[str, Sequence[float]]
+    aggregate: Mapping[str, float]
+
+
+class Scorer(Protocol):
+    """Scores outputs as MLPerf's reference script does; built as `factory(**options)`."""
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        """Score outputs against references of the same samples."""
+        ...

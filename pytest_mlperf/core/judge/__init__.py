@@ -1,0 +1,1 @@
+"""Pure rules: numbers in, verdicts out."""

@@ -1,0 +1,71 @@
+"""What was measured: runs of a case and its accuracy, with where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One LoadGen performance run in a fresh process.
+
+    Attributes:
+        metrics: Values by metric name, SI units.
+        within_se: Relative standard error inside the run by metric name, where known.
+        samples: Samples completed.
+        queries: Queries LoadGen counted (Offline: samples).
+        duration_s: Length of the timed part.
+        target_qps: Rate the run was offered or sized by.
+        session: Id of the pytest session that made it.
+        started: ISO 8601 UTC.
+        commit: Commit of the tested project, or None outside git.
+        folder: Folder with LoadGen's logs, relative to the runs folder's parent where possible.
+        invalid: Why the run may not be judged; empty when it may.
+        limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
+    """
+
+    metrics: Mapping[str, float]
+    within_se: Mapping[str, float]
+    samples: int
+    queries: int
+    duration_s: float
+    target_qps: float
+    session: str
+    started: str
+    commit: str | None
+    folder: str
+    invalid: tuple[str, ...] = ()
+    limit_missed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """One accuracy pass.
+
+    Attributes:
+        scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
+        samples: Samples scored.
+        full: The whole data set was scored.
+        folder: Folder with logs and per-sample scores.
+        source: "measured", "this session" or "stored": where a verdict took it from.
+    """
+
+    scores: Mapping[str, float]
+    samples: int
+    full: bool
+    folder: str
+    source: str = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What was measured, as far as it was seen: machine, engine, data.
+
+    Attributes:
+        identity: Properties of the hardware that must equal the baseline's.
+        fingerprint: Versions, weights, options, data: shown under "what changed", never a key.
+    """
+
+    identity: Mapping[str, str | int | float | bool | None]
+    fingerprint: Mapping[str, str]

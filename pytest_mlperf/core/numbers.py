@@ -1,0 +1,36 @@
+"""Write numbers the way every table and message does."""
+
+from __future__ import annotations
+
+from pytest_mlperf.core.metrics import METRICS
+
+MINUS = "−"
+
+
+def change(share: float) -> str:
+    """Return a relative change, signed, in per cent: 0.021 is "+2.1 %"."""
+    percent = share * 100
+    digits = 1 if abs(percent) < 99.95 else 0
+    text = f"{abs(percent):.{digits}f} %"
+    return (MINUS if percent < 0 else "+") + text
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent without a sign: 0.03 is "3 %", 0.041 is "4.1 %"."""
+    return f"{share * 100:.3g} %"
+
+
+def quantity(metric: str, value: float) -> str:
+    """Return a metric's value with three to four digits; times in ms or µs where they are small."""
+    unit = METRICS[metric].unit if metric in METRICS else ""
+    if unit == "s":
+        for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+            if value * factor >= 1 or name == "µs":
+                return f"{_digits(value * factor)} {name}"
+    return _digits(value)
+
+
+def _digits(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.4g}"

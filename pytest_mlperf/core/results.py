@@ -1,0 +1,73 @@
+"""The results file: everything a session found, in one versioned document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_mlperf.core.verdict import Verdict
+
+SCHEMA = 1
+LABEL = "Result not verified by MLCommons Association."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """One test with its verdict.
+
+    Attributes:
+        test: Pytest's node id.
+        suite: Suite or test file, relative to the root folder.
+        line: Line of the engine entry in the suite.
+        round: MLPerf round.
+        profile: "quick" or "official".
+        verdict: The verdict with its runs.
+        failed: The test failed, as options and outcome say.
+        limits: Gated metrics with their limits, as shares.
+        scored: The case has an accuracy pass that a record must rest on.
+        handicap: Share of speed taken away; above 0 nothing may be recorded.
+        pretended: The accelerator was only pretended; nothing may be recorded.
+        target_qps: Offered or expected rate, per second.
+        qps_source: Where the rate comes from: "suite", "probe" or None.
+    """
+
+    test: str
+    suite: str
+    line: int
+    round: str
+    profile: str
+    verdict: Verdict
+    failed: bool
+    limits: Mapping[str, float]
+    scored: bool
+    handicap: float
+    pretended: bool
+    target_qps: float | None
+    qps_source: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """One session.
+
+    Attributes:
+        schema: Version of this document.
+        run: Id of the session; also the name of its folder.
+        started: ISO 8601 UTC.
+        seconds: Wall-clock length of the session, seconds.
+        commit: Commit of the tested project, or None.
+        versions: Versions of this package and its tools.
+        deselected: Cases whose accelerator was not here, by accelerator.
+        cases: One entry per judged test.
+        label: How MLCommons wants such figures to be labelled.
+    """
+
+    schema: int = SCHEMA
+    run: str
+    started: str
+    seconds: float
+    commit: str | None
+    versions: Mapping[str, str]
+    deselected: Mapping[str, int]
+    cases: tuple[CaseResult, ...]
+    label: str = LABEL

@@ -1,0 +1,136 @@
+"""Outcomes a user reads, and the verdict on one case and kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+
+
+class Outcome(StrEnum):
+    """The word a verdict ends in."""
+
+    OK = "ok"
+    IMPROVED = "improved"
+    PERF_DROP = "PERF DROP"
+    ACC_DROP = "ACC DROP"
+    POWER_DROP = "POWER DROP"
+    GATE_FAIL = "GATE FAIL"
+    INVALID = "INVALID"
+    ERROR = "ERROR"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_BASELINE = "NO BASELINE"
+    RECORDED = "recorded"
+    EXPECTED = "expected failure"
+    UNEXPECTED_PASS = "UNEXPECTED PASS"  # noqa: S105 - no password
+
+    @property
+    def fails(self) -> bool:
+        """Whether this outcome alone makes the test fail."""
+        return self in _FAILING
+
+
+_FAILING = frozenset(
+    {
+        Outcome.PERF_DROP,
+        Outcome.ACC_DROP,
+        Outcome.POWER_DROP,
+        Outcome.GATE_FAIL,
+        Outcome.INVALID,
+        Outcome.ERROR,
+        Outcome.UNEXPECTED_PASS,
+    }
+)
+
+SEVERITY = (
+    Outcome.ERROR,
+    Outcome.INVALID,
+    Outcome.GATE_FAIL,
+    Outcome.ACC_DROP,
+    Outcome.PERF_DROP,
+    Outcome.POWER_DROP,
+    Outcome.INCONCLUSIVE,
+    Outcome.NO_BASELINE,
+    Outcome.EXPECTED,
+    Outcome.UNEXPECTED_PASS,
+    Outcome.OK,
+    Outcome.IMPROVED,
+    Outcome.RECORDED,
+)
+"""From what decides a case first to what decides it last."""
+
+
+def worst(outcomes: list[Outcome]) -> Outcome:
+    """Return the outcome that decides for several metrics of one case."""
+    return min(outcomes, key=SEVERITY.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricVerdict:
+    """What one metric says.
+
+    Attributes:
+        metric: Metric name.
+        outcome: Its own outcome; None when it is only reported.
+        baseline: Geometric mean of the baseline's runs, SI units; None without baseline.
+        now: Geometric mean of the runs that were judged (accuracy: the score).
+        change: Relative change; None without baseline.
+        low, high: Interval of the change that the decision used; None without baseline.
+        limit: The smallest change that matters, as a share; None when not gated.
+        detectable: The smallest change this baseline can prove, as a share.
+        runs: Runs judged.
+        runs_baseline: Runs of the baseline.
+        note: A few words for the table, e.g. "advisory: 3 baseline runs".
+    """
+
+    metric: str
+    outcome: Outcome | None
+    now: float
+    baseline: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    detectable: float | None = None
+    runs: int = 1
+    runs_baseline: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer for one test.
+
+    Attributes:
+        case: What was judged.
+        kind: Which test asked.
+        outcome: The word.
+        headline: What follows the word on the first line, at most some 60 characters.
+        metrics: One entry per metric, gated first.
+        runs: Every performance run of the case so far, oldest first.
+        accuracy: The accuracy pass the verdict rests on.
+        subject: Machine, engine and data.
+        changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.
+        notes: Sentences for the failure message, most important first.
+        baseline_file: Path of the baseline file, or where it would be.
+        baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
+        folder: Folder with the logs of the last run.
+        log: The log to read after an ERROR.
+    """
+
+    case: Case
+    kind: Kind
+    outcome: Outcome
+    headline: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    runs: tuple[Run, ...] = ()
+    accuracy: Accuracy | None = None
+    subject: Subject | None = None
+    changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    baseline_file: str | None = None
+    baseline_set: str | None = None
+    folder: str | None = None
+    log: str | None = None

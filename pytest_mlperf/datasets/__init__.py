@@ -1,0 +1,1 @@
+"""Adapters of data sets, one module each."""

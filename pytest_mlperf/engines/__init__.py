@@ -1,0 +1,1 @@
+"""Adapters of inference engines, one module each."""

@@ -1,0 +1,254 @@
+"""The command line options, each also an ini setting of the same name without dashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One option; `convert` turns its text into a value and raises ValueError with a reason."""
+
+    name: str
+    convert: Callable[[str], object]
+    default: object
+    metavar: str
+    help: str
+    is_path: bool = False
+
+
+def _handicap(text: str) -> float:
+    share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    if not 0 <= share < 1:
+        raise ValueError
+    return share
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def _max_runs(text: str) -> int:
+    if int(text) < 2:
+        raise ValueError
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if float(text) <= 0:
+        raise ValueError
+    return float(text)
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return convert
+
+
+_OPTIONS: tuple[_Option, ...] = (
+    _Option(
+        "profile",
+        _one_of("quick", "official"),
+        None,
+        "quick|official",
+        "run every suite in this profile instead of its own",
+    ),
+    _Option(
+        "accelerator",
+        str,
+        None,
+        "NAME",
+        'require this accelerator ("H200", "8xH100", "cpu") and run its cases only; '
+        "not here: exit 3 before any test (CI should always pass it)",
+    ),
+    _Option(
+        "pretend",
+        str,
+        None,
+        "NAME",
+        "act as if this accelerator were here, for plans and tests; nothing is ever recorded",
+    ),
+    _Option(
+        "baselines",
+        str,
+        None,
+        "DIR",
+        "folder of the baselines (default: the nearest baselines/ above the suite)",
+        is_path=True,
+    ),
+    _Option(
+        "update",
+        _one_of("missing", "append", "replace"),
+        None,
+        "missing|append|replace",
+        "record baselines: only absent ones, a further session, or anew (needs --mlperf-reason)",
+    ),
+    _Option(
+        "baseline-runs", _count, 8, "N", "runs of a recorded baseline (default 8; gates from 5)"
+    ),
+    _Option("reason", str, None, "TEXT", "why a baseline is recorded; kept in its history"),
+    _Option(
+        "no-baseline",
+        _one_of("auto", "pass", "fail"),
+        "auto",
+        "auto|pass|fail",
+        "a case without baseline passes, or fails (auto: fails under CI for official cases on "
+        "named accelerators)",
+    ),
+    _Option(
+        "inconclusive",
+        _one_of("pass", "fail"),
+        "pass",
+        "pass|fail",
+        "a case without enough evidence after the last run passes, or fails",
+    ),
+    _Option(
+        "max-runs",
+        _max_runs,
+        5,
+        "N",
+        "most performance runs of a case, at least 2 (default 5); no change is failed at most "
+        "1%% of the time, a drop of the limit is passed at most 5%%",
+    ),
+    _Option(
+        "power",
+        _one_of("auto", "require", "off"),
+        "auto",
+        "auto|require|off",
+        "measure power and energy where a source is here, insist on it, or do not",
+    ),
+    _Option(
+        "runs-dir",
+        str,
+        ".mlperf",
+        "DIR",
+        "folder of results and logs (default .mlperf)",
+        is_path=True,
+    ),
+    _Option(
+        "handicap",
+        _handicap,
+        0.0,
+        "50%",
+        "slow every engine: work takes 1/(1-0.5) times as long, to see a failure before one is "
+        "needed; nothing is recorded",
+    ),
+    _Option(
+        "timeout",
+        _seconds,
+        900.0,
+        "SECONDS",
+        "kill a run that makes no progress for so long (default 900); loading counts",
+    ),
+    _Option(
+        "lease-timeout",
+        _seconds,
+        21_600.0,
+        "SECONDS",
+        "longest wait for an accelerator that another process measures on (default 21600)",
+    ),
+    _Option("json", str, None, "FILE", "also write the results to FILE", is_path=True),
+)
+
+_FLAGS = (
+    ("strict", "a missing model or data set fails instead of being skipped (as under CI)"),
+    ("plan", "list the cases and the time they need, measure nothing"),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option and its ini setting."""
+    group = parser.getgroup("mlperf", "MLPerf inference tests (pytest-mlperf)")
+    for option in _OPTIONS:
+        group.addoption(
+            f"--mlperf-{option.name}", metavar=option.metavar, default=None, help=option.help
+        )
+        parser.addini(_ini(option.name), option.help.replace("%%", "%"), default=None)
+    for name, text in _FLAGS:
+        group.addoption(f"--mlperf-{name}", action="store_true", default=None, help=text)
+        parser.addini(_ini(name), text, type="bool", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every option, read once. See `pytest --help` for their meaning."""
+
+    profile: str | None
+    accelerator: str | None
+    pretend: str | None
+    baselines: Path | None
+    update: str | None
+    baseline_runs: int
+    reason: str | None
+    no_baseline: str
+    inconclusive: str
+    max_runs: int
+    power: str
+    runs_dir: Path
+    handicap: float
+    timeout: float
+    lease_timeout: float
+    json: Path | None
+    strict: bool
+    plan: bool
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Read and check all options together.
+
+    Raises:
+        pytest.UsageError: A value is wrong, or two options exclude each other.
+    """
+    found: dict[str, object] = {o.name.replace("-", "_"): _value(config, o) for o in _OPTIONS}
+    for name, _ in _FLAGS:
+        found[name] = bool(config.getoption(f"mlperf_{name}")) or bool(config.getini(_ini(name)))
+    options = Options(**found)  # type: ignore[arg-type]
+    _check(options)
+    return options
+
+
+def _value(config: pytest.Config, option: _Option) -> object:
+    given, base = config.getoption(_ini(option.name)), config.invocation_params.dir
+    if given is None:
+        given = config.getini(_ini(option.name)) or None
+        base = config.inipath.parent if given and config.inipath else config.rootpath
+    if given is None:
+        given = option.default
+    try:
+        value = option.convert(given) if isinstance(given, str) else given
+    except ValueError:
+        raise pytest.UsageError(
+            f"--mlperf-{option.name}: {given!r} is not {option.metavar}; {option.help}".replace(
+                "%%", "%"
+            )
+        ) from None
+    return base / str(value) if option.is_path and value is not None else value
+
+
+def _check(options: Options) -> None:
+    if options.update and (options.handicap or options.pretend):
+        which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
+        raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
+    if options.update in {"replace", "append"} and not options.reason:
+        raise pytest.UsageError(
+            f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'
+        )
+
+
+def _ini(name: str) -> str:
+    return "mlperf_" + name.replace("-", "_")
+
+
+def suite_arguments(args: Sequence[str]) -> list[Path]:
+    """Return the paths among pytest's arguments, without node ids."""
+    return [Path(argument.split("::", 1)[0]) for argument in args]

@@ -1,0 +1,77 @@
+"""Find engines, data sets and scorers by the name a suite uses."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.model import nearest
+
+Group = Literal["engines", "datasets", "scorers"]
+
+GIVEN = frozenset({"self", "dataset", "model", "precision", "path"})
+"""Parameters that the worker fills in; they are no options."""
+
+
+@cache
+def registered(group: Group) -> dict[str, EntryPoint]:
+    """Return every registered extension of a group, built-in and third party alike."""
+    return {found.name: found for found in entry_points(group=f"pytest_mlperf.{group}")}
+
+
+def target(group: Group, use: str) -> str:
+    """Return "package.module:name" for what a suite calls `use`; imports nothing.
+
+    Raises:
+        SuiteError: The name is not registered and is no "package.module:name".
+    """
+    known = registered(group)
+    if use in known:
+        return known[use].value
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
+        return use
+    raise SuiteError(
+        f"no {group[:-1]} {use!r} is installed{nearest(use, known)}. "
+        'Your own code is named "package.module:name"'
+    )
+
+
+def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
+    """Check the options of a registered extension against its keyword-only parameters.
+
+    The modules of registered extensions are light by contract, so this imports them; code named
+    by "package.module:name" is only ever imported in the worker, which checks it there.
+
+    Raises:
+        SuiteError: An option is unknown, or is required and missing.
+    """
+    found = registered(group).get(use)
+    if found is None:
+        return
+    module, _, name = found.value.partition(":")
+    factory = getattr(importlib.import_module(module), name)
+    check_call(f"{group[:-1]} {use!r}", factory, options)
+
+
+def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
+    """Check options against the keyword parameters of a factory.
+
+    Raises:
+        SuiteError: An option is unknown, or is required and missing.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = {p.name: p for p in parameters if p.name not in GIVEN}
+    for option in options:
+        if option not in known:
+            raise SuiteError(f"{what} has no option {option!r}{nearest(option, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise SuiteError(f"{what} needs the option {name!r}")

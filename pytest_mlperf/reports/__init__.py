@@ -1,0 +1,1 @@
+"""Texts and files made from results."""

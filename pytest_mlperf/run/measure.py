@@ -1,0 +1,318 @@
+"""Run one process of a case: load, performance run, accuracy pass, and read what it left."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run import lease
+from pytest_mlperf.run.logs import Detail, parse_detail
+from pytest_mlperf.run.protocol import Event, Factory, LoadGenSettings, WorkerSpec
+from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
+from pytest_mlperf.suite.plan import Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What all runs of a session share.
+
+    Attributes:
+        folder: The session's folder; each process gets a folder of its own below it.
+        session: Id of the session.
+        commit: Commit of the tested project, or None.
+        handicap: Share of speed taken away from every engine.
+        patience: Limits of a child.
+        lease_limit_s: Longest wait for an accelerator.
+        machine: Where it runs.
+    """
+
+    folder: Path
+    session: str
+    commit: str | None
+    handicap: float
+    patience: Patience
+    lease_limit_s: float
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """What one worker process gave.
+
+    Attributes:
+        run: The performance run, if it was asked for.
+        accuracy: The accuracy pass, if it was asked for.
+        subject: Machine, engine and data.
+        target_qps: The rate that was used, probed or given.
+        probed: The rate was probed in this process.
+    """
+
+    run: Run | None
+    accuracy: Accuracy | None
+    subject: Subject
+    target_qps: float | None
+    probed: bool
+
+
+def measure(
+    planned: Planned,
+    conditions: Conditions,
+    show: Callable[[str], None],
+    *,
+    target_qps: float | None,
+    performance: bool,
+    accuracy: bool,
+    number: int,
+) -> Process:
+    """Run one fresh worker process of a case.
+
+    Args:
+        planned: The case.
+        conditions: What the session's runs share.
+        show: Takes a line of progress, many times.
+        target_qps: Rate to offer; None lets the worker probe it.
+        performance: Do a performance run.
+        accuracy: Do an accuracy pass over the whole data set afterwards.
+        number: Which process of the case this is; names its folder.
+
+    Raises:
+        RunError: Anything broke; the message names the layer and the log.
+        UnavailableError: Model or data set is not here.
+    """
+    engine, dataset = planned.factories
+    folder = new_folder(conditions.folder, f"{planned.case.id}.{number}")
+    spec = WorkerSpec(
+        folder=str(folder),
+        engine=engine,
+        dataset=dataset,
+        model=planned.model,
+        precision=planned.case.precision,
+        settings=planned.settings(target_qps=target_qps),
+        performance=performance,
+        handicap=conditions.handicap,
+    )
+    talk = _Talk(planned, number, show)
+    started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    names = conditions.machine.leases(planned.case.accelerator)
+    blocks: list[dict[str, object]] = []
+    with (
+        lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
+        Worker(spec, conditions.patience, talk.on_event) as worker,
+    ):
+        loaded = worker.wait_for("loaded")
+        finished = worker.wait_for("finished") if performance else None
+        worker.wait_for("ready")
+        if accuracy:
+            indices = list(range(int(loaded["dataset"]["samples"])))
+            worker.send({"command": "accuracy", "block": 0, "indices": indices})
+            done = worker.wait_for("finished")
+            parse_detail(Path(done["folder"]) / "mlperf_log_detail.txt").require_no_errors()
+            log = Path(done["folder"]) / "mlperf_log_accuracy.json"
+            blocks.append({"log": str(log), "indices": indices})
+            worker.wait_for("ready")
+        worker.send({"command": "stop"})
+    subject = Subject(
+        identity=conditions.machine.identity(planned.case.accelerator),
+        fingerprint=_fingerprint(planned, loaded),
+    )
+    run = None
+    if finished is not None:
+        run = _read_run(spec, finished, talk.target_qps, conditions, started)
+    found = None
+    if blocks and planned.scorer:
+        found = _score(folder, dataset, planned.scorer, blocks, conditions.patience, talk.show)
+    return Process(
+        run=run,
+        accuracy=found,
+        subject=subject,
+        target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
+        probed=talk.probed,
+    )
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a fresh folder, named `name` or `name-2`, … where that is taken.
+
+    Raises:
+        RunError: It cannot be made.
+    """
+    for attempt in range(1, 1000):
+        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
+        return path.resolve()
+    raise RunError("worker", f"{parent} holds 999 folders called {name}")
+
+
+class _Talk:
+    """Turns a worker's events into progress lines, and keeps the rate it used."""
+
+    def __init__(self, planned: Planned, number: int, show: Callable[[str], None]) -> None:
+        self._head = f"{planned.case.id} run {number}"
+        self._show = show
+        self._expected: dict[str, int] = {}
+        self.target_qps: float | None = None
+        self.probed = False
+
+    def show(self, text: str) -> None:
+        self._show(f"{self._head}: {text}")
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case {"event": "loading"}:
+                self.show("loading")
+            case {"event": "loaded", "load_s": seconds}:
+                self.show(f"loaded in {seconds:.1f} s, warming up")
+            case {"event": "probed", "target_qps": rate}:
+                self.target_qps, self.probed = float(rate), True
+            case {"event": "running", "phase": phase, "expected": expected, **more}:
+                self._expected[phase] = expected
+                if phase == "performance":
+                    self.target_qps = float(more["settings"]["target_qps"])
+            case {"event": "progress", "phase": phase, "done": done, "elapsed_s": elapsed}:
+                of = self._expected.get(phase)
+                rate = done / elapsed if elapsed > 0 else 0.0
+                self.show(
+                    f"{phase} {done:,} of {of or '?':,} samples, {rate:,.0f}/s"
+                    if of
+                    else f"{phase} {done:,} samples, {rate:,.0f}/s"
+                )
+
+
+def _read_run(
+    spec: WorkerSpec,
+    finished: Event,
+    target_qps: float | None,
+    conditions: Conditions,
+    started: str,
+) -> Run:
+    """Read LoadGen's own log; the worker's word is only checked against it."""
+    folder = Path(finished["folder"])
+    log = folder / "mlperf_log_detail.txt"
+    detail = parse_detail(log)
+    detail.require_no_errors()
+    result = finished["result"]
+    if result["faults"] or result["completed"] != result["issued"]:
+        faults = "; ".join(result["faults"]) or "samples are missing"
+        raise RunError(
+            "engine",
+            f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",
+            str(log),
+        )
+    metrics = detail.metrics(spec.settings.scenario)
+    invalid, limit_missed = _validity(detail, spec.settings)
+    within = {"throughput": result["within_se"]} if result["within_se"] else {}
+    return Run(
+        metrics=metrics,
+        within_se=within,
+        samples=int(result["completed"]),
+        queries=int(detail.values.get("result_query_count") or result["issued"]),
+        duration_s=float(result["duration_s"]),
+        target_qps=target_qps or 0.0,
+        session=conditions.session,
+        started=started,
+        commit=conditions.commit,
+        folder=str(folder),
+        invalid=invalid,
+        limit_missed=limit_missed,
+    )
+
+
+def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...], bool]:
+    """Return why a run may not be judged, and whether it only missed its latency limit."""
+    if detail.valid:
+        return (), False
+    met = detail.min_duration_met is not False and detail.min_queries_met is not False
+    if settings.scenario == "Server" and met:
+        return (), True
+    return tuple(f"LoadGen: {reason}" for reason in detail.invalid_reasons) or (
+        "LoadGen: result is INVALID",
+    ), False
+
+
+def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:
+    """Return what is shown under "what changed"; options are kept as the suite writes them."""
+    workload = planned.suite.workload
+    return {
+        **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
+        "engine": planned.engine.use,
+        "options": json.dumps(planned.engine.options, sort_keys=True),
+        "dataset": str(loaded["dataset"]["digest"]),
+        "dataset.options": json.dumps(workload.dataset.options, sort_keys=True),
+        "round": planned.suite.round,
+    }
+
+
+def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:
+    """Return the hex key under which an accuracy pass may be taken for another run's.
+
+    Equal engine version, weights, options, data, precision, scorer and scenario.
+    """
+    scorer = planned.scorer
+    text = json.dumps(
+        [
+            sorted(fingerprint.items()),
+            planned.case.workload,
+            planned.case.scenario,
+            planned.case.precision,
+            dataclasses.asdict(scorer) if scorer else None,
+        ],
+        default=str,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _score(
+    folder: Path,
+    dataset: Factory,
+    scorer: Factory,
+    blocks: list[dict[str, object]],
+    patience: Patience,
+    show: Callable[[str], None],
+) -> Accuracy:
+    spec = {
+        "dataset": dataclasses.asdict(dataset),
+        "scorer": dataclasses.asdict(scorer),
+        "blocks": blocks,
+    }
+    spec_file, log = folder / "score.json", folder / "score.log"
+    show("scoring")
+    spec_file.write_text(json.dumps(spec), "utf-8")
+    command = [sys.executable, "-m", "pytest_mlperf.run.score", str(spec_file), str(os.getpid())]
+    try:
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=patience.phase_s,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        raise RunError("scorer", f"took longer than {patience.phase_s:.0f} s", str(log)) from None
+    if done.returncode:
+        last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
+        raise RunError("scorer", last, str(log))
+    found = json.loads((folder / "scores.json").read_text("utf-8"))
+    return Accuracy(
+        scores=found["aggregate"],
+        samples=len(found["indices"]),
+        full=True,
+        folder=str(folder),
+    )

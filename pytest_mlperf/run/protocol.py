@@ -1,0 +1,161 @@
+"""What parent and worker say to each other: a spec file, then JSON lines both ways.
+
+Parent to worker, on the worker's stdin: one `Command` per line. End of file means that the parent
+is gone; the worker then ends its whole process group.
+Worker to parent, on the descriptor named by `--events`: one `Event` per line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream"]
+"""LoadGen's scenarios; MLPerf's Interactive is LoadGen's Server with other limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factory:
+    """Something to build in the worker: `target` is "package.module:name"."""
+
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """LoadGen's three seeds; each round has its own."""
+
+    qsl: int
+    sample_index: int
+    schedule: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadGenSettings:
+    """Everything that a LoadGen run is told; nothing comes from LoadGen's own defaults.
+
+    Attributes:
+        scenario: LoadGen's scenario.
+        seeds: The round's seeds.
+        target_qps: Offered samples/s (Server), expected samples/s (Offline), expected queries/s
+            (SingleStream, MultiStream); None lets the worker probe it.
+        min_duration_ms: LoadGen's shortest run.
+        min_query_count: LoadGen's fewest queries (Offline: fewest samples).
+        fixed_work_s: Quick profile only: offer this many seconds' worth of work at `target_qps`
+            as a fixed number of queries, so that every run does the same work however fast it is;
+            `min_duration_ms` and `min_query_count` are then lower bounds of LoadGen's own check.
+        performance_samples: Samples kept in memory during the run.
+        latency_limit_ns: Server: the latency that `latency_percentile` of queries must meet.
+        latency_percentile: Server, SingleStream, MultiStream: the percentile, e.g. 0.99.
+        samples_per_query: MultiStream: samples in one query.
+        equal_issue: Offline: issue every sample equally often (sample_concatenate_permutation).
+        ttft_limit_ns, tpot_limit_ns: Language models: token latencies are measured when set.
+    """
+
+    scenario: Scenario
+    seeds: Seeds
+    target_qps: float | None = None
+    min_duration_ms: int
+    min_query_count: int
+    fixed_work_s: float | None = None
+    performance_samples: int
+    latency_limit_ns: int | None = None
+    latency_percentile: float = 0.99
+    samples_per_query: int = 8
+    equal_issue: bool = False
+    ttft_limit_ns: int | None = None
+    tpot_limit_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec:
+    """One worker process: one engine load, a performance run, then accuracy blocks on demand.
+
+    Attributes:
+        folder: Existing folder of this run, absolute.
+        engine: Engine factory; called with dataset, model, precision and its options.
+        dataset: Data set factory; called with its options.
+        model: Path or name of the model, or None.
+        precision: The suite's word, e.g. "fp32".
+        settings: How LoadGen runs the case.
+        performance: Do the performance run.
+        handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
+        warmup_s: Shortest warm-up.
+    """
+
+    folder: str
+    engine: Factory
+    dataset: Factory
+    model: str | None
+    precision: str
+    settings: LoadGenSettings
+    performance: bool = True
+    handicap: float = 0.0
+    warmup_s: float = 0.5
+
+    def to_json(self) -> str:
+        """Serialise to one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerSpec:
+        """Parse what `to_json` wrote."""
+        raw = json.loads(text)
+        settings = dict(raw["settings"])
+        settings["seeds"] = Seeds(**settings["seeds"])
+        return cls(
+            **{
+                **raw,
+                "engine": Factory(**raw["engine"]),
+                "dataset": Factory(**raw["dataset"]),
+                "settings": LoadGenSettings(**settings),
+            }
+        )
+
+
+Event = dict[str, Any]
+"""A message of the worker; `event` names it:
+
+started   pid
+loading
+loaded    engine: dict[str, str] (describe()), dataset: {digest, samples}, load_s
+warmed    warmup_s
+probed    target_qps
+running   phase ("performance" | "accuracy"), expected (samples), settings actually used (dict)
+progress  phase, done (samples), elapsed_s; twice a second, also when nothing changed
+finished  phase, folder (LoadGen's logs), result (dict, see `Finished`)
+ready     the worker waits for a command
+error     layer, kind (class of the exception), message, traceback; the worker ends after it
+"""
+
+Command = dict[str, Any]
+"""A message of the parent; `command` names it:
+
+accuracy  block (int), indices (list of data set indices): one accuracy run over these samples
+stop      end in order
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What the worker measured itself during one LoadGen run, beside LoadGen's logs.
+
+    Attributes:
+        issued: Samples LoadGen issued.
+        completed: Samples completed by the engine, each counted once.
+        duration_s: From the first issue to the last completion, monotonic clock.
+        within_se: Relative standard error of the throughput by batch means; 0 when unknown.
+        faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
+        completing_threads: Threads that reported completions.
+    """
+
+    issued: int
+    completed: int
+    duration_s: float
+    within_se: float
+    faults: Sequence[str]
+    completing_threads: int

@@ -1,0 +1,60 @@
+"""Score an accuracy pass in a process of its own: `python -m pytest_mlperf.run.score SPEC PARENT`.
+
+A scorer's library may be large or crash; neither reaches the pytest process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.extension import Dataset, Scorer
+from pytest_mlperf.run.lifeline import die_with_parent
+from pytest_mlperf.run.logs import read_accuracy
+
+
+def build(factory: Mapping[str, Any]) -> Any:
+    """Call the factory that a spec names."""
+    module, _, name = str(factory["target"]).partition(":")
+    return getattr(importlib.import_module(module), name)(**factory["options"])
+
+
+def main(spec_file: Path) -> None:
+    """Read the blocks' logs, score them together, write scores.json beside the spec.
+
+    Raises:
+        ValueError: A sample was answered twice or not at all.
+    """
+    spec = json.loads(spec_file.read_text("utf-8"))
+    dataset: Dataset = build(spec["dataset"])
+    scorer: Scorer = build(spec["scorer"])
+    outputs: dict[int, bytes] = {}
+    asked: set[int] = set()
+    for block in spec["blocks"]:
+        asked.update(block["indices"])
+        for position, output in read_accuracy(Path(block["log"])):
+            index = block["indices"][position]
+            if index in outputs:
+                raise ValueError(f"sample {index} was answered twice")
+            outputs[index] = output
+    if missing := sorted(asked - outputs.keys()):
+        raise ValueError(f"{len(missing)} samples were not answered, first: {missing[:5]}")
+    indices = sorted(outputs)
+    scores = scorer.score([outputs[i] for i in indices], [dataset.reference(i) for i in indices])
+    found = {
+        "aggregate": dict(scores.aggregate),
+        "indices": indices,
+        "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
+    }
+    partial = spec_file.with_name("scores.json.part")
+    partial.write_text(json.dumps(found), "utf-8")
+    partial.replace(spec_file.with_name("scores.json"))
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -1,0 +1,245 @@
+"""Run a child process and never be hung, misled or outlived by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
+
+GRACE_S = 2.0
+"""Time between SIGTERM and SIGKILL."""
+
+LOG_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a child may take.
+
+    Attributes:
+        progress_s: Longest time without any progress: no phase ended and no sample completed.
+        phase_s: Longest time of one phase (load, a LoadGen run) with progress.
+    """
+
+    progress_s: float = 900.0
+    phase_s: float = 14_400.0
+
+
+class Worker:
+    """One worker process: started on entry, surely gone on exit.
+
+    Use:
+        with Worker(spec, patience, on_event) as worker:
+            loaded = worker.wait_for("loaded")
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, patience: Patience, on_event: Callable[[Event], None]
+    ) -> None:
+        """Keep what to run; nothing starts yet.
+
+        Args:
+            spec: What the worker does; its folder must exist.
+            patience: The limits.
+            on_event: Sees every event, progress included.
+        """
+        self.spec = spec
+        self.folder = Path(spec.folder)
+        self.log = self.folder / "engine.log"
+        self._patience = patience
+        self._on_event = on_event
+        self._phase = "start"
+        self._buffer = b""
+
+    def __enter__(self) -> Self:
+        """Start the process in a session of its own, so that Ctrl-C reaches only the parent."""
+        try:
+            (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
+            log = self.log.open("wb")
+        except OSError as error:
+            raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
+        self._events, events_end = os.pipe()
+        command = [sys.executable, "-m", "pytest_mlperf.run.worker"]
+        command += [str(self.folder / "spec.json"), "--events", str(events_end)]
+        try:
+            with log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[events_end],
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                )
+        finally:
+            os.close(events_end)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the whole process group, whatever state it is in."""
+        process = self._process
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if kind is None:
+                process.wait(GRACE_S)
+        self._signal_group(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        self._signal_group(signal.SIGKILL)
+        process.wait()
+        os.close(self._events)
+
+    def send(self, command: Command) -> None:
+        """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def wait_for(self, wanted: str) -> Event:
+        """Return the next event of this name.
+
+        Raises:
+            RunError: The worker reported an error, died, or ran out of time.
+        """
+        now = time.monotonic()
+        phase_start = last_progress = now
+        done: Any = None
+        while True:
+            now = time.monotonic()
+            quiet_left = last_progress + self._patience.progress_s - now
+            left = min(quiet_left, phase_start + self._patience.phase_s - now)
+            if left <= 0:
+                raise self._too_slow(quiet=quiet_left <= 0)
+            event = self._next_event(left)
+            if event is None:
+                continue
+            self._on_event(event)
+            name = event.get("event")
+            if name == "error":
+                raise self._reported(event)
+            if name != "progress":
+                self._phase = {"running": str(event.get("phase"))}.get(str(name), str(name))
+                phase_start = last_progress = time.monotonic()
+            elif event.get("done") != done:
+                done, last_progress = event.get("done"), time.monotonic()
+            if name == wanted:
+                return event
+
+    def _next_event(self, timeout_s: float) -> Event | None:
+        """Return the next complete line as an event, None on time-out.
+
+        Raises:
+            RunError: The worker closed its end: it is gone.
+        """
+        while b"\n" not in self._buffer:
+            if not select.select([self._events], [], [], timeout_s)[0]:
+                return None
+            chunk = os.read(self._events, 1 << 16)
+            if not chunk:
+                raise self._died()
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            event: Event = json.loads(line)
+        except ValueError:
+            raise RunError("worker", f"unreadable message: {line[:80]!r}", str(self.log)) from None
+        return event
+
+    def _reported(self, event: Event) -> RunError:
+        layer, message = str(event.get("layer")), str(event.get("message"))
+        return RunError(layer, f"{message} (during {self._phase_words})", str(self.log))
+
+    def _too_slow(self, *, quiet: bool) -> RunError:
+        limit = self._patience.progress_s if quiet else self._patience.phase_s
+        what = "no progress for" if quiet else "took longer than"
+        return RunError(
+            "worker",
+            f"{what} {limit:.0f} s during {self._phase_words}; worker killed. "
+            "Raise --mlperf-timeout if it was only slow",
+            str(self.log),
+        )
+
+    def _died(self) -> RunError:
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            return RunError("worker", "closed its pipe but did not end", str(self.log))
+        if code >= 0:
+            how = f"ended with exit code {code}"
+        else:
+            with contextlib.suppress(ValueError):
+                how = f"was killed by {signal.Signals(-code).name}"
+        return RunError(
+            "worker",
+            f"the worker {how} during {self._phase_words}{self._hint(code)}",
+            str(self.log),
+        )
+
+    def _hint(self, code: int) -> str:
+        if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
+            return (
+                ". LoadGen crashes when a thread that completed many samples ends during the run: "
+                "complete from threads that outlive it"
+            )
+        if code == -signal.SIGKILL:
+            return ". If nobody killed it, the machine ran out of memory (see dmesg)"
+        return ""
+
+    @property
+    def _phase_words(self) -> str:
+        return {
+            "start": "start",
+            "started": "start",
+            "loading": "load",
+            "loaded": "warm-up",
+            "warmed": "the rate probe or set-up",
+            "probed": "set-up",
+            "performance": "the performance run",
+            "accuracy": "the accuracy run",
+        }.get(self._phase, f"the step after {self._phase!r}")
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:
+    """Return the last non-empty lines of a log, control characters escaped; [] when unreadable."""
+    if path is None:
+        return []
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, Path(path).stat().st_size - 8192))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    kept = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return [printable(line)[:200] for line in kept[-lines:]]
+
+
+def printable(text: str) -> str:
+    """Escape control characters and break "::", so that foreign text cannot pose as ours."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown.replace("::", ":\u200b:")

@@ -1,0 +1,263 @@
+"""The worker process: loads one engine and runs LoadGen on it until its parent says stop.
+
+Run as `python -m pytest_mlperf.run.worker SPEC.json --events FD`. Commands come on stdin, events
+leave on FD, and stdout and stderr are the engine's log: see `pytest_mlperf.run.protocol`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import faulthandler
+import functools
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Dataset, Engine
+from pytest_mlperf.registry import check_call
+from pytest_mlperf.run import loadgen, probe
+from pytest_mlperf.run.guard import guard_group
+from pytest_mlperf.run.handicap import HandicapEngine
+from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from pytest_mlperf.run.protocol import Factory, Finished, LoadGenSettings, WorkerSpec
+from pytest_mlperf.run.reporter import Reporter, leave
+from pytest_mlperf.run.sink import Faults, GuardedSink
+
+SWITCH_INTERVAL_S = 1e-4
+"""A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
+
+PROGRESS_S = 0.5
+"""Time between two progress events."""
+
+
+class Worker:
+    """One engine load and the runs made with it."""
+
+    def __init__(self, spec: WorkerSpec, reporter: Reporter) -> None:
+        """Load nothing yet."""
+        self._spec = spec
+        self._reporter = reporter
+        self._folder = Path(spec.folder)
+        self._sink: GuardedSink | None = None
+        self._fail_engine = functools.partial(reporter.fail, "engine")
+        self._dataset: Dataset
+        self._engine: Engine
+
+    def serve(self) -> None:
+        """Load, measure, then obey commands until stop."""
+        threading.excepthook = self._thread_died
+        self._reporter.event("loading")
+        self._load()
+        if self._spec.performance:
+            self._measure()
+        self._obey()
+        with self._reporter.blaming("engine"):
+            self._engine.__exit__(None, None, None)
+
+    def _load(self) -> None:
+        begun_s = perf_counter()
+        with self._reporter.blaming("dataset"):
+            self._dataset = build("dataset", self._spec.dataset)
+            facts = {"digest": self._dataset.digest, "samples": len(self._dataset)}
+        with self._reporter.blaming("engine"):
+            engine = build(
+                "engine",
+                self._spec.engine,
+                dataset=self._dataset,
+                model=self._spec.model,
+                precision=self._spec.precision,
+            )
+            self._engine = (
+                HandicapEngine(engine, self._spec.handicap) if self._spec.handicap else engine
+            )
+            self._engine.__enter__()
+            described = {str(key): str(value) for key, value in self._engine.describe().items()}
+        self._reporter.event(
+            "loaded", engine=described, dataset=facts, load_s=perf_counter() - begun_s
+        )
+
+    def _measure(self) -> None:
+        """Warm up, find the rate if it is not given, and make the performance run."""
+        settings = self._spec.settings
+        loaded = range(min(settings.performance_samples, len(self._dataset)))
+        with self._reporter.blaming("engine"):
+            self._engine.load_samples(loaded)
+            driver = probe.Driver(self._engine, loaded, self._fail_engine)
+            self._sink = driver.sink
+            warmup_s = probe.warm_up(driver, settings, self._spec.warmup_s)
+            self._reporter.event("warmed", warmup_s=warmup_s)
+            rate = settings.target_qps
+            if rate is None:
+                rate = self._probe(driver)
+            self._engine.unload_samples(loaded)
+        if settings.target_qps is None:
+            if settings.scenario == "Server":
+                rate = probe.probe_server(rate, settings, self._try_server)
+            self._reporter.event("probed", target_qps=rate)
+        settings = dataclasses.replace(settings, target_qps=rate)
+        plan = loadgen.plan_performance(settings, len(self._dataset))
+        self._run(plan, self._folder / "performance", settings)
+
+    def _probe(self, driver: probe.Driver) -> float:
+        if self._spec.settings.scenario in ("Offline", "Server"):
+            return probe.probe_offline(driver)
+        return probe.probe_stream(driver, probe.query_size(self._spec.settings))
+
+    def _try_server(self, settings: LoadGenSettings) -> Detail:
+        plan = loadgen.plan_performance(settings, len(self._dataset))
+        folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
+        folder.mkdir(parents=True)
+        sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
+        loadgen.run(plan, folder, self._engine, sink)
+        self._require_no(sink.faults)
+        return parse_detail(folder / DETAIL)
+
+    def _obey(self) -> None:
+        while True:
+            self._reporter.event("ready")
+            line = sys.stdin.readline()
+            if self._sink is not None:
+                self._require_no(self._sink.faults)
+            if not line:  # the parent is gone, and the guard soon ends this process group
+                return
+            command = json.loads(line)
+            if command["command"] == "stop":
+                return
+            self._accuracy(command["block"], command["indices"])
+
+    def _accuracy(self, block: int, indices: Sequence[int]) -> None:
+        settings = self._spec.settings
+        plan = loadgen.plan_accuracy(settings, len(indices))
+        folder = self._folder / "accuracy" / f"block-{block}"
+        self._run(plan, folder, settings, indices=indices)
+
+    def _run(
+        self,
+        plan: loadgen.Plan,
+        folder: Path,
+        settings: LoadGenSettings,
+        *,
+        indices: Sequence[int] | None = None,
+    ) -> None:
+        """Make one LoadGen run and report it; what the guard kept from LoadGen ends the worker."""
+        folder.mkdir(parents=True)
+        used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
+        sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
+        self._reporter.event("running", phase=plan.phase, expected=plan.expected, settings=used)
+        with self._progress(plan.phase, sink), self._reporter.blaming("loadgen"):
+            loadgen.run(plan, folder, self._engine, sink, indices=indices)
+            parse_detail(folder / DETAIL)
+        result = dataclasses.asdict(
+            Finished(
+                issued=sink.issued,
+                completed=sink.completed,
+                duration_s=sink.duration_s,
+                within_se=sink.within_se,
+                faults=sink.faults.texts,
+                completing_threads=len(sink.threads),
+            )
+        )
+        write_json(folder / "run.json", {"phase": plan.phase, "settings": used, "result": result})
+        self._reporter.event("finished", phase=plan.phase, folder=str(folder), result=result)
+        self._require_no(sink.faults)
+
+    @contextlib.contextmanager
+    def _progress(self, phase: str, sink: GuardedSink) -> Iterator[None]:
+        """Send progress from a thread while the block runs."""
+        over = threading.Event()
+        begun_s = perf_counter()
+
+        def tell() -> None:
+            while not over.wait(PROGRESS_S):
+                elapsed_s = perf_counter() - begun_s
+                self._reporter.event(
+                    "progress", phase=phase, done=sink.completed, elapsed_s=elapsed_s
+                )
+
+        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _require_no(self, faults: Faults) -> None:
+        """End the worker when the engine broke the rules of its sink."""
+        if faults.count:
+            texts = faults.texts
+            more = f" ({faults.count} faults in all)" if faults.count > 1 else ""
+            self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
+
+    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
+        """End the run when a thread dies under samples: nobody else would ever complete them."""
+        error = died.exc_value or died.exc_type()
+        if self._sink is not None and self._sink.outstanding:
+            self._reporter.fail("engine", error)
+        threading.__excepthook__(died)
+
+
+def build(kind: str, factory: Factory, **given: Any) -> Any:
+    """Import a factory and call it with its options, after checking them.
+
+    Raises:
+        SuiteError: The factory cannot be found, or an option is unknown or missing.
+    """
+    module, _, name = factory.target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SuiteError(
+            f"{kind} {factory.target!r} cannot be imported: {error}; "
+            "it must name a class or function of a module as package.module:name"
+        ) from error
+    options: Mapping[str, Any] = factory.options
+    check_call(
+        f"{kind} {factory.target!r}",
+        found,
+        {option: value for option, value in options.items() if option != "path"},
+    )
+    return found(**given, **options)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file so that it is there whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        json.dump(content, out, indent=2, sort_keys=True)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Host the engine of a spec file until told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
+    parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")
+    given = parser.parse_args(arguments)
+    guard_group()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    faulthandler.enable()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.set_inheritable(given.events, False)
+    reporter = Reporter(given.events)
+    reporter.event("started", pid=os.getpid())
+    with reporter.blaming("worker"):
+        spec = WorkerSpec.from_json(given.spec.read_text(encoding="utf-8"))
+        Worker(spec, reporter).serve()
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Scorers equal to MLPerf's reference scripts, one module each."""

@@ -1,0 +1,78 @@
+"""Score image classification as MLPerf's accuracy-imagenet.py does: the share of right classes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Scores
+
+FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q"}
+"""Types of the predicted class that the reference script knows, as `struct` formats."""
+
+
+class Top1Scorer:
+    """Compares the predicted class of each sample with its label.
+
+    Source: vision/classification_and_detection/tools/accuracy-imagenet.py of
+    https://github.com/mlcommons/inference, whose `--dtype` is `dtype` here.
+    """
+
+    def __init__(self, *, dtype: str = "int64") -> None:
+        """Choose how outputs are read.
+
+        Args:
+            dtype: Type of the one number in each output, little-endian: "float32", "int32" or
+                "int64".
+
+        Raises:
+            SuiteError: There is no such type.
+        """
+        if dtype not in FORMATS:
+            raise SuiteError(
+                f"scorer top1: dtype = {dtype!r} is unknown; valid are {', '.join(FORMATS)}"
+            )
+        self._dtype = dtype
+        self._number = struct.Struct(FORMATS[dtype])
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
+        """Score predicted classes against labels.
+
+        Args:
+            outputs: The predicted class of each sample as one number of type `dtype`; a fraction
+                is cut off.
+            references: The label of each sample.
+
+        Returns:
+            Metric "top1", in per cent: 100 or 0 per sample, and their mean.
+
+        Raises:
+            RunError: There are no samples, not as many outputs as references, or an output is no
+                such number.
+        """
+        if not outputs or len(outputs) != len(references):
+            raise RunError(
+                "scorer",
+                f"scorer top1: got {len(outputs)} outputs for {len(references)} references; it "
+                "needs one output per reference, and at least one",
+            )
+        right = [
+            self._class(output, sample) == reference
+            for sample, (output, reference) in enumerate(zip(outputs, references, strict=True))
+        ]
+        return Scores(
+            per_sample={"top1": [100.0 if correct else 0.0 for correct in right]},
+            aggregate={"top1": 100.0 * sum(right) / len(right)},
+        )
+
+    def _class(self, output: bytes, sample: int) -> int:
+        try:
+            return int(self._number.unpack(output)[0])
+        except (struct.error, ValueError, OverflowError) as error:
+            raise RunError(
+                "scorer",
+                f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
+                f"no class number of type {self._dtype} ({self._number.size} bytes); set the "
+                "scorer's dtype to the type of the engine's outputs",
+            ) from error

@@ -1,0 +1,343 @@
+"""The one object that holds a pytest session's state, in `config.stash`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import secrets
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_mlperf import plugin
+from pytest_mlperf.bench import Bench, Policy, Update
+from pytest_mlperf.core.case import Kind, Profile
+from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.live import Live
+from pytest_mlperf.options import Options, read_options
+from pytest_mlperf.reports import benchmark, text
+from pytest_mlperf.run.measure import Conditions
+from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.suite.plan import Planned
+
+VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
+_CASE_RESULT = TypeAdapter(CaseResult)
+
+EXIT_ENVIRONMENT = 3
+"""Exit code when the accelerator that was required is not here."""
+
+
+def of(config: pytest.Config) -> MlperfSession:
+    """Return the session of a config, made at the first call."""
+    if plugin.SESSION not in config.stash:
+        config.stash[plugin.SESSION] = MlperfSession(config)
+    return cast(MlperfSession, config.stash[plugin.SESSION])
+
+
+class MlperfSession:
+    """Everything between collection and the last line of the summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Read the options; nothing is measured or written yet."""
+        self.config = config
+        self.options: Options = read_options(config)
+        self.run_id = run_id(config)
+        self.folder = self.options.runs_dir / "runs" / self.run_id
+        self.uncollected: list[Path] = []
+        self.not_here: Counter[str] = Counter()
+        self.results: list[CaseResult] = []
+        self.live = Live(config)
+        self._wanted: dict[tuple[Path, str], set[Kind]] = {}
+        self._plan: list[Planned] = []
+        self._bench: Bench | None = None
+        self._machine: Machine | None = None
+        self._started = dt.datetime.now(dt.UTC)
+        self._clock = time.monotonic()
+
+    # --- collection ----------------------------------------------------------------------
+
+    def adjust(self, planned: list[Planned]) -> list[Planned]:
+        """Apply `--mlperf-profile` to freshly planned cases."""
+        profile = self.options.profile
+        if profile is None:
+            return planned
+        suites = {id(p.suite): p.suite for p in planned}
+        forced = {
+            key: suite.model_copy(update={"profile": cast(Profile, profile)})
+            for key, suite in suites.items()
+        }
+        return [dataclasses.replace(p, suite=forced[id(p.suite)]) for p in planned]
+
+    def look_for(self, accelerators: set[str]) -> None:
+        """Look at this machine; NVML is only asked when some case wants a GPU."""
+        gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
+        self._machine = detect(gpus=gpus)
+
+    def is_here(self, planned: Planned) -> bool:
+        """Whether a case can run here; counts it when it cannot."""
+        name = planned.case.accelerator
+        required, pretended = self.options.accelerator, self.options.pretend
+        here = name == pretended or self.machine.has(name)
+        if here and (required is None or name == required):
+            return True
+        self.not_here[name] += 1
+        return False
+
+    @property
+    def machine(self) -> Machine:
+        """This machine."""
+        return self._machine or detect(gpus=False)
+
+    def require_accelerator(self) -> None:
+        """End the session with exit code 3 when `--mlperf-accelerator` is not here."""
+        name = str(self.options.accelerator)
+        self.look_for({name})
+        if not self.machine.has(name) and name != self.options.pretend:
+            pytest.exit(
+                f"mlperf: accelerator {name} is required and not here; here: {self.machine.names}",
+                returncode=EXIT_ENVIRONMENT,
+            )
+
+    def planned_items(self, items: Iterable[pytest.Item]) -> None:
+        """Note which kinds of each case were selected, so that one process serves them all."""
+        for item in items:
+            result = _planned(item)
+            if result:
+                planned, kind = result
+                self._wanted.setdefault((planned.path, planned.case.id), set()).add(kind)
+                self._plan.append(planned)
+
+    # --- judging -------------------------------------------------------------------------
+
+    def judge(self, planned: Planned, kind: Kind) -> Verdict:
+        """Return the verdict of one test, measuring what is missing.
+
+        Raises:
+            UnavailableError: Model or data set is not here.
+        """
+        if kind == "efficiency":
+            raise UnavailableError(
+                f"{planned.case.accelerator} has no power source that this version reads; "
+                "efficiency is not judged"
+            )
+        wanted = self._wanted.get((planned.path, planned.case.id), {kind})
+        with self.live:
+            return self.bench.verdict(planned, kind, wanted)
+
+    @property
+    def bench(self) -> Bench:
+        """The measuring side, made when the first test asks."""
+        if self._bench is None:
+            ignore_in_git(self.options.runs_dir)
+            conditions = Conditions(
+                folder=self.folder,
+                session=self.run_id,
+                commit=commit_of(self.config.rootpath),
+                handicap=self.options.handicap,
+                patience=Patience(progress_s=self.options.timeout),
+                lease_limit_s=self.options.lease_timeout,
+                machine=self.machine,
+            )
+            policy = Policy(
+                update=cast("Update | None", self.options.update),
+                baseline_runs=self.options.baseline_runs,
+                reason=self.options.reason,
+                max_runs=self.options.max_runs,
+                baselines=self.options.baselines,
+                accuracy=self.options.runs_dir / "accuracy",
+                root=self.config.rootpath,
+            )
+            self._bench = Bench(conditions, policy, self.live.show)
+        return self._bench
+
+    def unavailable(self, error: UnavailableError) -> NoReturn:
+        """Skip, or fail where a silent skip would hide that nothing was tested."""
+        if self.options.strict or os.environ.get("CI"):
+            pytest.fail(f"{error} (a skip becomes a failure under CI and --mlperf-strict)", False)
+        pytest.skip(str(error))
+
+    def fails(self, verdict: Verdict) -> bool:
+        """Whether a verdict fails its test, under this session's options."""
+        outcome = verdict.outcome
+        if outcome is Outcome.INCONCLUSIVE:
+            return self.options.inconclusive == "fail"
+        if outcome is Outcome.NO_BASELINE:
+            if self.options.no_baseline == "auto":
+                official = "/official/" in (verdict.baseline_file or "")
+                return bool(os.environ.get("CI")) and official and verdict.case.accelerator != "cpu"
+            return self.options.no_baseline == "fail"
+        return outcome.fails
+
+    def message(self, item: pytest.Item, planned: Planned, verdict: Verdict) -> str:
+        """Return the failure message."""
+        width = self.config.get_terminal_writer().fullwidth
+        return text.failure(verdict, self._result(item, planned, verdict, failed=True), width)
+
+    def keep(self, item: pytest.Item, planned: Planned, verdict: Verdict, *, failed: bool) -> None:
+        """Put a verdict on the test: for the report, JUnit properties and the results file."""
+        result = self._result(item, planned, verdict, failed=failed)
+        item.stash[VERDICT] = result
+        for name, value in text.properties(result):
+            item.user_properties.append((name, value))
+
+    def _result(
+        self, item: pytest.Item, planned: Planned, verdict: Verdict, *, failed: bool
+    ) -> CaseResult:
+        root = self.config.rootpath
+        path = planned.path.resolve()
+        rate, source = self.bench.rate(planned)
+        return CaseResult(
+            test=item.nodeid,
+            suite=str(path.relative_to(root) if path.is_relative_to(root) else path),
+            line=planned.line,
+            round=planned.suite.round,
+            profile=planned.suite.profile,
+            verdict=verdict,
+            failed=failed,
+            limits=planned.limits,
+            scored="accuracy" in planned.kinds,
+            handicap=self.options.handicap,
+            pretended=planned.case.accelerator == self.options.pretend,
+            target_qps=rate,
+            qps_source=source,
+        )
+
+    @property
+    def wants_benchmark(self) -> bool:
+        """Somebody asked pytest-benchmark to keep or compare figures."""
+        return benchmark.wanted(self.config)
+
+    def benchmark(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
+        """Hand a valid measurement's runs to pytest-benchmark."""
+        benchmark.feed(request, verdict)
+
+    # --- reporting -----------------------------------------------------------------------
+
+    def record(self, report: Any) -> None:
+        """Take a verdict from a report: the only way it reaches a controller of xdist."""
+        self.results.append(_CASE_RESULT.validate_python(report.mlperf))
+
+    def finish(self) -> None:
+        """Write the results file; in an xdist worker the controller does."""
+        if self.results and not hasattr(self.config, "workerinput"):
+            write_results(self.folder / "results.json", self.summary)
+            if self.options.json:
+                write_results(self.options.json, self.summary)
+
+    @property
+    def summary(self) -> Results:
+        """Everything so far as one document."""
+        packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
+        return Results(
+            run=self.run_id,
+            started=self._started.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - self._clock, 1),
+            commit=commit_of(self.config.rootpath),
+            versions={name: version(name) for name in packages},
+            deselected=dict(self.not_here),
+            cases=tuple(self.results),
+        )
+
+    def summarise(self, reporter: Any) -> None:
+        """Print the summary."""
+        lines = text.notices(self.uncollected, self.not_here, self.machine.names)
+        if self.options.plan:
+            cases = list({(p.path, p.case.id): p for p in self._plan}.values())
+            lines += text.plan(cases, self._wanted, reporter._tw.fullwidth)
+        elif self.results:
+            lines += text.summary(
+                self.summary, reporter._tw.fullwidth, colour=reporter._tw.hasmarkup
+            )
+            lines.append(f"results: {text.relative(self.folder / 'results.json')}")
+        if lines:
+            reporter.section("mlperf")
+            for line in lines:
+                reporter.write_line(line)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put the verdict on the report, as plain data that xdist can carry."""
+    result = item.stash.get(VERDICT, None)
+    if result is not None:
+        report.mlperf = _CASE_RESULT.dump_python(result, mode="json")  # type: ignore[attr-defined]
+
+
+_WORDS = {
+    Outcome.INCONCLUSIVE: ("inconclusive", "?", {"yellow": True}),
+    Outcome.NO_BASELINE: ("no baseline", "N", {"yellow": True}),
+    Outcome.RECORDED: ("recorded", "R", {"green": True}),
+    Outcome.EXPECTED: ("expected failure", "x", {"yellow": True}),
+}
+
+
+def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """Return category, letter and word of a judged report, None for setup and teardown."""
+    outcome = Outcome(report.mlperf["verdict"]["outcome"])
+    if report.failed:
+        return "failed", "F", (str(outcome), {"red": True})
+    if outcome in _WORDS:
+        category, letter, colour = _WORDS[outcome]
+        return category, letter, (str(outcome), colour)
+    return "passed", ".", (str(outcome), {"green": True})
+
+
+def run_id(config: pytest.Config) -> str:
+    """Return the id of this run, the same in every xdist worker: UTC time and four hex digits."""
+    given = getattr(config, "workerinput", {}).get("mlperf_run")
+    if given:
+        return str(given)
+    if plugin.RUN_ID not in config.stash:
+        now = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
+        config.stash[plugin.RUN_ID] = f"{now}-{secrets.token_hex(2)}"
+    return config.stash[plugin.RUN_ID]
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit checked out in a folder, with "+" when tracked files differ, or None."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return None
+    return commit + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def ignore_in_git(folder: Path) -> None:
+    """Keep a runs folder out of git, as pytest does with its cache."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")
+
+
+def _planned(item: pytest.Item) -> tuple[Planned, Kind] | None:
+    marker = item.get_closest_marker("mlperf")
+    callspec = getattr(item, "callspec", None)
+    planned = callspec.params.get("case") if callspec else None
+    if marker and isinstance(planned, Planned):
+        return planned, cast(Kind, marker.kwargs["kind"])
+    return None

@@ -1,0 +1,1 @@
+"""Files that last: baselines and results."""

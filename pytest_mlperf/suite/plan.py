@@ -1,0 +1,277 @@
+"""Turn a suite into its cases, and each case into what a worker is told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, gated_metrics
+from pytest_mlperf.rounds import RoundScenario, load_round
+from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.suite.load import line_of, lines_of_tables, load_suite
+from pytest_mlperf.suite.model import EngineEntry, ScenarioEntry, Suite
+
+QUICK_DURATION_S = 60.0
+"""Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
+
+QUICK_SERVER_QUERIES = 662
+"""Fewest Server queries that LoadGen's early stopping can call VALID with one query over the
+99th percentile's limit (459 with none)."""
+
+OWN_WORKLOAD = RoundScenario(min_query_count=100, min_duration_ms=600_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A case and everything the suite says about it.
+
+    Attributes:
+        case: Its name.
+        suite: The parsed suite, shared by all its cases.
+        path: The suite file.
+        line: Line of the engine entry.
+        engine: The suite's engine entry.
+        scenario: The suite's scenario entry.
+    """
+
+    case: Case
+    suite: Suite
+    path: Path
+    line: int
+    engine: EngineEntry
+    scenario: ScenarioEntry
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The tests this case has."""
+        kinds: list[Kind] = ["accuracy"] if self.scorer else []
+        kinds.append("performance")
+        if EFFICIENCY & set(self.suite.limits):
+            kinds.append("efficiency")
+        return tuple(kinds)
+
+    @property
+    def scorer(self) -> Factory | None:
+        """The scorer of the accuracy pass, or None: performance only."""
+        source = self.suite.workload.scorer
+        rules = self.suite.rules
+        if source is None and rules is None:
+            return None
+        use = source.use if source else rules.scorer if rules else ""
+        options = source.options if source else {}
+        return Factory(target=registry.target("scorers", use), options=options)
+
+    @property
+    def reference(self) -> Mapping[str, float] | None:
+        """Reference scores: the suite's own, or MLPerf's in the official profile."""
+        if self.suite.is_mlperf:
+            official = self.suite.profile == "official"
+            return self.suite.rules.reference if official and self.suite.rules else None
+        return self.suite.workload.reference
+
+    @property
+    def target(self) -> float:
+        """Share of the reference score that is the gate."""
+        rules = self.suite.rules
+        return rules.targets[0] if self.suite.is_mlperf and rules else self.suite.workload.target
+
+    @property
+    def round_scenario(self) -> RoundScenario:
+        """The round's constants of this scenario."""
+        rules = self.suite.rules
+        return rules.scenarios.get(self.case.scenario, OWN_WORKLOAD) if rules else OWN_WORKLOAD
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The gated performance metrics with their limits, as shares."""
+        rules = self.suite.rules
+        gated = list(gated_metrics(self.case.scenario, tokens=bool(rules and rules.tokens)))
+        offered = self.case.scenario in {"Server", "Interactive"}
+        for name in self.suite.limits:
+            rate = offered and METRICS.get(name) is METRICS["throughput"]
+            if name in METRICS and name not in EFFICIENCY and name not in gated and not rate:
+                gated.append(name)
+        return {name: self.suite.limit_of(name) or METRICS[name].limit for name in gated}
+
+    @property
+    def seconds_per_run(self) -> float:
+        """Planned length of the timed part of one run, seconds."""
+        if self.suite.profile == "official":
+            return self.round_scenario.min_duration_ms / 1000
+        return self.scenario.min_duration or QUICK_DURATION_S
+
+    def settings(self, *, samples: int | None = None, target_qps: float | None) -> LoadGenSettings:
+        """Return what LoadGen is told for this case.
+
+        Args:
+            samples: Samples in the data set where the official count does not matter.
+            target_qps: The rate to offer, or None to let the worker probe it.
+        """
+        constants, rules = self.round_scenario, self.suite.rules
+        seeds = load_round(self.suite.round)
+        quick = self.suite.profile == "quick"
+        server = self.case.scenario in {"Server", "Interactive"}
+        limit_s = self.scenario.latency_limit
+        if limit_s is None and constants.latency_limit_ms is not None:
+            limit_s = constants.latency_limit_ms / 1000
+        fewest = self.scenario.min_query_count or (QUICK_SERVER_QUERIES if server else 64)
+        return LoadGenSettings(
+            scenario="Server" if self.case.scenario == "Interactive" else self.case.scenario,
+            seeds=Seeds(
+                qsl=seeds.qsl_seed,
+                sample_index=seeds.sample_index_seed,
+                schedule=seeds.schedule_seed,
+            ),
+            target_qps=target_qps,
+            min_duration_ms=1 if quick else constants.min_duration_ms,
+            min_query_count=fewest if quick else constants.min_query_count,
+            fixed_work_s=self.seconds_per_run if quick else None,
+            performance_samples=rules.performance_samples if rules else samples or 1024,
+            latency_limit_ns=round(limit_s * 1e9) if limit_s and server else None,
+            latency_percentile=constants.latency_percentile,
+            samples_per_query=constants.samples_per_query,
+            equal_issue=bool(rules and rules.equal_issue) and not quick,
+        )
+
+    @cached_property
+    def factories(self) -> tuple[Factory, Factory]:
+        """Engine and data set as the worker builds them, `${VAR}` and paths resolved.
+
+        Raises:
+            UnavailableError: A variable in a path is not set, or the file is not there.
+        """
+        workload = self.suite.workload
+        engine = Factory(
+            target=registry.target("engines", self.engine.use),
+            options=expand(self.engine.options, self.path),
+        )
+        options = expand(workload.dataset.options, self.path)
+        if workload.dataset.path is not None:
+            options["path"] = self._local(("workload", "dataset"), workload.dataset.path)
+        dataset = Factory(target=registry.target("datasets", workload.dataset.use), options=options)
+        return engine, dataset
+
+    @cached_property
+    def model(self) -> str | None:
+        """Absolute path of the model, or its name where no such file exists and none is meant.
+
+        Raises:
+            UnavailableError: A variable is not set, or the file is not there.
+        """
+        named = self.suite.workload.model
+        return None if named is None else self._local(("workload", "model"), named)
+
+    def _local(self, where: tuple[str, ...], text: str) -> str:
+        """Resolve a path of the suite; a missing one is unavailable, with what to set."""
+        place = f"{self.path}:{line_of(self.path.read_text('utf-8-sig'), where)}"
+        missing = unset_variables(text)
+        if missing:
+            raise UnavailableError(
+                f"{place}: ${{{missing[0]}}} is not set; set it so that {text} "
+                f"is the {where[-1]}, e.g. export {missing[0]}=/path/to/it"
+            )
+        path = self.path.parent / Path(os.path.expandvars(text)).expanduser()
+        if not path.exists():
+            raise UnavailableError(
+                f"{place}: the {where[-1]} {text} is not here (looked at {path})"
+            )
+        return str(path.resolve())
+
+
+def unset_variables(text: str) -> list[str]:
+    """Return the names of `${VAR}` in a text that the environment lacks."""
+    return [name for name in re.findall(r"\$\{(\w+)\}", text) if name not in os.environ]
+
+
+def expand(options: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Replace `${VAR}` in the strings of options.
+
+    Raises:
+        SuiteError: A variable is not set.
+    """
+
+    def value(given: Any) -> Any:
+        if isinstance(given, str):
+            for name in unset_variables(given):
+                raise SuiteError(f"{path}: ${{{name}}} in an option is not set")
+            return os.path.expandvars(given)
+        if isinstance(given, Mapping):
+            return {key: value(inner) for key, inner in given.items()}
+        if isinstance(given, list):
+            return [value(inner) for inner in given]
+        return given
+
+    return {key: value(given) for key, given in options.items()}
+
+
+def plan_suite(path: Path) -> list[Planned]:
+    """Read a suite file and return its cases, in the file's order; parsed once.
+
+    Raises:
+        SuiteError: Anything is wrong with the file.
+    """
+    suite, text = load_suite(path)
+    _check_sources(path, suite, text)
+    lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
+    return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
+
+
+def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[Planned]:
+    """Return the cases of a parsed suite.
+
+    Args:
+        suite: The suite.
+        path: The file it stands in.
+        line: Gives the line of an engine entry by its index.
+    """
+    return [
+        Planned(
+            case=Case(
+                workload=suite.workload.name,
+                scenario=scenario.name,
+                engine=engine.label,
+                precision=engine.precision,
+                accelerator=accelerator,
+            ),
+            suite=suite,
+            path=path,
+            line=line(index),
+            engine=engine,
+            scenario=scenario,
+        )
+        for index, engine in enumerate(suite.engines)
+        for accelerator in engine.accelerators
+        for scenario in suite.scenarios
+    ]
+
+
+def _check_sources(path: Path, suite: Suite, text: str) -> None:
+    """Check that every extension is installed and takes its options."""
+    workload = suite.workload
+    checks: list[tuple[tuple[str | int, ...], registry.Group, str, Mapping[str, Any]]] = [
+        (("workload", "dataset"), "datasets", workload.dataset.use, workload.dataset.options)
+    ]
+    if workload.scorer:
+        scorer = workload.scorer
+        checks.append((("workload", "scorer"), "scorers", scorer.use, scorer.options))
+    seen = set()
+    for index, engine in enumerate(suite.engines):
+        signature = (engine.use, tuple(engine.options))
+        if signature not in seen:
+            seen.add(signature)
+            checks.append((("engines", index), "engines", engine.use, engine.options))
+    for where, group, use, options in checks:
+        try:
+            registry.target(group, use)
+            registry.check_options(group, use, options)
+            expand(options, path)
+        except SuiteError as error:
+            raise SuiteError(f"{path}:{line_of(text, where)}: {error}") from None

@@ -1,0 +1,483 @@
+"""Rule R: what it proves, and what can never make it lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.judge.rule_r import (
+    Decision,
+    Judged,
+    RuleR,
+    Value,
+    judge,
+    minimum_detectable_change,
+    outlier,
+)
+from pytest_mlperf.core.metrics import METRICS, Direction, Metric
+
+HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
+RULE = RuleR()
+
+SESSIONS = ("a", "a", "b", "b", "c", "c", "d", "d")
+"""A baseline as it is recorded: four sessions of two runs."""
+
+run_values = st.builds(
+    Value,
+    value=st.floats(0.85, 1.15),
+    within_se=st.sampled_from([0.0, 0.002, 0.02]),
+    session=st.sampled_from("abc"),
+)
+baselines = st.lists(run_values, min_size=1, max_size=10)
+runs_lists = st.lists(run_values, min_size=1, max_size=7)
+limits = st.sampled_from([0.01, 0.03, 0.05, 0.1])
+directions = st.sampled_from(Direction)
+
+
+def values(*numbers: float, within_se: float = 0.0, sessions: Sequence[str] = "") -> list[Value]:
+    names = sessions or [""] * len(numbers)
+    return [
+        Value(value=number, within_se=within_se, session=name)
+        for number, name in zip(numbers, names, strict=True)
+    ]
+
+
+def quiet(value: float) -> list[Value]:
+    return values(*[value] * 8, sessions=SESSIONS)
+
+
+def scaled(sample: Sequence[Value], factor: float) -> list[Value]:
+    return [dataclasses.replace(run, value=run.value * factor) for run in sample]
+
+
+def inverted(sample: Sequence[Value]) -> list[Value]:
+    return [dataclasses.replace(run, value=1 / run.value) for run in sample]
+
+
+# Figures of the rule, computed from its formulas with numpy and scipy: sd, df, log bounds.
+WAVY = values(101, 99, 101, 99, 101, 99, 101, 99, sessions=SESSIONS)
+ONE_SESSION = values(101, 99, 101, 99, 101, 99, 101, 99)
+SLOWER = values(0.010, 0.0101, 0.0102, 0.0100, 0.0099, within_se=0.004, sessions="aabbc")
+FIGURES = [
+    pytest.param(
+        *(WAVY, values(98), HIGHER, RULE),
+        *(0.009515792316042493, 11, -0.04796475039009121, 0.015625499627877265),
+        id="first run",
+    ),
+    pytest.param(
+        *(WAVY, values(96, 97), HIGHER, RULE),
+        *(0.009353016514270653, 12, -0.057754346584243096, -0.007247729654940381),
+        id="second run",
+    ),
+    pytest.param(
+        *(SLOWER, values(0.0104, 0.0106, within_se=0.004), LOWER, RULE),
+        *(0.010306096272710202, 9, -0.0718483995891879, -0.009438047108232442),
+        id="lower is better, spread within runs",
+    ),
+    pytest.param(
+        *(values(50), values(49), HIGHER, RULE),
+        *(0.007, 4, -0.05729559401256987, 0.03521039238968164),
+        id="baseline of one run: all from the prior",
+    ),
+    pytest.param(
+        *(ONE_SESSION, values(94, 100, 97), HIGHER, RuleR(session_share=0.0)),
+        *(0.014962745449362973, 13, -0.05757537008141247, 0.0034343140732870717),
+        id="no session effect",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "runs", "direction", "rule", "sd", "df", "worse", "better"), FIGURES
+)
+def test_spread_and_bounds_follow_the_formulas(
+    baseline: list[Value],
+    runs: list[Value],
+    direction: Direction,
+    rule: RuleR,
+    sd: float,
+    df: float,
+    worse: float,
+    better: float,
+) -> None:
+    judged = judge(baseline, runs, direction=direction, limit=0.03, rule=rule)
+    bounds = [math.log1p(judged.low), math.log1p(judged.high)]
+    expected = [worse, better] if direction is HIGHER else [-better, -worse]
+
+    assert judged.runs_used == len(runs)
+    assert judged.sd == pytest.approx(sd, rel=1e-9)
+    assert judged.df == df
+    assert bounds == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [
+        (WAVY, 0.0351309044824909),
+        (SLOWER, 0.040186931520978963),
+        (values(50), 0.04605056225771775),
+    ],
+    ids=["eight runs", "five runs with spread inside them", "one run"],
+)
+def test_minimum_detectable_change_follows_its_formula(
+    baseline: list[Value], expected: float
+) -> None:
+    assert minimum_detectable_change(baseline, rule=RULE) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "runs", "direction", "expected"),
+    [
+        (WAVY, values(96, 97), HIGHER, 0.0020450981779556923),
+        (SLOWER, values(0.0104, 0.0106, within_se=0.004), LOWER, 0.002323003219244671),
+        (WAVY, values(98), HIGHER, 1.0),
+        (quiet(100), values(100), HIGHER, 1.0),
+        (quiet(100), values(98, 99.7), HIGHER, 1.0),
+    ],
+    ids=["drop", "rise", "one run is no evidence", "PASS", "PASS after an open first run"],
+)
+def test_p_value_counts_every_look(
+    baseline: list[Value], runs: list[Value], direction: Direction, expected: float
+) -> None:
+    judged = judge(baseline, runs, direction=direction, limit=0.03, rule=RULE)
+
+    assert judged.p_value == pytest.approx(expected, rel=1e-8)
+
+
+@given(baseline=baselines, runs=runs_lists, limit=limits)
+def test_fail_and_a_p_value_below_alpha_are_the_same(
+    baseline: list[Value], runs: list[Value], limit: float
+) -> None:
+    judged = judge(baseline, runs, direction=HIGHER, limit=limit, rule=RULE)
+
+    assert (judged.decision is Decision.FAIL) == (judged.p_value < RULE.alpha)
+
+
+# What a user may rely on.
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_every_metric_knows_its_direction(metric: Metric) -> None:
+    worse, better = (0.5, 2.0) if metric.direction is HIGHER else (2.0, 0.5)
+
+    def decide(factor: float, runs: int) -> Judged:
+        return judge(
+            quiet(3.0),
+            values(*[3.0 * factor] * runs),
+            direction=metric.direction,
+            limit=metric.limit,
+            rule=RULE,
+        )
+
+    assert decide(worse, 1).decision is Decision.MORE
+    assert decide(worse, 2).decision is Decision.FAIL
+    assert decide(1.0, 1).decision is Decision.PASS
+    assert not decide(1.0, 1).improved
+    assert decide(better, 1).decision is Decision.MORE
+    assert not decide(better, 1).improved
+    assert decide(better, 2).decision is Decision.PASS
+    assert decide(better, 2).improved
+
+
+def test_a_first_run_never_fails_however_bad() -> None:
+    judged = judge(quiet(100), values(1), direction=HIGHER, limit=0.03, rule=RULE)
+
+    assert judged.decision is Decision.MORE
+
+
+def test_a_boosted_first_run_hides_no_drop() -> None:
+    runs = values(108, 95, 95, 95, 95)
+    decisions = [
+        judge(quiet(100), runs[:k], direction=HIGHER, limit=0.03, rule=RULE).decision
+        for k in range(1, 6)
+    ]
+
+    assert Decision.PASS not in decisions
+
+
+def test_a_small_drop_inside_the_limit_passes_with_its_interval() -> None:
+    judged = judge(quiet(100), values(99, 99), direction=HIGHER, limit=0.03, rule=RULE)
+
+    assert judged.decision is Decision.PASS
+    assert judged.change == pytest.approx(-0.01)
+    assert -0.03 < judged.low < -0.01 < judged.high
+
+
+def test_after_the_last_allowed_run_an_open_case_is_inconclusive() -> None:
+    runs = values(94, 104, 95, 101, 93, 50, 50)
+
+    open_case = judge(WAVY, runs[:4], direction=HIGHER, limit=0.03, rule=RULE)
+    last = judge(WAVY, runs, direction=HIGHER, limit=0.03, rule=RULE)
+
+    assert open_case.decision is Decision.MORE
+    assert last.decision is Decision.INCONCLUSIVE
+    assert last.runs_used == RULE.max_runs
+
+
+@pytest.mark.parametrize(("runs", "advisory"), [(1, True), (4, True), (5, False), (8, False)])
+def test_a_baseline_of_fewer_than_five_runs_only_advises(runs: int, advisory: bool) -> None:
+    judged = judge(values(*[7.0] * runs), values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
+
+    assert judged.advisory is advisory
+    assert judged.runs_baseline == runs
+
+
+def test_a_baseline_of_one_session_proves_less_than_one_of_several() -> None:
+    one = minimum_detectable_change(values(*[9.0] * 8), rule=RULE)
+    several = minimum_detectable_change(quiet(9.0), rule=RULE)
+
+    assert several < one
+
+
+# Properties.
+
+
+@given(
+    baseline=baselines,
+    runs=runs_lists,
+    direction=directions,
+    limit=limits,
+    factor=st.floats(1e-9, 1e9),
+)
+def test_the_unit_of_a_metric_changes_nothing(
+    baseline: list[Value], runs: list[Value], direction: Direction, limit: float, factor: float
+) -> None:
+    before = judge(baseline, runs, direction=direction, limit=limit, rule=RULE)
+    after = judge(
+        scaled(baseline, factor), scaled(runs, factor), direction=direction, limit=limit, rule=RULE
+    )
+
+    assert (after.decision, after.improved, after.runs_used) == (
+        before.decision,
+        before.improved,
+        before.runs_used,
+    )
+    assert after.low == pytest.approx(before.low, abs=1e-9)
+    assert after.high == pytest.approx(before.high, abs=1e-9)
+
+
+@given(baseline=baselines, runs=runs_lists, limit=limits)
+def test_a_time_is_judged_as_its_rate(
+    baseline: list[Value], runs: list[Value], limit: float
+) -> None:
+    rate = judge(baseline, runs, direction=HIGHER, limit=limit, rule=RULE)
+    time = judge(
+        inverted(baseline), inverted(runs), direction=LOWER, limit=limit / (1 - limit), rule=RULE
+    )
+
+    assert (time.decision, time.improved, time.runs_used) == (
+        rate.decision,
+        rate.improved,
+        rate.runs_used,
+    )
+    assert 1 / (1 + time.high) == pytest.approx(1 + rate.low)
+    assert 1 / (1 + time.low) == pytest.approx(1 + rate.high)
+    assert 1 / (1 + time.change) == pytest.approx(1 + rate.change)
+
+
+@given(baseline=baselines, runs=runs_lists, later=runs_lists, direction=directions, limit=limits)
+def test_runs_after_a_decision_cannot_change_it(
+    baseline: list[Value],
+    runs: list[Value],
+    later: list[Value],
+    direction: Direction,
+    limit: float,
+) -> None:
+    decided = judge(baseline, runs, direction=direction, limit=limit, rule=RULE)
+    assume(decided.decision is not Decision.MORE)
+
+    assert judge(baseline, [*runs, *later], direction=direction, limit=limit, rule=RULE) == decided
+
+
+@given(baseline=baselines, runs=runs_lists, limit=limits, slowdown=st.floats(0.5, 1))
+def test_slower_runs_never_turn_fail_into_pass(
+    baseline: list[Value], runs: list[Value], limit: float, slowdown: float
+) -> None:
+    # A first run so fast that it is not believed may pass once it is slower.
+    assume(runs[0].value <= min(run.value for run in baseline))
+    fast = judge(baseline, runs, direction=HIGHER, limit=limit, rule=RULE)
+    slow = judge(baseline, scaled(runs, slowdown), direction=HIGHER, limit=limit, rule=RULE)
+
+    if fast.decision is Decision.FAIL:
+        assert slow.decision is Decision.FAIL
+    if slow.decision is Decision.PASS:
+        assert fast.decision is Decision.PASS
+
+
+@given(baseline=baselines, runs=runs_lists, limit=limits, wider=st.floats(1, 5))
+def test_a_wider_limit_never_turns_pass_into_fail(
+    baseline: list[Value], runs: list[Value], limit: float, wider: float
+) -> None:
+    narrow = judge(baseline, runs, direction=HIGHER, limit=limit, rule=RULE)
+    wide = judge(baseline, runs, direction=HIGHER, limit=limit * wider, rule=RULE)
+
+    if narrow.decision is Decision.PASS:
+        assert wide.decision is Decision.PASS
+    if wide.decision is Decision.FAIL:
+        assert narrow.decision is Decision.FAIL
+
+
+@given(
+    baseline=st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=8),
+    runs=st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5),
+    direction=directions,
+)
+def test_every_figure_is_finite_and_the_interval_holds_the_change(
+    baseline: list[float], runs: list[float], direction: Direction
+) -> None:
+    judged = judge(values(*baseline), values(*runs), direction=direction, limit=0.03, rule=RULE)
+
+    assert all(
+        math.isfinite(figure)
+        for figure in (judged.change, judged.low, judged.high, judged.sd, judged.mde)
+    )
+    assert judged.low <= judged.change <= judged.high
+    assert 0 <= judged.p_value <= 1
+
+
+def test_without_any_spread_the_floor_keeps_the_interval_open() -> None:
+    rule = RuleR(prior_sd=0.0)
+    judged = judge(quiet(5.0), values(5.0), direction=HIGHER, limit=0.03, rule=rule)
+
+    assert judged.sd == rule.floor_sd
+    assert judged.low < 0 < judged.high
+
+
+# The screen for outliers.
+
+
+def test_a_run_that_does_not_belong_to_the_others_is_named() -> None:
+    sample = values(100.1, 99.8, 100.4, 92.0, 99.9, 100.2, 99.7, 100.0, sessions=SESSIONS)
+
+    assert outlier(sample, rule=RULE) == 3
+
+
+# t(1 %/16, 10) · sqrt(4 · 0.7 %² / 10) · sqrt(1 + 1/7)
+FARTHEST = 0.021024815373475104
+
+
+@pytest.mark.parametrize(("distance", "found"), [(0.999 * FARTHEST, None), (1.001 * FARTHEST, 5)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_screen_is_wrong_once_in_a_hundred_baselines(
+    sign: int, distance: float, found: int | None
+) -> None:
+    sample = quiet(100)
+    sample[5] = Value(value=100 * math.exp(sign * distance), session="c")
+
+    assert outlier(sample, rule=RULE) == found
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [quiet(100), WAVY, values(100, 50), values(3)],
+    ids=["equal runs", "even spread", "two runs", "one run"],
+)
+def test_ordinary_runs_are_no_outliers(sample: list[Value]) -> None:
+    assert outlier(sample, rule=RULE) is None
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_value_without_a_logarithm_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="must be finite and above 0"):
+        Value(value=value)
+
+
+@pytest.mark.parametrize("within_se", [-0.1, math.nan, math.inf])
+def test_an_impossible_standard_error_is_refused(within_se: float) -> None:
+    with pytest.raises(ValueError, match="within_se"):
+        Value(value=1.0, within_se=within_se)
+
+
+@pytest.mark.parametrize(
+    ("limit", "direction"),
+    [(0.0, HIGHER), (1.0, HIGHER), (-0.1, LOWER), (math.nan, LOWER), (math.inf, LOWER)],
+)
+def test_an_impossible_limit_is_refused(limit: float, direction: Direction) -> None:
+    with pytest.raises(ValueError, match=r"largest (drop|rise) is"):
+        judge(quiet(1), values(1), direction=direction, limit=limit, rule=RULE)
+
+
+def test_a_rise_may_be_limited_to_more_than_twice() -> None:
+    judged = judge(quiet(1), values(2.0), direction=LOWER, limit=1.5, rule=RULE)
+
+    assert judged.decision is Decision.PASS
+
+
+@pytest.mark.parametrize(("baseline", "runs"), [([], values(1)), (values(1), [])])
+def test_nothing_to_compare_is_refused(baseline: list[Value], runs: list[Value]) -> None:
+    with pytest.raises(ValueError, match="nothing to compare"):
+        judge(baseline, runs, direction=HIGHER, limit=0.03, rule=RULE)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"alpha": 0.0},
+        {"beta": 0.5},
+        {"max_runs": 1},
+        {"prior_df": 0.5},
+        {"prior_sd": -0.1},
+        {"session_share": 1.1},
+        {"floor_sd": 0.0},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_setting_outside_its_range_is_refused_by_name(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        RuleR(**settings)  # type: ignore[arg-type]
+
+
+# What the documentation promises, on simulated runs of ordinary noise: 0.7 % between runs; 60
+# one-second windows of 2 % with an autocorrelation of 0.6; one window in 100 is 5 to 30 % slower.
+
+
+def noisy_run(noise: random.Random, factor: float, session: str) -> Value:
+    windows = 60
+    mean_of_windows = 0.02 * math.sqrt((1 + 0.6) / (1 - 0.6) / windows)
+    slow = sum(noise.uniform(0.05, 0.3) for _ in range(windows) if noise.random() < 0.01)
+    log_value = noise.gauss(0, 0.007) + noise.gauss(0, mean_of_windows) - slow / windows
+    return Value(value=factor * math.exp(log_value), session=session)
+
+
+def simulate(direction: Direction, limit: float, change: float) -> list[Decision]:
+    noise = random.Random(20240924)
+    outcomes = []
+    for _ in range(3000):
+        baseline = [noisy_run(noise, 1.0, session) for session in SESSIONS]
+        runs = [noisy_run(noise, 1 + change, "now") for _ in range(RULE.max_runs)]
+        if direction is LOWER:
+            baseline, runs = inverted(baseline), inverted(runs)
+        outcomes.append(judge(baseline, runs, direction=direction, limit=limit, rule=RULE).decision)
+    return outcomes
+
+
+both_directions = pytest.mark.parametrize(
+    ("direction", "limit"), [(HIGHER, 0.03), (LOWER, 1 / 0.97 - 1)], ids=["rate", "time"]
+)
+
+
+@both_directions
+def test_no_change_fails_at_most_one_time_in_a_hundred(direction: Direction, limit: float) -> None:
+    outcomes = simulate(direction, limit, change=0.0)
+
+    assert outcomes.count(Decision.FAIL) <= 0.01 * len(outcomes)
+    assert outcomes.count(Decision.PASS) >= 0.95 * len(outcomes)
+
+
+@both_directions
+def test_a_drop_of_the_limit_passes_at_most_five_times_in_a_hundred(
+    direction: Direction, limit: float
+) -> None:
+    outcomes = simulate(direction, limit, change=-0.03)
+
+    assert outcomes.count(Decision.PASS) <= 0.05 * len(outcomes)
+    assert outcomes.count(Decision.FAIL) >= 0.9 * len(outcomes)

@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, save_model
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.imagenet import ImageNetDataset
+from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
+from pytest_mlperf.scorers.top1 import Top1Scorer
+
+TINY = Path(__file__).parents[2] / "suites" / "tiny" / "resnet50"
+MODEL = TINY / "resnet50-tiny.onnx"
+TRAINING = json.loads((TINY / "training.json").read_text("utf-8"))
+
+
+class Recorder:
+    """Keeps what an engine reports."""
+
+    def __init__(self, *, wants_output: bool = True, expected: int = 0) -> None:
+        self.wants_output = wants_output
+        self.batches: list[list[int]] = []
+        self.outputs: dict[int, bytes] = {}
+        self.threads: set[int] = set()
+        self.error: BaseException | None = None
+        self.finished = threading.Event()
+        self._expected = expected
+        self._lock = threading.Lock()
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        raise AssertionError("a classifier has no tokens")
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        assert (outputs is not None) is self.wants_output
+        with self._lock:
+            self.batches.append(list(ids))
+            self.threads.add(threading.get_ident())
+            self.outputs.update(zip(ids, outputs or [b""] * len(ids), strict=True))
+            if len(self.outputs) == self._expected:
+                self.finished.set()
+
+    def failed(self, error: BaseException) -> None:
+        self.error = error
+        self.finished.set()
+
+
+class Colours:
+    """Images of 2 x 2 pixels; sample i is brightest in channel i % 3, which is its class."""
+
+    digest = "0" * 64
+
+    def __init__(self, *, size: int = 2) -> None:
+        self.decoded: list[int] = []
+        self._size = size
+
+    def __len__(self) -> int:
+        return 30
+
+    def input(self, index: int) -> NDArray[np.float32]:
+        self.decoded.append(index)
+        image = np.zeros((3, self._size, self._size), np.float32)
+        image[index % 3] = 1.0
+        return image
+
+    def reference(self, index: int) -> int:
+        return index % 3
+
+
+@pytest.fixture(scope="module")
+def digits() -> ImageNetDataset:
+    return ImageNetDataset(path=str(TINY / "data" / "imagenet"), size=32, crop=1.0, classes=10)
+
+
+def tiny(dataset: Any, **options: Any) -> OnnxRuntimeEngine:
+    return OnnxRuntimeEngine(
+        **{"dataset": dataset, "model": str(MODEL), "precision": "fp32", **options}
+    )
+
+
+def colour_model(
+    folder: Path,
+    *,
+    dtype: int = TensorProto.FLOAT,
+    batch: int | str = "batch",
+    outputs: Sequence[str] = ("scores",),
+    inputs: Sequence[str] = ("image",),
+) -> str:
+    """Write a model whose scores are the means of the three channels.
+
+    Output "scores" is (batch, 3); "ArgMax:0" is the class; "count" is the class plus 1.
+    """
+    image = [helper.make_tensor_value_info(name, dtype, [batch, 3, 2, 2]) for name in inputs]
+    found = {
+        "scores": helper.make_tensor_value_info("scores", dtype, [batch, 3]),
+        "ArgMax:0": helper.make_tensor_value_info("ArgMax:0", TensorProto.INT64, [batch]),
+        "count": helper.make_tensor_value_info("count", TensorProto.INT64, [batch]),
+    }
+    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["scores"], axes=[2, 3], keepdims=0),
+        helper.make_node("ArgMax", ["scores"], ["ArgMax:0"], axis=1, keepdims=0),
+        helper.make_node("Add", ["ArgMax:0", "one"], ["count"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "colours", image, [found[name] for name in outputs], initializer=[one]
+    )
+    opset = [helper.make_opsetid("", 17)]
+    path = folder / "colours.onnx"
+    save_model(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
+    return str(path)
+
+
+def classify(engine: OnnxRuntimeEngine, indices: Sequence[int]) -> list[int]:
+    """Return the classes of samples, loading them first."""
+    with engine:
+        engine.load_samples(indices)
+        sink = Recorder()
+        engine.submit(range(len(indices)), indices, sink)
+    return [struct.unpack("<q", sink.outputs[number])[0] for number in range(len(indices))]
+
+
+@pytest.mark.parametrize("batch_size", [8, 500])
+def test_the_committed_model_reaches_the_recorded_accuracy(
+    digits: ImageNetDataset, batch_size: int
+) -> None:
+    everything = range(len(digits))
+    sink = Recorder()
+
+    with tiny(digits, batch_size=batch_size) as engine:
+        engine.load_samples(everything)
+        engine.submit(everything, everything, sink)
+
+    references = [digits.reference(index) for index in everything]
+    scores = Top1Scorer().score([sink.outputs[index] for index in everything], references)
+    assert scores.aggregate["top1"] == TRAINING["top1_onnxruntime_percent"]
+    assert 95.0 < scores.aggregate["top1"] < 100.0
+
+
+def test_the_record_belongs_to_the_committed_model_and_data(digits: ImageNetDataset) -> None:
+    assert hashlib.sha256(MODEL.read_bytes()).hexdigest() == TRAINING["model_sha256"]
+    assert digits.digest == TRAINING["dataset_digest"]
+    assert len(digits) == TRAINING["validation_images"]
+    assert MODEL.stat().st_size < 2_000_000
+
+
+def test_scores_are_bit_identical_between_sessions_with_one_thread(
+    digits: ImageNetDataset,
+) -> None:
+    scores = []
+    for _ in range(2):
+        with tiny(digits) as engine:
+            engine.load_samples(range(64))
+            scores.append(
+                [
+                    engine._session.run(None, {"image": engine._samples[start : start + 8]})[0]
+                    for start in range(0, 64, 8)
+                ]
+            )
+
+    assert np.array(scores[0]).tobytes() == np.array(scores[1]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "batches"),
+    [
+        (1, [[10], [11], [12], [13], [14]]),
+        (2, [[10, 11], [12, 13], [14]]),
+        (5, [[10, 11, 12, 13, 14]]),
+        (8, [[10, 11, 12, 13, 14]]),
+    ],
+)
+def test_samples_are_completed_in_batches_of_which_the_last_may_be_partial(
+    tmp_path: Path, batch_size: int, batches: list[list[int]]
+) -> None:
+    sink = Recorder()
+    indices = [4, 3, 3, 2, 0]
+
+    with tiny(Colours(), model=colour_model(tmp_path), batch_size=batch_size) as engine:
+        engine.load_samples(range(5))
+        engine.submit([10, 11, 12, 13, 14], indices, sink)
+
+    assert sink.batches == batches
+    answers = [struct.unpack("<q", sink.outputs[sample])[0] for sample in range(10, 15)]
+    assert answers == [index % 3 for index in indices]
+
+
+def test_outputs_are_left_out_where_the_sink_does_not_want_them(tmp_path: Path) -> None:
+    sink = Recorder(wants_output=False)
+
+    with tiny(Colours(), model=colour_model(tmp_path)) as engine:
+        engine.load_samples(range(5))
+        engine.submit(range(5), range(5), sink)
+
+    assert sink.batches == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "offset", "classes"),
+    [
+        (["scores"], 0, [0, 1, 2]),
+        (["ArgMax:0"], 0, [0, 1, 2]),
+        (["scores", "ArgMax:0"], 0, [0, 1, 2]),
+        (["scores", "count"], 0, [1, 2, 3]),
+        (["count", "ArgMax:0", "scores"], 0, [0, 1, 2]),
+        (["count", "scores"], -1, [0, 1, 2]),
+    ],
+)
+def test_class_numbers_are_preferred_to_scores_and_argmax_to_other_numbers(
+    tmp_path: Path, outputs: list[str], offset: int, classes: list[int]
+) -> None:
+    model = colour_model(tmp_path, outputs=outputs)
+
+    assert classify(tiny(Colours(), model=model, class_offset=offset), range(3)) == classes
+
+
+def test_a_half_precision_model_is_given_half_precision_samples(tmp_path: Path) -> None:
+    model = colour_model(tmp_path, dtype=TensorProto.FLOAT16)
+
+    assert classify(tiny(Colours(), model=model, precision="fp16"), range(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("level", ["disable", "basic", "extended", "all"])
+def test_every_level_of_graph_optimization_gives_the_same_classes(
+    digits: ImageNetDataset, level: str
+) -> None:
+    classes = classify(tiny(digits, graph_optimization=level), range(40))
+
+    assert classes == classify(tiny(digits), range(40))
+
+
+def test_samples_are_decoded_once_and_never_while_work_is_submitted(tmp_path: Path) -> None:
+    dataset = Colours()
+
+    with tiny(dataset, model=colour_model(tmp_path)) as engine:
+        engine.load_samples([4, 5, 4])
+        engine.load_samples([5, 6])
+        engine.load_samples([])
+        engine.submit([1, 2, 3], [6, 5, 4], Recorder())
+
+    assert dataset.decoded == [4, 5, 6]
+
+
+def test_unloading_frees_samples_and_keeps_the_others(tmp_path: Path) -> None:
+    sink = Recorder()
+
+    with tiny(Colours(), model=colour_model(tmp_path)) as engine:
+        engine.load_samples([7, 8, 9])
+        engine.unload_samples([8, 20])
+        engine.submit([0, 1], [9, 7], sink)
+        kept_bytes = engine._samples.nbytes
+        with pytest.raises(KeyError):
+            engine.submit([2], [8], sink)
+        engine.unload_samples([7, 9])
+        bytes_after_all = engine._samples.nbytes
+
+    assert kept_bytes == 2 * 3 * 2 * 2 * 4
+    assert bytes_after_all == 0
+    assert [sink.outputs[number][0] for number in (0, 1)] == [9 % 3, 7 % 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_complete_every_sample_once_in_threads_of_their_own(
+    digits: ImageNetDataset, workers: int
+) -> None:
+    sink = Recorder(expected=60)
+
+    with tiny(digits, workers=workers) as engine:
+        engine.load_samples(range(60))
+        for number in range(60):
+            engine.submit([number], [number], sink)
+        assert sink.finished.wait(60)
+
+    assert sink.error is None
+    assert sorted(number for batch in sink.batches for number in batch) == list(range(60))
+    assert max(map(len, sink.batches)) <= 8
+    assert len(sink.threads) <= workers
+    assert threading.get_ident() not in sink.threads
+    classes = [struct.unpack("<q", sink.outputs[number])[0] for number in range(60)]
+    assert classes == classify(tiny(digits, batch_size=1), range(60))
+
+
+def test_two_workers_share_one_large_query(tmp_path: Path) -> None:
+    both_at_work = threading.Barrier(2)
+
+    class Meeting(Recorder):
+        def done(self, *arguments: Any) -> None:
+            both_at_work.wait(timeout=60)
+            super().done(*arguments)
+
+    sink = Meeting(expected=16)
+    with tiny(Colours(), model=colour_model(tmp_path), workers=2) as engine:
+        engine.load_samples(range(16))
+        engine.submit(range(16), range(16), sink)
+        assert sink.finished.wait(60)
+
+    assert sink.error is None
+    assert len(sink.threads) == 2
+
+
+def test_an_error_in_a_worker_reaches_the_sink(tmp_path: Path) -> None:
+    sink = Recorder(expected=1)
+
+    with tiny(Colours(), model=colour_model(tmp_path), workers=1) as engine:
+        engine.load_samples([0])
+        engine.submit([5], [17], sink)
+        assert sink.finished.wait(60)
+
+    assert isinstance(sink.error, KeyError)
+
+
+def test_the_description_names_everything_that_decides_speed_and_answers(
+    digits: ImageNetDataset,
+) -> None:
+    with tiny(digits, batch_size=4, threads=2, workers=1, graph_optimization="basic") as engine:
+        described = engine.describe()
+
+    assert described == {
+        "engine": "onnxruntime",
+        "onnxruntime": onnxruntime.__version__,
+        "weights_sha256": hashlib.sha256(MODEL.read_bytes()).hexdigest()[:16],
+        "providers": "CPUExecutionProvider",
+        "threads": "2",
+        "batch_size": "4",
+        "workers": "1",
+        "graph_optimization": "basic",
+        "class_offset": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("batch_size", 0),
+        ("threads", 0),
+        ("workers", -1),
+        ("providers", []),
+        ("providers", "CPUExecutionProvider"),
+        ("graph_optimization", "fast"),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_value(option: str, value: object) -> None:
+    with pytest.raises(SuiteError, match=re.escape(f"{option} = {value!r} is not")):
+        tiny(Colours(), **{option: value})
+
+
+def test_a_missing_model_file_is_unavailable_and_named(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"absent\.onnx: this model file does not exist"):
+        tiny(Colours(), model=str(tmp_path / "absent.onnx"))
+
+
+def test_an_engine_without_a_model_says_what_to_set() -> None:
+    with pytest.raises(SuiteError, match=r"set workload\.model"):
+        tiny(Colours(), model=None)
+
+
+def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[onnx]'")):
+        tiny(Colours()).__enter__()
+
+
+def test_a_provider_that_is_not_installed_lists_those_that_are() -> None:
+    with pytest.raises(EnvironmentFault) as caught:
+        tiny(Colours(), providers=["MadeUpExecutionProvider"]).__enter__()
+
+    message = str(caught.value)
+    assert "provider 'MadeUpExecutionProvider' is not installed" in message
+    assert all(name in message for name in onnxruntime.get_available_providers())
+
+
+def test_a_provider_that_cannot_run_the_model_is_no_silent_run_on_the_cpu() -> None:
+    unable = "AzureExecutionProvider"
+    if unable not in onnxruntime.get_available_providers():
+        pytest.skip(f"this build of onnxruntime has no {unable}, which runs no operators itself")
+
+    with pytest.raises(RunError, match=unable) as caught:
+        tiny(Colours(), providers=[unable]).__enter__()
+
+    assert caught.value.layer == "engine"
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(MODEL.read_bytes()[:1000])
+
+    with pytest.raises(RunError, match=r"broken\.onnx: onnxruntime cannot run this model"):
+        tiny(Colours(), model=str(broken)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "found"),
+    [
+        (TensorProto.FLOAT, "fp16", r"tensor\(float\), not tensor\(float16\)"),
+        (TensorProto.FLOAT16, "fp32", r"tensor\(float16\), not tensor\(float\)"),
+    ],
+)
+def test_a_precision_that_the_model_does_not_have_is_an_error(
+    tmp_path: Path, dtype: int, precision: str, found: str
+) -> None:
+    model = colour_model(tmp_path, dtype=dtype)
+
+    with pytest.raises(RunError, match=f"precision is '{precision}', .* is {found}") as caught:
+        tiny(Colours(), model=model, precision=precision).__enter__()
+
+    assert caught.value.layer == "engine"
+
+
+def test_a_precision_that_does_not_show_in_the_input_is_not_checked(tmp_path: Path) -> None:
+    model = colour_model(tmp_path)
+
+    assert classify(tiny(Colours(), model=model, precision="int8"), range(3)) == [0, 1, 2]
+
+
+def test_a_model_with_several_inputs_is_refused(tmp_path: Path) -> None:
+    model = colour_model(tmp_path, inputs=["image", "mask"])
+
+    with pytest.raises(RunError, match=r"takes image tensor\(float\), mask tensor\(float\)"):
+        tiny(Colours(), model=model).__enter__()
+
+
+@pytest.mark.parametrize(("batch", "batch_size"), [(1, 8), (4, 4), (4, 1)])
+def test_a_fixed_batch_dimension_must_be_1_and_so_must_the_batch_size(
+    tmp_path: Path, batch: int, batch_size: int
+) -> None:
+    model = colour_model(tmp_path, batch=batch)
+
+    with pytest.raises(RunError, match=f"fixed at {batch}, .* batch_size = {batch_size}"):
+        tiny(Colours(), model=model, batch_size=batch_size).__enter__()
+
+
+def test_a_model_for_one_image_at_a_time_runs_with_batch_size_1(tmp_path: Path) -> None:
+    model = colour_model(tmp_path, batch=1)
+
+    assert classify(tiny(Colours(), model=model, batch_size=1), range(3)) == [0, 1, 2]
+
+
+def test_samples_of_another_shape_than_the_model_takes_are_refused(tmp_path: Path) -> None:
+    with (
+        tiny(Colours(size=3), model=colour_model(tmp_path)) as engine,
+        pytest.raises(RunError, match=r"of shape \(3, 2, 2\), but sample 1 .* shape \(3, 3, 3\)"),
+    ):
+        engine.load_samples([1])

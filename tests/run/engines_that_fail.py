@@ -1,0 +1,336 @@
+"""Engines that misbehave, each in one way that users' engines were seen to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn, Self
+
+from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.queueing import WorkQueue
+
+EXAMPLE = "example failure"
+
+
+class Sound(Engine):
+    """Completes inline and correctly; the others break one thing."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
+        self.dataset = dataset
+        self.runs = 0
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        # Warm-up loads first, so the second time is LoadGen's.
+        self.runs += 1
+
+    @property
+    def measured(self) -> bool:
+        return self.runs > 1
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if self.measured or sink.wants_output:
+            self.misbehave(ids, indices, sink)
+        else:
+            sink.done(ids)
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids, answers(indices) if sink.wants_output else None)
+
+
+def answers(indices: Sequence[int]) -> list[bytes]:
+    """Return outputs of different lengths, some empty."""
+    return [bytes([index % 256]) * (index % 5) for index in indices]
+
+
+class RaisesInConstructor(Sound):
+    def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class RaisesOnEnter(Sound):
+    def __enter__(self) -> Self:
+        raise RuntimeError(EXAMPLE)
+
+
+class RaisesOnExit(Sound):
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class ExitsSlowly(Sound):
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.2)
+        print("engine has exited")
+
+
+class RaisesInDescribe(Sound):
+    def describe(self) -> NoReturn:
+        raise RuntimeError(EXAMPLE)
+
+
+class RaisesInLoadSamples(Sound):
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        if self.measured:
+            raise RuntimeError(EXAMPLE)
+
+
+class RaisesInUnloadSamples(Sound):
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        if self.measured:
+            raise RuntimeError(EXAMPLE)
+
+
+class RaisesInWarmUp(Sound):
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class RaisesInSubmit(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class ExitsInSubmit(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sys.exit(EXAMPLE)
+
+
+class InterruptsInSubmit(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        raise KeyboardInterrupt(EXAMPLE)
+
+
+class RaisesInThread(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        threading.Thread(target=self.work).start()
+
+    def work(self) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class ExitsInThread(RaisesInThread):
+    def work(self) -> None:
+        sys.exit(EXAMPLE)
+
+
+class RaisesInQueue(Sound):
+    def __enter__(self) -> Self:
+        self.queue = WorkQueue(self.work)
+        return self
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.queue.put(ids, indices, sink)
+
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class ReportsFailure(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.failed(RuntimeError(EXAMPLE))
+
+
+class CompletesTwice(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().misbehave(ids, indices, sink)
+        super().misbehave(ids[:1], indices[:1], sink)
+
+
+class RepeatsWithinACall(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().misbehave([ids[0], *ids], [indices[0], *indices], sink)
+
+
+class CompletesUnknown(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().misbehave([1, *ids], [0, *indices], sink)
+
+
+class CompletesInTwoThreads(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        gate = threading.Barrier(2)
+
+        def race() -> None:
+            gate.wait()
+            for sample, index in zip(ids, indices, strict=True):
+                Sound.misbehave(self, [sample], [index], sink)
+            gate.wait()
+
+        def race_and_stay() -> None:
+            race()
+            signal.pause()
+
+        threading.Thread(target=race_and_stay, daemon=True).start()
+        race()
+
+
+class CompletesAfterTheEnd(Sound):
+    """Completes its last samples once more when LoadGen has unloaded them, in a later call."""
+
+    last: tuple[Sequence[int], Sequence[int], Sink]
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.last = ids, indices, sink
+        super().misbehave(ids, indices, sink)
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        if self.measured:
+            sink = self.last[2]
+            threading.Thread(target=self.complete_late, args=(sink,)).start()
+
+    def complete_late(self, sink: Sink) -> None:
+        late = os.environ["MLPERF_TEST_LATE_FILE"]
+        while not os.path.exists(late):  # noqa: PTH110
+            time.sleep(0.005)
+        super().misbehave(*self.last)
+        with open(late, "a") as file:  # noqa: PTH123
+            file.write("completed")
+
+
+class NeverCompletes(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().misbehave(ids[1:], indices[1:], sink)
+
+
+class HangsOnEnter(Sound):
+    """Hangs with the interpreter lock held, so that no Python code in the process runs again."""
+
+    def __enter__(self) -> Self:
+        ctypes.PyDLL(None).pause()
+        return self
+
+
+class HangsInWarmUp(Sound):
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Lose the samples."""
+
+
+class LacksItsModel(Sound):
+    def __enter__(self) -> Self:
+        raise UnavailableError("the example model is not here; set MODELS")
+
+
+class StartsAServer(Sound):
+    """Starts a process that would outlive it."""
+
+    def __enter__(self) -> Self:
+        self.server = subprocess.Popen(["sleep", "1000"])
+        return self
+
+    def describe(self) -> dict[str, str]:
+        return {"server": str(self.server.pid)}
+
+
+class StartsAServerAndHangs(StartsAServer):
+    def load_samples(self, indices: Sequence[int]) -> None:
+        ctypes.PyDLL(None).pause()
+
+
+class WrongOutputs(Sound):
+    """Gives outputs that are not what an accuracy run needs."""
+
+    def __init__(
+        self, dataset: Dataset, model: str | None, precision: str, *, outputs: str
+    ) -> None:
+        super().__init__(dataset, model, precision)
+        self.outputs = outputs
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        outputs: Any = {
+            "none": None,
+            "text": ["text"] * len(ids),
+            "arrays": [memoryview(b"bytes")] * len(ids),
+            "numbers": [1] * len(ids),
+            "few": [b"bytes"] * (len(ids) - 1),
+            "empty": [],
+        }[self.outputs]
+        sink.done(ids, outputs if sink.wants_output else None)
+
+
+class WrongTokens(Sound):
+    """Breaks the rules of token latencies."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str, *, how: str) -> None:
+        super().__init__(dataset, model, precision)
+        self.how = how
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if self.how != "no first":
+            sink.first_tokens(ids)
+        if self.how == "first twice":
+            sink.first_tokens(ids)
+        counts = {"none": None, "zero": [0], "one": [1], "negative": [-3], "few": []}
+        sink.done(ids, None, counts.get(self.how, [4]))
+
+
+class CompletesFromDyingThreads(Sound):
+    """Completes from a thread that ends during the run, which LoadGen does not survive."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        half = len(ids) // 2
+        for part in (ids[:half], ids[half:-1]):
+            thread = threading.Thread(target=sink.done, args=(part,))
+            thread.start()
+            thread.join()
+        time.sleep(0.1)
+        sink.done(ids[-1:])
+
+
+class KillsItself(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Segfaults(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        ctypes.string_at(8)
+
+
+class DeletesFolder(Sound):
+    """Deletes the folder of the run, named by an option."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str, *, folder: str) -> None:
+        super().__init__(dataset, model, precision)
+        self.folder = folder
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        shutil.rmtree(self.folder)
+        super().misbehave(ids, indices, sink)
+
+
+class FillsDisk(Sound):
+    """Forbids this process to write more into files, as a full disk would."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        super().misbehave(ids, indices, sink)
+
+
+class RaisesInTelemetry(Sound):
+    """Has a thread of its library die while nothing is asked of it, which breaks nothing."""
+
+    def __enter__(self) -> Self:
+        thread = threading.Thread(target=self.work)
+        thread.start()
+        thread.join()
+        return self
+
+    def work(self) -> None:
+        raise RuntimeError(EXAMPLE)
+
+
+class BrokenDataset:
+    """Cannot be read."""
+
+    def __init__(self, *, reason: str = EXAMPLE) -> None:
+        raise OSError(reason)

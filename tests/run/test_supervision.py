@@ -1,0 +1,158 @@
+"""Whatever a worker does, its parent ends up with one clear error and no process left over."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.protocol import Event, WorkerSpec
+from pytest_mlperf.run.supervisor import Patience, Worker
+from tests.run.harness import FAILING, LIMIT_S, ROOT, settings, spec
+
+PATIENT = Patience(progress_s=LIMIT_S)
+IMPATIENT = Patience(progress_s=3.0)
+
+
+def supervise(worker_spec: WorkerSpec, patience: Patience = PATIENT) -> list[Event]:
+    """Run a worker to its end the way a case does, and return its events."""
+    events: list[Event] = []
+    with Worker(worker_spec, patience, events.append) as worker:
+        worker.wait_for("loaded")
+        worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+    return events
+
+
+def is_gone(process: int) -> bool:
+    """Wait until a process has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], LIMIT_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture(autouse=True)
+def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
+    worker = Worker(spec(tmp_path), PATIENT, lambda _: None)
+    with worker:
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+
+    assert worker._process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "layer", "parts"),
+    [
+        ("RaisesInConstructor", {}, "engine", ["RuntimeError: example failure", "during load"]),
+        ("RaisesOnEnter", {}, "engine", ["RuntimeError: example failure", "during load"]),
+        ("RaisesInWarmUp", {}, "engine", ["RuntimeError: example failure", "during warm-up"]),
+        ("RaisesInSubmit", {}, "engine", ["example failure", "during the performance run"]),
+        ("ExitsInSubmit", {}, "engine", ["SystemExit", "during the performance run"]),
+        ("RaisesInThread", {}, "engine", ["example failure", "during the performance run"]),
+        ("ExitsInThread", {}, "engine", ["SystemExit", "during the performance run"]),
+        ("CompletesTwice", {}, "engine", ["is not outstanding"]),
+        ("CompletesUnknown", {}, "engine", ["done() was given id 1"]),
+        ("DeletesFolder", {"folder": "performance"}, "loadgen", ["cannot read"]),
+        ("FillsDisk", {}, "loadgen", ["is cut"]),
+        ("KillsItself", {}, "worker", ["killed by SIGKILL", "out of memory"]),
+        ("Segfaults", {}, "worker", ["killed by SIGSEGV", "threads that outlive"]),
+        ("LacksItsModel", {}, "engine", ["example model is not here; set MODELS"]),
+    ],
+)
+def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
+    tmp_path: Path, engine: str, options: dict[str, str], layer: str, parts: list[str]
+) -> None:
+    given = {name: str(tmp_path / value) for name, value in options.items()}
+    pids: list[int] = []
+
+    with (
+        pytest.raises(RunError) as raised,
+        Worker(
+            spec(tmp_path, engine=FAILING + engine, options=given),
+            PATIENT,
+            lambda event: pids.extend([event["pid"]] if event["event"] == "started" else []),
+        ) as worker,
+    ):
+        worker.wait_for("ready")
+
+    assert raised.value.layer == layer
+    assert [part for part in parts if part not in str(raised.value)] == []
+    assert raised.value.log == str(tmp_path / "engine.log")
+    assert is_gone(pids[0])
+
+
+@pytest.mark.parametrize(
+    ("engine", "phase"),
+    [
+        ("HangsOnEnter", "load"),
+        ("HangsInWarmUp", "warm-up"),
+        ("NeverCompletes", "the performance run"),
+    ],
+)
+def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
+    tmp_path: Path, engine: str, phase: str
+) -> None:
+    with pytest.raises(RunError, match=f"no progress for 3 s during {phase}") as raised:
+        supervise(spec(tmp_path, engine=FAILING + engine), IMPATIENT)
+
+    assert raised.value.layer == "worker"
+
+
+def test_a_probe_longer_than_the_limit_without_progress_is_no_hang(tmp_path: Path) -> None:
+    case = settings(
+        "Server", target_qps=None, latency_limit_ns=1, min_query_count=1, performance_samples=64
+    )
+
+    events = supervise(
+        spec(tmp_path, options={"latency_s": 0.002}, settings=case), Patience(progress_s=8.0)
+    )
+
+    assert {event["phase"] for event in events if event["event"] == "progress"} >= {"probe"}
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from pytest_mlperf.run.protocol import WorkerSpec
+from pytest_mlperf.run.supervisor import Patience, Worker
+
+spec = WorkerSpec.from_json(Path(sys.argv[1]).read_text("utf-8"))
+with Worker(spec, Patience(), lambda _: None) as worker:
+    pid = worker.wait_for("started")["pid"]
+    print(pid, worker.wait_for("loaded")["engine"]["server"], flush=True)
+    worker.wait_for("nothing of this name")
+"""
+
+
+@pytest.mark.parametrize("engine", ["StartsAServer", "StartsAServerAndHangs"])
+def test_a_killed_parent_takes_the_worker_and_its_servers_along(
+    tmp_path: Path, engine: str
+) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(spec(tmp_path, engine=FAILING + engine).to_json(), "utf-8")
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(file)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        worker, server = map(int, parent.stdout.readline().split())
+        parent.send_signal(signal.SIGKILL)
+
+    assert is_gone(worker)
+    assert is_gone(server)

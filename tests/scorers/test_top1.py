@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.scorers.top1 import Top1Scorer
+
+Answers = list[tuple[int, int]]
+
+answers = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60)
+
+
+def int64(number: int) -> bytes:
+    return number.to_bytes(8, "little", signed=True)
+
+
+@given(answers)
+def test_top1_is_the_share_of_right_classes_in_percent(pairs: Answers) -> None:
+    scores = Top1Scorer().score([int64(found) for found, _ in pairs], [label for _, label in pairs])
+
+    right = sum(found == label for found, label in pairs)
+    assert scores.aggregate == {"top1": 100.0 * right / len(pairs)}
+    assert scores.per_sample == {
+        "top1": [100.0 if found == label else 0.0 for found, label in pairs]
+    }
+
+
+@given(answers)
+def test_the_aggregate_is_the_mean_of_the_samples(pairs: Answers) -> None:
+    scores = Top1Scorer().score([int64(found) for found, _ in pairs], [label for _, label in pairs])
+
+    mean = math.fsum(scores.per_sample["top1"]) / len(pairs)
+    assert scores.aggregate["top1"] == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "printed"), [(38228, 50000, "76.456"), (1, 3, "33.333"), (2, 3, "66.667")]
+)
+def test_the_aggregate_is_the_figure_that_the_reference_script_prints(
+    right: int, total: int, printed: str
+) -> None:
+    scores = Top1Scorer().score([int64(1)] * total, [1] * right + [0] * (total - right))
+
+    assert f"{scores.aggregate['top1']:.3f}" == printed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "output", "found"),
+    [
+        ("int64", int64(7), 7),
+        ("int64", int64(-1), -1),
+        ("int64", b"\0\0\0\0\1\0\0\0", 2**32),
+        ("int32", b"\7\0\0\0", 7),
+        ("int32", b"\xff\xff\xff\xff", -1),
+        ("float32", struct.pack("<f", 7.0), 7),
+        ("float32", struct.pack("<f", 7.9), 7),
+        ("float32", struct.pack("<f", -0.5), 0),
+    ],
+)
+def test_an_output_is_one_little_endian_number_whose_fraction_is_cut_off(
+    dtype: str, output: bytes, found: int
+) -> None:
+    scorer = Top1Scorer(dtype=dtype)
+
+    assert scorer.score([output], [found]).per_sample == {"top1": [100.0]}
+    assert scorer.score([output], [found + 1]).per_sample == {"top1": [0.0]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "output"),
+    [
+        ("int64", b""),
+        ("int64", b"\7\0\0\0"),
+        ("int32", int64(7)),
+        ("float32", b"\0\0\0"),
+        ("float32", struct.pack("<f", math.nan)),
+        ("float32", struct.pack("<f", math.inf)),
+    ],
+)
+def test_an_output_that_is_no_such_number_names_its_sample_and_the_type(
+    dtype: str, output: bytes
+) -> None:
+    good = Top1Scorer(dtype=dtype)
+    right = struct.pack("<f", 0.0) if dtype == "float32" else bytes(8 if dtype == "int64" else 4)
+
+    with pytest.raises(
+        RunError, match=rf"of sample 2 is no class number of type {dtype}"
+    ) as caught:
+        good.score([right, right, output], [0, 0, 0])
+
+    assert caught.value.layer == "scorer"
+
+
+@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
+def test_every_reference_needs_one_output_and_there_must_be_one(
+    outputs: int, references: int
+) -> None:
+    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
+        Top1Scorer().score([int64(0)] * outputs, [0] * references)
+
+    assert caught.value.layer == "scorer"
+
+
+def test_an_unknown_type_lists_the_valid_ones() -> None:
+    with pytest.raises(
+        SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64"
+    ):
+        Top1Scorer(dtype="int16")

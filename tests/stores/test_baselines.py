@@ -1,0 +1,524 @@
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import tempfile
+from dataclasses import replace
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    BaselineRun,
+    HistoryEntry,
+    Property,
+    Record,
+    with_record,
+)
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.baselines import load, path_for, save, update
+
+RUN = BaselineRun(
+    metrics={"throughput": 1234.5, "latency_p50": 0.0123},
+    within_se={"throughput": 0.0056},
+    session="2026-11-20a",
+    started="2026-11-20T10:00:00Z",
+    samples=24_576,
+    duration_s=60.25,
+    commit=None,
+)
+RECORD = Record(
+    identity={"name": "H200", "memory_gb": 141.0, "mig": False, "gpus": 1, "cooling": None},
+    target_qps=13.5,
+    qps_source="probe",
+    fingerprint={"engine": "1.2.0"},
+    runs=(RUN, RUN),
+    minimum_detectable_change={"throughput": 0.021},
+    history=(
+        HistoryEntry(
+            date="2026-11-20",
+            commit="1a2b3c4",
+            reason="first, für Zoë",
+            action="record",
+            runs=2,
+            old={},
+            new={"throughput": 1234.5},
+        ),
+    ),
+)
+BASELINE = Baseline(
+    round="v4.1",
+    profile="quick",
+    workload="resnet50",
+    scenario="Offline",
+    engine="ort",
+    precision="fp32",
+    accelerator="H200",
+    records=(RECORD,),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "baselines" / "Offline.ort.fp32.json"
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def document(baseline: Baseline = BASELINE) -> Any:
+    """The baseline as the file holds it, to be spoilt."""
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder, "b.json"), baseline)
+        return json.loads(Path(folder, "b.json").read_text(encoding="utf-8"))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(BaselineError) as error:
+        load(path)
+    assert str(error.value).startswith(f"{path}: ")
+    return str(error.value)
+
+
+def test_the_path_names_the_case() -> None:
+    path = path_for(
+        Path("baselines"),
+        accelerator="8xH100",
+        profile="official",
+        workload="llama2-70b-99.9",
+        scenario="Server",
+        engine="trtllm-tp8",
+        precision="fp8",
+    )
+
+    assert path == Path("baselines/8xH100/official/llama2-70b-99.9/Server.trtllm-tp8.fp8.json")
+
+
+def test_a_file_that_is_not_there_is_no_baseline(path: Path) -> None:
+    assert load(path) is None
+
+
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text(max_size=8)
+properties: st.SearchStrategy[Property] = st.one_of(
+    st.text(max_size=8), st.integers(), finite, st.booleans(), st.none()
+)
+runs = st.builds(
+    BaselineRun,
+    metrics=st.dictionaries(names, positive, max_size=3),
+    within_se=st.dictionaries(names, st.floats(0, 1), max_size=3),
+    session=names,
+    started=names,
+    samples=st.integers(),
+    duration_s=finite,
+    commit=st.none() | names,
+)
+entries = st.builds(
+    HistoryEntry,
+    date=names,
+    commit=st.none() | names,
+    reason=names,
+    action=st.sampled_from(("record", "append", "replace")),
+    runs=st.integers(),
+    old=st.dictionaries(names, finite, max_size=2),
+    new=st.dictionaries(names, finite, max_size=2),
+)
+records = st.builds(
+    Record,
+    identity=st.dictionaries(names, properties, max_size=4),
+    target_qps=st.none() | finite,
+    qps_source=st.sampled_from(("suite", "probe", None)),
+    fingerprint=st.dictionaries(names, names, max_size=3),
+    runs=st.lists(runs, min_size=1, max_size=3).map(tuple),
+    minimum_detectable_change=st.dictionaries(names, finite, max_size=2),
+    history=st.lists(entries, max_size=2).map(tuple),
+)
+
+
+def known(record: Record) -> frozenset[tuple[str, Property]]:
+    return frozenset((k, v) for k, v in record.identity.items() if v is not None)
+
+
+any_baseline = st.builds(
+    Baseline,
+    schema=st.just(1),
+    round=names,
+    profile=names,
+    workload=names,
+    scenario=names,
+    engine=names,
+    precision=names,
+    accelerator=names,
+    records=st.lists(records, max_size=3, unique_by=known).map(tuple),
+)
+
+
+def types(baseline: Baseline) -> list[dict[str, type]]:
+    return [{name: type(x) for name, x in each.identity.items()} for each in baseline.records]
+
+
+@settings(deadline=None)
+@given(any_baseline)
+def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "b.json")
+        save(path, baseline)
+        first = path.read_bytes()
+        loaded = load(path)
+        assert loaded == baseline
+        assert loaded is not None
+        assert types(loaded) == types(baseline)  # 1 equals 1.0 and True
+        save(path, loaded)
+
+        assert path.read_bytes() == first
+
+
+def test_the_file_has_sorted_keys_one_value_a_line_and_a_last_newline(path: Path) -> None:
+    save(path, BASELINE)
+
+    text = path.read_text(encoding="utf-8")
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    assert '"throughput": 1234.5\n' in text
+    assert "für Zoë" in text
+
+
+def test_one_changed_value_is_one_changed_line(path: Path) -> None:
+    save(path, BASELINE)
+    before = path.read_text(encoding="utf-8").splitlines()
+    faster = replace(RUN, metrics={**RUN.metrics, "throughput": 1300.0})
+    save(path, replace(BASELINE, records=(replace(RECORD, runs=(RUN, faster)),)))
+    after = path.read_text(encoding="utf-8").splitlines()
+
+    changed = [line for line in unified_diff(before, after, n=0) if line[1:].strip()[:1] == '"']
+    assert [line.replace(" ", "") for line in changed] == [
+        '-"throughput":1234.5',
+        '+"throughput":1300.0',
+    ]
+
+
+def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
+    short = replace(BASELINE, records=(replace(RECORD, runs=(RUN,), history=()),))
+    save(path, short)
+    whole = path.read_bytes()
+
+    assert load(write(path, whole[:-1])) == short
+    for length in range(len(whole) - 1):
+        write(path, whole[:length])
+        with pytest.raises(BaselineError):
+            load(path)
+
+
+def test_a_refusal_says_where_the_text_breaks_and_how_to_get_the_file_back(path: Path) -> None:
+    message = refusal(write(path, b'{\n "schema": 1,\n "records": [\n'))
+
+    assert "is not JSON: line 4, column 1: Expecting value." in message
+    assert f"Restore it (git checkout -- {path}), or delete it and record anew" in message
+
+
+def test_the_command_that_restores_a_file_can_be_pasted(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path / "two words.json", b"{"))
+
+    assert f"(git checkout -- '{tmp_path / 'two words.json'}')" in message
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        (b"", "is not JSON: line 1, column 1: Expecting value"),
+        (b"<<<<<<< HEAD\n{}", "is not JSON: line 1, column 1: Expecting value"),
+        (b'{"schema": 1,\xff}', "is not text in UTF-8 (byte 14)"),
+        (b"\x7fELF\x02\x01\x01\x00", "is not JSON: line 1, column 1: Expecting value"),
+        (b"\x89PNG\r\n\x1a\n", "is not text in UTF-8 (byte 1)"),
+        (b"[1, 2]", "is not a baseline: holds list, not an object"),
+        (b"null", "is not a baseline: holds NoneType, not an object"),
+        (b"NaN", "is not a baseline: holds float, not an object"),
+        (b"[" * 100_000, "is not a baseline: nested too deeply"),
+        (b'{"schema": 1, "schema": 1}', "key 'schema' stands twice in one object"),
+        (b"{}", "schema is None; must be a whole number up to 1"),
+        (b'{"schema": "1"}', "schema is '1'; must be a whole number up to 1"),
+        (b'{"schema": true}', "schema is True; must be a whole number up to 1"),
+        (b'{"schema": 0}', "schema 0 is unknown; this release reads up to 1"),
+        (b'{"schema": -7}', "schema -7 is unknown; this release reads up to 1"),
+    ],
+)
+def test_a_file_that_is_no_baseline_is_refused_with_what_it_is(
+    path: Path, data: bytes, wrong: str
+) -> None:
+    message = refusal(write(path, data))
+
+    assert wrong in message
+    assert "git checkout -- " in message
+
+
+def test_a_newer_schema_is_refused_whatever_else_it_holds(path: Path) -> None:
+    message = refusal(write(path, b'{"schema": 2, "anything": []}'))
+
+    assert message == (
+        f"{path}: written by a newer pytest-mlperf (schema 2; this one reads up to 1): "
+        "upgrade pytest-mlperf"
+    )
+
+
+def test_an_older_schema_is_brought_up_step_by_step(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = document()
+    old["schema"], old["version"] = -1, old.pop("round")
+
+    def from_minus_one(held: dict[str, Any]) -> dict[str, Any]:
+        return {**held, "version": held["version"].upper()}
+
+    def from_zero(held: dict[str, Any]) -> dict[str, Any]:
+        rest = {key: value for key, value in held.items() if key != "version"}
+        return {**rest, "round": held["version"].lower()}
+
+    monkeypatch.setattr(baselines, "MIGRATIONS", {-1: from_minus_one, 0: from_zero})
+
+    assert load(write(path, json.dumps(old).encode())) == BASELINE
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "wrong"),
+    [
+        (
+            ["records", 0, "runs", 1, "samples"],
+            "many",
+            "records[0].runs[1].samples: must be a valid integer, not ",
+        ),
+        (
+            ["records", 0, "runs", 1, "samples"],
+            1.5,
+            "records[0].runs[1].samples: must be a valid integer, not ",
+        ),
+        (
+            ["records", 0, "runs", 0, "duration_s"],
+            float("nan"),
+            "duration_s: must be a finite number, not nan",
+        ),
+        (
+            ["records", 0, "target_qps"],
+            float("inf"),
+            "records[0].target_qps: must be a finite number, not inf",
+        ),
+        (
+            ["records", 0, "runs", 0, "metrics", "throughput"],
+            float("-inf"),
+            "records[0].runs[0].metrics.throughput: must be a finite number, not -inf",
+        ),
+        (
+            ["records", 0, "runs", 0, "metrics", "throughput"],
+            0.0,
+            "records[0].runs[0]: metric 'throughput' is 0.0; must be positive and finite",
+        ),
+        (
+            ["records", 0, "runs", 0, "metrics", "throughput"],
+            "1",
+            "throughput: must be a valid number, not '1'",
+        ),
+        (
+            ["records", 0, "identity", "gpus"],
+            float("nan"),
+            "records[0].identity.gpus: must be a valid string, a valid integer, a finite number, ",
+        ),
+        (
+            ["records", 0, "history", 0, "action"],
+            "guess",
+            "history[0].action: must be 'record', 'append' or 'replace'",
+        ),
+        (["records", 0, "surprise"], 1, "records[0].surprise: is no key of a baseline"),
+        (["surprise"], 1, ": surprise: is no key of a baseline"),
+        (["records"], {}, ": records: must be a valid "),
+        (["round"], None, ": round: must be a valid string, not None"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(
+    path: Path, keys: list[str | int], value: object, wrong: str
+) -> None:
+    spoilt = document()
+    place = spoilt
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+
+    message = refusal(write(path, json.dumps(spoilt).encode()))
+
+    assert wrong in message
+    assert "git checkout -- " in message
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("records", ": records: is missing."),
+        ("round", ": round: is missing."),
+        ("schema", ": schema is None; must be a whole number up to 1."),
+    ],
+)
+def test_a_missing_key_is_refused_by_name(path: Path, key: str, wrong: str) -> None:
+    spoilt = document()
+    del spoilt[key]
+
+    message = refusal(write(path, json.dumps(spoilt).encode()))
+
+    assert wrong in message
+
+
+def test_a_number_too_large_for_a_float_is_refused(path: Path) -> None:
+    text = json.dumps(document()).replace("13.5", "1e999")
+
+    assert "records[0].target_qps: must be a finite number" in refusal(write(path, text.encode()))
+
+
+def test_a_folder_in_the_place_of_the_file_is_said(path: Path) -> None:
+    path.mkdir(parents=True)
+
+    assert "is a folder where a baseline file should be; move it away" in refusal(path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(path: Path) -> None:
+    write(path.parent.parent / "baselines", b"")
+
+    assert "cannot be read: Not a directory" in refusal(path)
+    with pytest.raises(BaselineError, match="cannot be written"):
+        save(path, BASELINE)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_missing_permissions_are_said(path: Path) -> None:
+    save(path, BASELINE)
+    path.chmod(0)
+    path.parent.chmod(0o500)
+    try:
+        assert "cannot be read: Permission denied" in refusal(path)
+        with pytest.raises(BaselineError, match="cannot be written: Permission denied"):
+            save(path, BASELINE)
+    finally:
+        path.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_write_that_fails_leaves_the_old_baseline_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int
+) -> None:
+    save(path, BASELINE)
+    old = path.read_bytes()
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, fail)
+        with pytest.raises(BaselineError) as error:
+            save(path, replace(BASELINE, records=()))
+
+    assert f"{path}: cannot be written: {os.strerror(number)}; nothing" in str(error.value)
+    assert "nothing was changed: " in str(error.value)
+    assert path.read_bytes() == old
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        replace(BASELINE, records=(replace(RECORD, target_qps=float("nan")),)),
+        replace(BASELINE, records=(replace(RECORD, identity={"gpus": float("inf")}),)),
+        replace(BASELINE, round="\udc80"),
+    ],
+    ids=["nan", "inf", "lone surrogate"],
+)
+def test_what_could_not_be_read_again_is_not_written(path: Path, unfit: Baseline) -> None:
+    save(path, BASELINE)
+
+    with pytest.raises(BaselineError, match="not written: "):
+        save(path, unfit)
+    assert load(path) == BASELINE
+
+
+def test_an_update_gets_what_is_there_and_writes_what_it_returns(path: Path) -> None:
+    seen = []
+
+    def note(old: Baseline | None) -> Baseline:
+        seen.append(old)
+        return BASELINE
+
+    assert update(path, note) == BASELINE
+    assert update(path, note) == BASELINE
+    assert seen == [None, BASELINE]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_update_that_refuses_writes_nothing_and_lets_the_next_one_in(path: Path) -> None:
+    def refuse(_: Baseline | None) -> NoReturn:
+        raise BaselineError("no")
+
+    with pytest.raises(BaselineError, match="no"):
+        update(path, refuse)
+    assert not path.exists()
+    assert update(path, lambda _: BASELINE) == BASELINE
+
+
+def test_an_update_waits_for_another_one_and_not_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines, "LOCK_TIMEOUT_S", 0.0)
+
+    def nested(old: Baseline | None) -> Baseline:
+        # The same file by another name.
+        other = path.parent / ".." / path.parent.name / path.name
+        with pytest.raises(BaselineError, match="cannot be locked for writing"):
+            update(other, lambda _: BASELINE)
+        return BASELINE
+
+    update(path, nested)
+
+
+def test_a_lock_folder_of_someone_else_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / f"pytest-mlperf-{os.getuid()}").symlink_to(elsewhere)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    with pytest.raises(BaselineError, match=r"not a folder of your own.*set TMPDIR"):
+        update(path, lambda _: BASELINE)
+    assert not path.exists()
+
+
+def add_records(path: Path, worker: int, count: int) -> None:
+    """Add records of hardware that no other worker has."""
+    for number in range(count):
+        mine = replace(RECORD, identity={"worker": worker, "number": number})
+        update(path, lambda old, mine=mine: with_record(old or EMPTY, mine))  # type: ignore[misc]
+
+
+EMPTY = replace(BASELINE, records=())
+
+
+def test_processes_that_update_one_file_at_once_lose_nothing(path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=add_records, args=(path, w, 15)) for w in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    held = load(path)
+    assert held is not None
+    found = {(record.identity["worker"], record.identity["number"]) for record in held.records}
+    assert found == {(worker, number) for worker in range(3) for number in range(15)}
+    assert list(path.parent.iterdir()) == [path]

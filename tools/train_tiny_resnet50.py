@@ -1,0 +1,350 @@
+"""Train the tiny twin of ResNet-50 on handwritten digits, and write its model and data.
+
+    python tools/train_tiny_resnet50.py            # train, or resume, then write everything
+
+Everything is seeded and runs on one thread, so the same library versions on the same kind of CPU
+give the same files. A checkpoint is written after every epoch; a run that was interrupted resumes
+there and ends in the same model. With other settings it starts over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from pytest_mlperf.datasets.imagenet import VGG_MEAN, ImageNetDataset
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITE = ROOT / "suites" / "tiny" / "resnet50"
+IMAGES = SUITE / "data" / "imagenet"
+MODEL = SUITE / "resnet50-tiny.onnx"
+CHECKPOINT = ROOT / "build" / "resnet50-tiny.pt"
+
+SEED = 20261121
+SIZE = 32
+CLASSES = 10
+TRAIN, VALIDATION = 1297, 500
+EPOCHS = 12
+BATCH = 64
+PEAK_LEARNING_RATE = 0.1
+SHIFT = 3
+OPSET = 17
+WIDTH = 8
+BLOCKS = (3, 4, 6, 3)
+# ResNet-50 halves the resolution at stages 2, 3 and 4; 32 x 32 pixels bear two halvings.
+STRIDES = (1, 1, 2, 2)
+SETTINGS = [SEED, EPOCHS, BATCH, PEAK_LEARNING_RATE, SHIFT, WIDTH, *BLOCKS, *STRIDES]
+LIBRARIES = ("torch", "onnx", "onnxruntime", "scikit-learn", "pillow", "numpy")
+
+README = """\
+# Tiny twin of ResNet-50
+
+`resnet50-tiny.onnx` is ResNet-50 v1.5 at an eighth of its width, with stem and strides for images
+of 32 x 32 pixels, trained on handwritten digits. It lets the whole path from images to a verdict
+run on a CPU in seconds. The figures below are this twin's own; they are no MLPerf result and say
+nothing about ResNet-50 on ImageNet.
+
+| | |
+|---|---|
+| top-1 on the {validation_images} validation images, torch | {top1_torch_percent:.3f} % |
+| top-1 on the same images, onnxruntime | {top1_onnxruntime_percent:.3f} % |
+| parameters | {parameters:,} (fp32, batch norm folded) |
+| input | `image`, float32, (batch, 3, {size}, {size}), as the data set adapter gives it |
+| output | `logits`, float32, (batch, {classes}) |
+| SHA-256 of the model | `{model_sha256}` |
+| digest of the data set | `{dataset_digest}` |
+| seed, epochs | {seed}, {epochs} |
+| made with | Python {python}, {made_with} |
+
+`training.json` holds the same figures for programs.
+
+## Data
+
+The 1,797 images of `sklearn.datasets.load_digits` in a seeded order: the first {training_images}
+were trained on, the other {validation_images} are in `data/imagenet/`, in the layout of the
+official ImageNet validation set (`val_map.txt` with one `FILE LABEL` per line). They were enlarged
+from 8 x 8 to {size} x {size} pixels and are grey PNG files, which keep them exact.
+
+Source: *Optical Recognition of Handwritten Digits* by E. Alpaydin and C. Kaynak, UCI Machine
+Learning Repository, https://doi.org/10.24432/C50P49, licensed under
+[CC BY 4.0](https://creativecommons.org/licenses/by/4.0/).
+
+## Rerun
+
+    pip install -e '.[train]'
+    python tools/train_tiny_resnet50.py
+
+This takes about five minutes on one core, resumes after an interruption, and writes every file of
+this folder but the suite. The same library versions on the same kind of CPU give the same bytes.
+"""
+
+
+class Bottleneck(nn.Module):
+    """ResNet-50's block: 1x1, 3x3 and 1x1 convolutions with batch norm, and a shortcut."""
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        channels_out = 4 * width
+        self.body = nn.Sequential(
+            *convolution(channels_in, width, 1),
+            nn.ReLU(),
+            *convolution(width, width, 3, stride=stride),
+            nn.ReLU(),
+            *convolution(width, channels_out, 1),
+        )
+        same = stride == 1 and channels_in == channels_out
+        self.shortcut = nn.Sequential(
+            *(() if same else convolution(channels_in, channels_out, 1, stride=stride))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output, shape (batch, 4 * width, height / stride, width / stride)."""
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def convolution(
+    channels_in: int, channels_out: int, kernel: int, *, stride: int = 1
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Return a convolution that keeps the image's size at stride 1, and its batch norm."""
+    conv = nn.Conv2d(channels_in, channels_out, kernel, stride, kernel // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv, nn.BatchNorm2d(channels_out)
+
+
+def resnet50_tiny() -> nn.Sequential:
+    """Return ResNet-50 v1.5 at an eighth of its width, with stem and strides for small images."""
+    layers: list[nn.Module] = [*convolution(3, WIDTH, 3), nn.ReLU()]
+    channels = WIDTH
+    for stage, (blocks, stride) in enumerate(zip(BLOCKS, STRIDES, strict=True)):
+        width = WIDTH * 2**stage
+        for block in range(blocks):
+            layers.append(Bottleneck(channels, width, stride if block == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)
+    )
+
+
+def draw_digits() -> tuple[list[Image.Image], NDArray[np.int64]]:
+    """Return all digits as grey images of 32 x 32 pixels in a seeded order, and their labels."""
+    digits = load_digits()
+    order = np.random.default_rng(SEED).permutation(len(digits.images))
+    grey = np.rint(digits.images[order] * (255 / 16)).astype(np.uint8)
+    images = [
+        Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BILINEAR) for image in grey
+    ]
+    return images, digits.target[order].astype(np.int64)
+
+
+def write_validation(images: Sequence[Image.Image], labels: NDArray[np.int64]) -> None:
+    """Write images and labels in ImageNet's official layout."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number, (image, label) in enumerate(zip(images, labels, strict=True), start=1):
+        name = f"digits_val_{number:08d}.png"
+        image.save(IMAGES / name, optimize=True)
+        lines.append(f"{name} {label}\n")
+    (IMAGES / "val_map.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def shifted(batch: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift each image by up to SHIFT pixels both ways; the background moves in."""
+    padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="replicate")
+    offsets = torch.randint(0, 2 * SHIFT + 1, (len(batch), 2), generator=generator).tolist()
+    return torch.stack(
+        [
+            image[:, top : top + SIZE, left : left + SIZE]
+            for image, (top, left) in zip(padded, offsets, strict=True)
+        ]
+    )
+
+
+def train(inputs: Tensor, labels: Tensor, checkpoint: Path) -> nn.Sequential:
+    """Train from the seed, or from the checkpoint where there is one.
+
+    Args:
+        inputs: Shape (images, 3, SIZE, SIZE), as the data set adapter gives them.
+        labels: Shape (images,).
+        checkpoint: Written after every epoch.
+    """
+    torch.manual_seed(SEED)
+    model = resnet50_tiny()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=PEAK_LEARNING_RATE, momentum=0.9, nesterov=True, weight_decay=5e-4
+    )
+    steps = -(-len(inputs) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, PEAK_LEARNING_RATE, epochs=EPOCHS, steps_per_epoch=steps
+    )
+    generator = torch.Generator().manual_seed(SEED)
+    first_epoch = 0
+    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
+    if saved.get("settings") == SETTINGS:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        generator.set_state(saved["generator"])
+        first_epoch = saved["epochs"]
+        print(f"resuming after epoch {first_epoch} of {EPOCHS}: {checkpoint}")
+    for epoch in range(first_epoch, EPOCHS):
+        began_s = time.monotonic()
+        loss = train_epoch(
+            model, optimizer, schedule, inputs=inputs, labels=labels, generator=generator
+        )
+        save(
+            checkpoint,
+            {
+                "settings": SETTINGS,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "generator": generator.get_state(),
+                "epochs": epoch + 1,
+            },
+        )
+        elapsed_s = time.monotonic() - began_s
+        print(f"epoch {epoch + 1:2} of {EPOCHS}: loss {loss:.4f}, {elapsed_s:.1f} s", flush=True)
+    return model.eval()
+
+
+def train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    inputs: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+) -> float:
+    """Train on every image once, in an order drawn from the generator; return the mean loss."""
+    model.train()
+    total = 0.0
+    for chosen in torch.split(torch.randperm(len(inputs), generator=generator), BATCH):
+        logits = model(shifted(inputs[chosen], generator))
+        loss = nn.functional.cross_entropy(logits, labels[chosen])
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        schedule.step()
+        total += loss.item() * len(chosen)
+    return total / len(inputs)
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint in one step, so that an interruption leaves the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def fold_batch_norm(module: nn.Module) -> nn.Module:
+    """Fold every batch norm into the convolution before it, in place."""
+    if isinstance(module, nn.Sequential):
+        layers = list(module)
+        for index, (layer, following) in enumerate(pairwise(layers)):
+            if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
+                module[index] = fuse_conv_bn_eval(layer, following)
+                module[index + 1] = nn.Identity()
+    for child in module.children():
+        fold_batch_norm(child)
+    return module
+
+
+def export(model: nn.Module, path: Path) -> None:
+    """Write the model as ONNX: input "image" (batch, 3, 32, 32), output "logits" (batch, 10)."""
+    torch.onnx.export(
+        fold_batch_norm(model),
+        (torch.zeros(1, 3, SIZE, SIZE),),
+        path,
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=["image"],
+        output_names=["logits"],
+        dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}},
+    )
+
+
+def percent_correct(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """Return the share of rows whose largest logit is the label's, in per cent."""
+    return 100.0 * int((logits.argmax(axis=1) == labels).sum()) / len(labels)
+
+
+def run_onnx(path: Path, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logits that onnxruntime computes on one CPU thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"image": inputs})
+    return np.asarray(logits)
+
+
+def main() -> None:
+    """Draw the data, train, export, and record what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+
+    images, labels = draw_digits()
+    write_validation(images[TRAIN:], labels[TRAIN:])
+    dataset = ImageNetDataset(path=str(IMAGES), size=SIZE, crop=1.0, classes=CLASSES)
+    validation = np.stack([dataset.input(index) for index in range(len(dataset))])
+    pixels = np.stack([np.asarray(image.convert("RGB"), np.float32) for image in images[:TRAIN]])
+    mean = np.array(VGG_MEAN, np.float32)
+    training = np.ascontiguousarray((pixels - mean).transpose(0, 3, 1, 2))
+
+    model = train(
+        torch.from_numpy(training), torch.from_numpy(labels[:TRAIN]), arguments.checkpoint
+    )
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(validation)).numpy()
+    export(model, MODEL)
+    record = {
+        "seed": SEED,
+        "epochs": EPOCHS,
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "training_images": TRAIN,
+        "validation_images": VALIDATION,
+        "top1_torch_percent": percent_correct(logits, labels[TRAIN:]),
+        "top1_onnxruntime_percent": percent_correct(run_onnx(MODEL, validation), labels[TRAIN:]),
+        "model_sha256": hashlib.sha256(MODEL.read_bytes()).hexdigest(),
+        "dataset_digest": dataset.digest,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+    write_record(record)
+
+
+def write_record(record: dict[str, Any]) -> None:
+    """Write training.json and README.md beside the model, and print the former."""
+    text = json.dumps(record, indent=2) + "\n"
+    (SUITE / "training.json").write_text(text, encoding="utf-8")
+    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
+    readme = README.format(**record, size=SIZE, classes=CLASSES, made_with=made_with)
+    (SUITE / "README.md").write_text(readme, encoding="utf-8")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
