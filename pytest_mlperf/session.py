@@ -18,7 +18,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from pytest_mlperf import plugin
-from pytest_mlperf.bench import Bench, Policy, Update
+from pytest_mlperf.bench import Bench
+from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results

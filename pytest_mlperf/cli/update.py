@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.bench import baseline_file, nearest_baselines, rule_for
+from pytest_mlperf.case_runs import baseline_file, nearest_baselines, rule_for
 from pytest_mlperf.core.baseline import Baseline, Record, find, geometric_means, with_record
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.ruling import MIN_BASELINE_RUNS, is_worse
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.judge.ruling import is_worse
 from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record
 from pytest_mlperf.core.results import CaseResult
@@ -164,11 +165,11 @@ def unfit(result: CaseResult) -> str | None:
         return "nothing was measured"
     if result.scored and verdict.accuracy is None:
         return f'accuracy was not checked; run pytest "{result.suite}" without selecting tests'
-    if len(verdict.runs) < MIN_BASELINE_RUNS:
+    if len(verdict.runs) < GATING_RUNS:
         action = "missing" if verdict.outcome is Outcome.NO_BASELINE else "replace"
         more = "" if action == "missing" else ' --mlperf-reason "..."'
         return (
-            f"{len(verdict.runs)} runs, a baseline needs {MIN_BASELINE_RUNS}; record them with: "
+            f"{len(verdict.runs)} runs, a baseline needs {GATING_RUNS}; record them with: "
             f'pytest "{result.test}" --mlperf-update={action}{more}'
         )
     return None

@@ -72,6 +72,12 @@ METRICS: dict[str, Metric] = {
 EFFICIENCY = frozenset({"samples_per_joule", "tokens_per_joule"})
 """Metrics that need a power source; `test_efficiency` judges them."""
 
+OFFLINE = frozenset({"throughput", "tokens_per_second"})
+"""Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
+
+LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE
+"""Metrics that a suite can gate in every other scenario."""
+
 _GATED: dict[str, tuple[str, ...]] = {
     "Offline": ("throughput",),
     "Server": ("latency_p50", "latency_p99"),

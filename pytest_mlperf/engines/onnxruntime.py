@@ -128,7 +128,7 @@ class OnnxRuntimeEngine(Engine):
         """Decode samples into one contiguous array, beside those that are loaded.
 
         Raises:
-            RunError: A sample's shape is not what the model takes.
+            RunError: A sample's shape or type is not what the model takes.
         """
         import numpy as np
 
@@ -171,7 +171,15 @@ class OnnxRuntimeEngine(Engine):
     def _decode(self, index: int) -> NDArray[Any]:
         import numpy as np
 
-        sample = np.asarray(self._dataset.input(index), SAMPLE_TYPES[self._input.type])
+        given, dtype = np.asarray(self._dataset.input(index)), SAMPLE_TYPES[self._input.type]
+        # A normalised image would wrap around in uint8: -1.0 would become 255.
+        if not np.can_cast(given.dtype, dtype, "same_kind"):
+            raise RunError(
+                "engine",
+                f"{self._model}: takes samples of type {dtype}, but sample {index} of the data set "
+                f"is {given.dtype}; use a data set that gives {dtype}, or a model with float input",
+            )
+        sample = given.astype(dtype, copy=False)
         taken = self._input.shape[1:]
         if not fits(sample.shape, taken):
             raise RunError(

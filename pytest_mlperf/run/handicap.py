@@ -114,7 +114,10 @@ class SlowSink:
         issued_s = min((self._issued_s.get(sample, now) for sample in ids), default=now)
         # While the thread still waited for earlier samples, it did not work on these.
         begun_s = max(issued_s, getattr(self._thread, "returned_s", 0.0))
-        end = now + (now - begun_s) * self._stretch
+        owed_s = (now - begun_s) * self._stretch + getattr(self._thread, "owed_s", 0.0)
+        end = now + owed_s
         while (left := end - time.perf_counter()) > 0:
             if left > SPIN_BELOW_S:
                 time.sleep(left - SPIN_BELOW_S / 2)
+        # What this wait took too long, as a sleep may, the next one makes up for.
+        self._thread.owed_s = end - time.perf_counter()

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import math
-import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
-from operator import length_hint
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.outstanding import Outstanding
+from pytest_mlperf.run.stamps import Stamps
 
 KEPT_FAULTS = 20
 """Fault texts kept; the rest are counted."""
 
 POOL = 1024
-"""Response objects reused per completing thread."""
-
-BATCHES = 20
-"""Batches of the batch-means estimate; fewer stamps than this give no estimate."""
-
-KEPT_STAMPS = 2048
-"""Stamps kept before every second one is forgotten."""
+"""Response objects that a completing thread reuses."""
 
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
@@ -72,7 +65,7 @@ class Faults:
 
 
 class GuardedSink:
-    """Knows which samples are outstanding; each leaves that set exactly once, whoever races.
+    """Counts what was issued and completed, and keeps what LoadGen must not see.
 
     Attributes:
         issued: Samples handed to the engine.
@@ -88,13 +81,10 @@ class GuardedSink:
         self.faults = Faults()
         self.threads: set[int] = set()
         self._fail = fail
-        self._outstanding: set[int] = set()
-        self._remove = self._outstanding.remove  # bound once: it runs for every sample
+        self._outstanding = Outstanding()
+        self._stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
-        self._stamps: list[tuple[float, int]] = []
-        self._stamp_every = 1
-        self._until_stamp = 1
 
     @property
     def outstanding(self) -> int:
@@ -104,7 +94,7 @@ class GuardedSink:
     @property
     def completed(self) -> int:
         """Samples the engine has completed, each counted once."""
-        return max(0, self.issued - len(self._outstanding))
+        return self.issued - len(self._outstanding)
 
     @property
     def duration_s(self) -> float:
@@ -114,15 +104,14 @@ class GuardedSink:
     @property
     def within_se(self) -> float:
         """Relative standard error of the throughput by batch means; 0 when unknown."""
-        return batch_means_error(self._stamps)
+        return self._stamps.relative_error
 
     def expect(self, ids: Sequence[int]) -> None:
         """Note samples about to be submitted; called by one thread only."""
         if not self.issued:
             self._first_issue_s = perf_counter()
-        # In this order `completed` is never too high, whenever another thread reads it.
-        self._outstanding.update(ids)
         self.issued += len(ids)
+        self._outstanding.add(ids)
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Ignore first tokens: this run does not measure them."""
@@ -141,8 +130,11 @@ class GuardedSink:
         self._fail(error)
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:
-        """Take ids out of the outstanding set; return the positions that were not in it."""
-        return _take(self._remove, ids, self._refuse)
+        """Take ids as completed; return the positions of those that must not be."""
+        bad = self._outstanding.claim(ids)
+        for position in sorted(bad):
+            self._refuse(ids[position])
+        return bad
 
     def _refuse(self, sample: object) -> None:
         self.faults.add(
@@ -152,26 +144,19 @@ class GuardedSink:
 
     def _count(self, samples: int) -> None:
         """Stamp the time now and then, and whenever nothing is outstanding."""
-        # Threads may race on this countdown: a stamp more or less changes nothing.
-        self._until_stamp -= samples
-        if self._until_stamp <= 0:
-            self._stamp()
-        if not self._outstanding:
+        stamps = self._stamps
+        stamps.left -= samples
+        if stamps.left <= 0:
+            stamps.add(self.completed)
+        if not self._outstanding.ids:
             self._last_completion_s = perf_counter()
-
-    def _stamp(self) -> None:
-        self._until_stamp = self._stamp_every
-        self._stamps.append((perf_counter(), self.completed))
-        if len(self._stamps) >= KEPT_STAMPS:
-            self._stamps = self._stamps[::2]
-            self._stamp_every *= 2
 
 
 class CountingSink(GuardedSink):
     """Completes nothing but its own count: warm-up and probe run without LoadGen.
 
     Attributes:
-        idle: Set while nothing is outstanding.
+        idle: Set when the last outstanding sample is completed.
     """
 
     def __init__(self, fail: Fail) -> None:
@@ -195,15 +180,31 @@ class CountingSink(GuardedSink):
             self.idle.set()
 
 
-class _Pool:
-    """Responses one thread reuses: LoadGen reads only their ids in a performance run."""
+class _Pool(threading.local):
+    """Responses that a thread reuses: in a performance run LoadGen reads no address and no size.
 
-    __slots__ = ("first", "many", "one")
+    LoadGen's binding copies a list before it returns, so reuse is safe; a pool of its own keeps a
+    thread from changing a response between another thread's filling and handing over.
+    """
 
     def __init__(self, port: Port) -> None:
-        self.many = [port.response(0, 0, 0) for _ in range(POOL)]
-        self.one = self.many[:1]
-        self.first = self.many[0]
+        # threading.local calls this anew in every thread that touches the pool.
+        self.responses = [port.response(0, 0, 0) for _ in range(POOL)]
+        self.first = self.responses[0]
+        self.only_first = self.responses[:1]
+        self._set_id = type(self.first).id.fset
+        self._set_tokens = type(self.first).n_tokens.fset
+
+    def filled(
+        self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
+    ) -> Iterator[list[Any]]:
+        """Yield lists of responses with these ids; each is valid until the next."""
+        for start in range(0, len(ids), POOL):
+            part = ids[start : start + POOL]
+            deque(map(self._set_id, self.responses, part), 0)
+            if n_tokens is not None:
+                deque(map(self._set_tokens, self.responses, n_tokens[start : start + POOL]), 0)
+            yield self.responses if len(part) == POOL else self.responses[: len(part)]
 
 
 class PerformanceSink(GuardedSink):
@@ -211,10 +212,9 @@ class PerformanceSink(GuardedSink):
 
     def __init__(self, fail: Fail, port: Port) -> None:
         super().__init__(fail)
-        self._port = port
         self._complete = port.complete
-        self._set_id = type(port.response(0, 0, 0)).id.fset
-        self._thread = threading.local()
+        self._take = self._outstanding.take
+        self._pool = _Pool(port)
 
     def done(
         self,
@@ -223,44 +223,29 @@ class PerformanceSink(GuardedSink):
         n_tokens: Sequence[int] | None = None,  # noqa: ARG002
     ) -> None:
         """Complete these samples, without reading outputs or tokens."""
-        if len(ids) != 1:
-            self._done_many(ids)
+        if len(ids) == 1:
+            self._done_one(ids[0])
             return
-        sample = ids[0]
-        try:
-            self._remove(sample)
-        except KeyError:
-            self._refuse(sample)
-            return
-        try:
-            pool = self._thread.pool
-        except AttributeError:
-            pool = self._new_pool()
-        pool.first.id = sample
-        self._complete(pool.one)
-        # The lines of _count once more: a call here costs a tenth of the whole path.
-        self._until_stamp -= 1
-        if self._until_stamp <= 0:
-            self._stamp()
-        if not self._outstanding:
-            self._last_completion_s = perf_counter()
-
-    def _done_many(self, ids: Sequence[int]) -> None:
+        self.threads.add(threading.get_ident())
         bad = self._claim(ids)
         if bad:
             ids = _without(ids, bad)
-        pool = getattr(self._thread, "pool", None) or self._new_pool()
-        for start in range(0, len(ids), POOL):
-            part = ids[start : start + POOL]
-            deque(map(self._set_id, pool.many, part), 0)
-            self._complete(pool.many if len(part) == POOL else pool.many[: len(part)])
+        for responses in self._pool.filled(ids):
+            self._complete(responses)
         self._count(len(ids))
 
-    def _new_pool(self) -> _Pool:
-        """Give this thread its own responses: another thread may complete at the same time."""
+    def _done_one(self, sample: int) -> None:
         self.threads.add(threading.get_ident())
-        pool = self._thread.pool = _Pool(self._port)
-        return pool
+        try:
+            self._take(sample)
+        except KeyError:
+            if not self._outstanding.claim_late(sample):
+                self._refuse(sample)
+                return
+        pool = self._pool
+        pool.first.id = sample
+        self._complete(pool.only_first)
+        self._count(1)
 
 
 class TokenSink(GuardedSink):
@@ -276,24 +261,34 @@ class TokenSink(GuardedSink):
         """
         super().__init__(fail)
         self._port = port
+        self._pool = _Pool(port)
         self._needs_first = needs_first
-        self._silent: set[int] = set()
+        self._silent = Outstanding()
 
     def expect(self, ids: Sequence[int]) -> None:
         """Note samples about to be submitted; their first tokens are due too."""
         if self._needs_first:
-            self._silent.update(ids)
+            self._silent.add(ids)
         super().expect(ids)
 
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:  # noqa: ARG002
+    def first_tokens(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[bytes] | None = None,  # noqa: ARG002
+    ) -> None:
         """Pass on first tokens; a performance run does not read the tokens themselves."""
         if not self._needs_first:
             return
-        bad = _take(self._silent.remove, ids, self._refuse_first)
+        bad = self._silent.claim(ids)
+        for position in sorted(bad):
+            self.faults.add(
+                f"first_tokens() was given id {ids[position]!r}, which was never issued, "
+                "or whose first token was reported before"
+            )
         if bad:
             ids = _without(ids, bad)
-        zeros = repeat(0)
-        self._port.first_token(list(map(self._port.response, ids, zeros, zeros)))
+        for responses in self._pool.filled(ids):
+            self._port.first_token(responses)
 
     def done(
         self,
@@ -310,7 +305,7 @@ class TokenSink(GuardedSink):
         bad = self._claim(ids)
         if bad:
             ids, n_tokens = _without(ids, bad), _without(n_tokens, bad)
-        if self._needs_first and not self._silent.isdisjoint(ids):
+        if self._needs_first and self._silent.holds_any(ids):
             self._fail(
                 RunError(
                     "engine",
@@ -319,15 +314,9 @@ class TokenSink(GuardedSink):
                 )
             )
             return
-        zeros = repeat(0)
-        self._port.complete(list(map(self._port.response, ids, zeros, zeros, n_tokens)))
+        for responses in self._pool.filled(ids, n_tokens):
+            self._port.complete(responses)
         self._count(len(ids))
-
-    def _refuse_first(self, sample: object) -> None:
-        self.faults.add(
-            f"first_tokens() was given id {sample!r}, which was never issued, "
-            "or whose first token was reported before"
-        )
 
 
 class OutputSink(GuardedSink):
@@ -362,46 +351,6 @@ class OutputSink(GuardedSink):
         self._count(len(ids))
 
 
-def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
-    """Return the relative standard error of a rate, from times and counts along a run.
-
-    Args:
-        stamps: (seconds, samples completed so far), in order.
-
-    Returns:
-        Standard error of the mean time per sample over equal batches, as a share of that mean;
-        0 when there are too few stamps to tell.
-    """
-    if len(stamps) < BATCHES:
-        return 0.0
-    edges = [stamps[k * (len(stamps) - 1) // BATCHES] for k in range(BATCHES + 1)]
-    costs_s = [
-        (after_s - before_s) / (after - before)
-        for (before_s, before), (after_s, after) in pairwise(edges)
-        if after > before
-    ]
-    if len(costs_s) < BATCHES // 2:
-        return 0.0
-    return statistics.stdev(costs_s) / math.sqrt(len(costs_s)) / statistics.fmean(costs_s)
-
-
-def _take(
-    remove: Callable[[int], object], ids: Sequence[int], refuse: Callable[[object], object]
-) -> Collection[int]:
-    """Remove ids from a set; return the positions of those that were not in it."""
-    rest = iter(ids)
-    bad: set[int] = set()
-    while True:
-        try:
-            # Each removal is atomic, so of two threads with one id exactly one succeeds.
-            deque(map(remove, rest), 0)
-        except KeyError as unknown:
-            bad.add(len(ids) - length_hint(rest) - 1)
-            refuse(unknown.args[0])
-        else:
-            return bad
-
-
 def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
     return [value for position, value in enumerate(values) if position not in positions]
 
@@ -416,8 +365,7 @@ def _token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
     if len(n_tokens) != len(ids):
         return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
     # LoadGen divides by n_tokens - 1 to get the time per output token.
-    fewest = min(n_tokens, default=2)
-    if fewest < 2:
+    if len(n_tokens) and (fewest := min(n_tokens)) < 2:
         return f"done() was given n_tokens {fewest!r}; LoadGen needs at least 2 tokens per sample"
     return ""
 

@@ -94,11 +94,13 @@ class Worker:
             self._engine.load_samples(loaded)
             driver = probe.Driver(self._engine, loaded, self._fail_engine)
             self._sink = driver.sink
-            warmup_s = probe.warm_up(driver, settings, self._spec.warmup_s)
+            with self._progress("warm-up", driver.sink):
+                warmup_s = probe.warm_up(driver, settings, self._spec.warmup_s)
             self._reporter.event("warmed", warmup_s=warmup_s)
             rate = settings.target_qps
             if rate is None:
-                rate = self._probe(driver)
+                with self._progress("probe", driver.sink):
+                    rate = self._probe(driver)
             self._engine.unload_samples(loaded)
         if settings.target_qps is None:
             if settings.scenario == "Server":
@@ -118,7 +120,8 @@ class Worker:
         folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
         folder.mkdir(parents=True)
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
-        loadgen.run(plan, folder, self._engine, sink)
+        with self._progress("probe", sink), self._reporter.blaming("loadgen"):
+            loadgen.run(plan, folder, self._engine, sink)
         self._require_no(sink.faults)
         return parse_detail(folder / DETAIL)
 

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, gated_metrics
+from pytest_mlperf.core.metrics import EFFICIENCY, LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite.load import line_of, lines_of_tables, load_suite
@@ -94,11 +94,8 @@ class Planned:
         """The gated performance metrics with their limits, as shares."""
         rules = self.suite.rules
         gated = list(gated_metrics(self.case.scenario, tokens=bool(rules and rules.tokens)))
-        offered = self.case.scenario in {"Server", "Interactive"}
-        for name in self.suite.limits:
-            rate = offered and METRICS.get(name) is METRICS["throughput"]
-            if name in METRICS and name not in EFFICIENCY and name not in gated and not rate:
-                gated.append(name)
+        of_scenario = OFFLINE if self.case.scenario == "Offline" else LATENCIES
+        gated += [name for name in self.suite.limits if name in of_scenario and name not in gated]
         return {name: self.suite.limit_of(name) or METRICS[name].limit for name in gated}
 
     @property

@@ -452,6 +452,36 @@ def test_a_model_for_one_image_at_a_time_runs_with_batch_size_1(tmp_path: Path) 
     assert classify(tiny(Colours(), model=model, batch_size=1), range(3)) == [0, 1, 2]
 
 
+def byte_model(folder: Path) -> str:
+    """Write a model that takes images of bytes, and whose scores are the channels' maxima."""
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["batch", 3, 2, 2])
+    scores = helper.make_tensor_value_info("scores", TensorProto.UINT8, ["batch", 3])
+    node = helper.make_node("ReduceMax", ["image"], ["scores"], axes=[2, 3], keepdims=0)
+    opset = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "bytes", [image], [scores])
+    path = folder / "bytes.onnx"
+    save_model(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
+    return str(path)
+
+
+def test_float_samples_are_never_squeezed_into_bytes(tmp_path: Path) -> None:
+    with (
+        tiny(Colours(), model=byte_model(tmp_path), precision="int8") as engine,
+        pytest.raises(RunError, match=r"takes samples of type uint8, but sample 2 .* is float32"),
+    ):
+        engine.load_samples([2])
+
+
+def test_a_model_of_bytes_runs_on_a_data_set_of_bytes(tmp_path: Path) -> None:
+    class Bytes(Colours):
+        def input(self, index: int) -> Any:
+            return super().input(index).astype(np.uint8)
+
+    engine = tiny(Bytes(), model=byte_model(tmp_path), precision="int8")
+
+    assert classify(engine, range(3)) == [0, 1, 2]
+
+
 def test_samples_of_another_shape_than_the_model_takes_are_refused(tmp_path: Path) -> None:
     with (
         tiny(Colours(size=3), model=colour_model(tmp_path)) as engine,

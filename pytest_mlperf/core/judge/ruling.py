@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.judge.rule_r import Decision, Judged, RuleR, Value, judge
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Decision, Judged, RuleR, Value, judge
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
+from pytest_mlperf.core.numbers import change
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
-
-MIN_BASELINE_RUNS = 5
-"""Below this many runs a baseline advises and does not gate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,26 @@ class Ruling:
     metrics: tuple[MetricVerdict, ...]
     more: bool
     deciding: MetricVerdict | None
+
+    @property
+    def headline(self) -> str:
+        """What follows the outcome word: metric, change, interval, what is not excluded."""
+        metric = self.deciding
+        if metric is None:
+            return "nothing is gated"
+        title = METRICS[metric.metric].title
+        if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
+            return f"{title}: {metric.note or 'no record of this machine'}"
+        shown = f"{title} {change(metric.change)} ({change(metric.low)} to {change(metric.high)})"
+        rises = METRICS[metric.metric].direction is Direction.LOWER
+        limit = change(metric.limit if rises else -metric.limit)
+        match self.outcome:
+            case Outcome.OK | Outcome.IMPROVED:
+                return f"{shown}; inside {limit}"
+            case Outcome.INCONCLUSIVE:
+                return f"{shown}; {limit} neither proven nor excluded"
+            case _:
+                return f"{shown}; {limit} not excluded"
 
 
 def rule_on(
@@ -143,7 +161,7 @@ def _gated(
 
 
 def _word(judged: Judged, failing: Outcome) -> tuple[Outcome, str]:
-    advice = f"advisory: {judged.runs_baseline} of {MIN_BASELINE_RUNS} baseline runs"
+    advice = f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
     note = advice if judged.advisory else ""
     match judged.decision:
         case Decision.PASS:

@@ -1,0 +1,261 @@
+"""One case in one session: its baseline record, its runs so far, and how to get one more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.core.baseline import Baseline, find, nearest
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.judge.rule_r import RuleR, outlier
+from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.run.measure import Conditions, Process, accuracy_key, measure
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.suite.plan import Planned
+
+Update = Literal["missing", "append", "replace"]
+
+INVALID_TRIES = 3
+"""A run that may not be judged is measured again at most twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How verdicts are reached and recorded.
+
+    Attributes:
+        update: What to record, or None.
+        baseline_runs: Runs of a recorded baseline.
+        reason: Why it is recorded.
+        max_runs: Most runs of a case before INCONCLUSIVE.
+        baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
+        accuracy: Folder of stored accuracy passes.
+        root: Folder that shown paths are relative to.
+    """
+
+    update: Update | None = None
+    baseline_runs: int = 8
+    reason: str | None = None
+    max_runs: int = 5
+    baselines: Path | None = None
+    accuracy: Path
+    root: Path
+
+    def shown(self, path: Path) -> str:
+        """Return a path as messages show it: relative to the root where it lies below it."""
+        resolved, root = path.resolve(), self.root.resolve()
+        return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
+
+
+class Unjudgeable(Exception):
+    """Every try of a run was INVALID; carries the last one."""
+
+    def __init__(self, run: Run) -> None:
+        """Keep the run whose reasons are shown."""
+        super().__init__("; ".join(run.invalid))
+        self.run = run
+
+
+class CaseRuns:
+    """What is known of one case in this session; grows by one process at a time.
+
+    Attributes:
+        planned: The case.
+        file: Its baseline file.
+        record: The accepted measurement of this machine, or None.
+        distance: Without a record: how the nearest one differs, in words.
+        rule: Settings of rule R.
+        runs: Performance runs that may be judged, oldest first.
+        accuracy: The accuracy pass, measured or stored.
+        subject: Machine, engine and data, known after the first process.
+        rate: Offered or expected rate, known after the first process at the latest.
+        rate_source: Where the rate comes from.
+    """
+
+    def __init__(
+        self,
+        planned: Planned,
+        conditions: Conditions,
+        policy: Policy,
+        show: Callable[[str], None],
+    ) -> None:
+        """Load the baseline: a defect in it must not cost a measurement.
+
+        Raises:
+            BaselineError: The baseline file is damaged, or cannot be written and should be.
+        """
+        case = planned.case
+        self.planned = planned
+        self._conditions = conditions
+        self._show = show
+        self._passes = AccuracyPasses(policy.accuracy)
+        root = policy.baselines or nearest_baselines(planned.path)
+        self.file = baseline_file(root, case, planned.suite.profile)
+        loaded = load_checked(self.file, case)
+        identity = conditions.machine.identity(case.accelerator)
+        self.record = find(loaded, identity) if loaded else None
+        close = nearest(loaded, identity) if loaded and not self.record else None
+        self.distance = tuple(
+            f"{d.name}: {d.theirs} there, {d.ours} here" for d in (close[1] if close else ())
+        )
+        if policy.update:
+            _require_writable(self.file)
+        self.rule = rule_for(case.accelerator, policy.max_runs)
+        self.runs: list[Run] = []
+        self.accuracy: Accuracy | None = None
+        self.subject: Subject | None = None
+        suite_rate = planned.scenario.rate_on(case.accelerator)
+        self.rate = suite_rate or (self.record.target_qps if self.record else None)
+        self.rate_source: Literal["suite", "probe"] | None = (
+            "suite" if suite_rate else self.record.qps_source if self.record else None
+        )
+        self._processes = 0
+        self._broken: RunError | None = None
+
+    def first(self, wanted: Collection[Kind]) -> None:
+        """Do the case's first process: everything that the session wants of it at once."""
+        accuracy = "accuracy" in wanted and self.accuracy is None and bool(self.planned.scorer)
+        if "performance" in wanted and not self.runs:
+            self.add_run(accuracy=accuracy)
+        elif accuracy:
+            self._process(performance=False, accuracy=True)
+
+    def add_run(self, *, accuracy: bool = False) -> None:
+        """Add one performance run that may be judged, from a fresh process.
+
+        Args:
+            accuracy: Also do the accuracy pass in that process.
+
+        Raises:
+            Unjudgeable: No try was valid.
+            RunError: A process broke.
+        """
+        for attempt in range(1, INVALID_TRIES + 1):
+            run = self._process(performance=True, accuracy=accuracy).run
+            accuracy = False
+            assert run is not None
+            if not run.invalid:
+                self.runs.append(run)
+                return
+            if attempt == INVALID_TRIES:
+                raise Unjudgeable(run)
+            if self.planned.case.scenario == "Offline":
+                # An Offline run that was too short was sized for a slower engine: size it anew.
+                self.rate = max(self.rate or 0.0, 1.2 * run.metrics.get("throughput", 0.0))
+
+    def find_accuracy(self, *, required: bool) -> Accuracy | None:
+        """Return an accuracy pass of the same fingerprint; measure it where it is required."""
+        if not self.planned.scorer:
+            return None
+        if self.accuracy is None:
+            self.accuracy = self._passes.load(self._accuracy_key)
+        if self.accuracy is None and required:
+            self._process(performance=False, accuracy=True)
+        return self.accuracy
+
+    def outlier(self) -> str | None:
+        """Return which run the leave-one-out screen rejects, in words."""
+        for metric in self.planned.limits:
+            sample = values(self.runs, metric)
+            index = outlier(sample, rule=self.rule) if len(sample) > 2 else None
+            if index is not None:
+                title = METRICS[metric].title
+                return f"run {index + 1} of {len(sample)} is an outlier in {title}"
+        return None
+
+    @property
+    def _accuracy_key(self) -> str:
+        assert self.subject is not None
+        return accuracy_key(self.planned, self.subject.fingerprint)
+
+    def _process(self, *, performance: bool, accuracy: bool) -> Process:
+        """Run one fresh process and keep what it gave; a case that broke stays broken."""
+        if self._broken:
+            raise self._broken
+        self._processes += 1
+        try:
+            process = measure(
+                self.planned,
+                self._conditions,
+                self._show,
+                target_qps=self.rate,
+                performance=performance,
+                accuracy=accuracy,
+                number=self._processes,
+            )
+        except RunError as error:
+            self._broken = error
+            raise
+        self.subject = process.subject
+        if process.probed:
+            self.rate, self.rate_source = process.target_qps, "probe"
+        if process.accuracy:
+            self.accuracy = process.accuracy
+            self._passes.save(self._accuracy_key, process.accuracy)
+        return process
+
+
+def load_checked(file: Path, case: Case) -> Baseline | None:
+    """Load a baseline file and make sure that it is this case's.
+
+    Raises:
+        BaselineError: It is damaged, or belongs to another case (a copied file, or two names that
+            give one file name).
+    """
+    loaded = baselines.load(file)
+    if loaded is None:
+        return None
+    ours = (case.workload, case.scenario, case.engine, case.precision, case.accelerator)
+    theirs = (
+        loaded.workload,
+        loaded.scenario,
+        loaded.engine,
+        loaded.precision,
+        loaded.accelerator,
+    )
+    if ours != theirs:
+        raise BaselineError(
+            f"{file}: this is the baseline of {'-'.join(theirs)}, not of {case.id}; "
+            "move it away, or rename the engine entry"
+        )
+    return loaded
+
+
+def nearest_baselines(suite: Path) -> Path:
+    """Return the nearest `baselines/` above a suite file, else the place for one beside it."""
+    for folder in suite.resolve().parents:
+        if (folder / "baselines").is_dir():
+            return folder / "baselines"
+    return suite.resolve().parent / "baselines"
+
+
+def baseline_file(root: Path, case: Case, profile: str) -> Path:
+    """Return where the baseline of a case is kept."""
+    return baselines.path_for(
+        root,
+        accelerator=case.accelerator,
+        profile=profile,
+        workload=case.workload,
+        scenario=case.scenario,
+        engine=case.engine,
+        precision=case.precision,
+    )
+
+
+def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
+    """Return rule R with the prior run-to-run noise of an accelerator (uncalibrated)."""
+    return RuleR(prior_sd=0.05 if accelerator == "cpu" else 0.007, max_runs=max_runs)
+
+
+def _require_writable(file: Path) -> None:
+    """Refuse before measuring what could not be written afterwards."""
+    folder = next(parent for parent in file.parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise BaselineError(f"{folder} cannot be written; nothing was measured")

@@ -1,0 +1,132 @@
+"""The queue keeps its threads, loses no sample, and works on what has gathered at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines.queueing import WorkQueue
+
+
+class Failures:
+    """A sink that keeps failures."""
+
+    wants_output = False
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.failed_once = threading.Event()
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        """Ignore."""
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Ignore."""
+
+    def failed(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed_once.set()
+
+
+class Held:
+    """Work that waits at a gate, so that more can gather in the queue meanwhile."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.gate = threading.Event()
+        self.calls: list[tuple[list[int], list[int]]] = []
+        self.threads: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.begun.release()
+        assert self.gate.wait(30)
+        with self._lock:
+            self.calls.append((list(ids), list(indices)))
+            self.threads.add(threading.get_ident())
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "batches"),
+    [
+        (None, [[0], [1, 2, 3, 4, 5]]),
+        (2, [[0], [1, 2], [3, 4], [5]]),
+        (5, [[0], [1, 2, 3, 4, 5]]),
+        (100, [[0], [1, 2, 3, 4, 5]]),
+    ],
+)
+def test_what_gathers_during_work_is_worked_on_together(
+    max_batch: int | None, batches: list[list[int]]
+) -> None:
+    work, sink = Held(), Failures()
+    queue = WorkQueue(work, max_batch=max_batch)
+    queue.put([0], [10], sink)
+    assert work.begun.acquire(timeout=30)
+    for sample in range(1, 6):
+        queue.put([sample], [10 + sample], sink)
+    work.gate.set()
+    queue.close()
+
+    assert work.calls == [(ids, [10 + sample for sample in ids]) for ids in batches]
+
+
+def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
+    work = Held()
+    queue = WorkQueue(work, threads=3, max_batch=4)
+    queue.put(list(range(12)), list(range(12)), Failures())
+    for _ in range(3):
+        assert work.begun.acquire(timeout=30)
+    work.gate.set()
+    queue.close()
+
+    assert sorted(ids for ids, _ in work.calls) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert len(work.threads) == 3
+
+
+def test_samples_of_two_runs_are_never_joined() -> None:
+    work, one, other = Held(), Failures(), Failures()
+    queue = WorkQueue(work)
+    queue.put([0], [0], one)
+    assert work.begun.acquire(timeout=30)
+    queue.put([1], [1], one)
+    queue.put([2], [2], other)
+    queue.put([3], [3], other)
+    work.gate.set()
+    queue.close()
+
+    assert [ids for ids, _ in work.calls][:2] == [[0], [1]]
+    assert sorted(sample for ids, _ in work.calls[2:] for sample in ids) == [2, 3]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("example"), SystemExit(3)])
+def test_a_failure_is_reported_and_the_thread_lives_on(error: BaseException) -> None:
+    sink, threads = Failures(), []
+
+    def work(ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        threads.append(threading.get_ident())
+        if ids[0] == 0:
+            raise error
+
+    queue = WorkQueue(work)
+    queue.put([0], [0], sink)
+    assert sink.failed_once.wait(30)
+    queue.put([1], [1], sink)
+    queue.close()
+
+    assert sink.errors == [error]
+    assert len(threads) == 2
+    assert len(set(threads)) == 1
+
+
+@pytest.mark.parametrize(("threads", "max_batch"), [(0, None), (-1, None), (1, 0)])
+def test_sizes_below_one_are_refused(threads: int, max_batch: int | None) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        WorkQueue(lambda ids, indices, sink: None, threads=threads, max_batch=max_batch)

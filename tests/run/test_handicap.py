@@ -1,0 +1,156 @@
+"""A handicap stretches the work of an engine, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.run.handicap import HandicapEngine
+
+
+class Clock:
+    """A clock that moves only when somebody works, sleeps, or looks at it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.oversleep_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 1e-7
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + self.oversleep_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("pytest_mlperf.run.handicap.time", clock)
+    return clock
+
+
+class Recorder:
+    """Notes what arrives, and when."""
+
+    wants_output = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.at_s: list[float] = []
+        self.calls: list[tuple[Any, ...]] = []
+
+    def note(self, *call: Any) -> None:
+        self.at_s.append(self.clock.now_s)
+        self.calls.append(call)
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        self.note("first", ids, tokens)
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        self.note("done", ids, outputs, n_tokens)
+
+    def failed(self, error: BaseException) -> None:
+        self.note("failed", error)
+
+
+class Works(Engine):
+    """Works on one sample after the other, for a time each."""
+
+    def __init__(self, clock: Clock, work_s: float) -> None:
+        self.clock = clock
+        self.work_s = work_s
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        for sample in ids:
+            self.clock.now_s += self.work_s
+            sink.done([sample])
+
+    def describe(self) -> Mapping[str, str]:
+        return {"version": "7"}
+
+
+@pytest.mark.parametrize("handicap", [0.05, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("work_s", [2e-4, 0.003, 2.0])
+def test_each_samples_work_takes_as_much_longer_as_speed_was_taken_away(
+    clock: Clock, work_s: float, handicap: float
+) -> None:
+    recorder = Recorder(clock)
+    begun_s = clock.now_s
+    HandicapEngine(Works(clock, work_s), handicap).submit(range(1, 6), range(5), recorder)
+
+    expected_s = [number * work_s / (1 - handicap) for number in range(1, 6)]
+    assert [at_s - begun_s for at_s in recorder.at_s] == pytest.approx(expected_s, rel=0.01)
+
+
+def test_waits_that_take_too_long_do_not_add_up(clock: Clock) -> None:
+    clock.oversleep_s = 0.004
+    recorder = Recorder(clock)
+    begun_s = clock.now_s
+    HandicapEngine(Works(clock, 0.01), 0.5).submit(range(100), range(100), recorder)
+
+    assert recorder.at_s[-1] - begun_s == pytest.approx(100 * 0.02, abs=0.005)
+
+
+def test_time_without_work_is_not_stretched(clock: Clock) -> None:
+    recorder = Recorder(clock)
+    engine = HandicapEngine(Works(clock, 0.01), 0.5)
+    took_s = []
+    for sample in (1, 2):
+        clock.sleep(60.0)
+        begun_s = clock.now_s
+        engine.submit([sample], [0], recorder)
+        took_s.append(clock.now_s - begun_s)
+
+    assert took_s == pytest.approx([0.02, 0.02], rel=0.01)
+
+
+def test_the_time_to_the_first_token_and_the_rest_are_both_stretched(clock: Clock) -> None:
+    class Speaks(Works):
+        def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            self.clock.sleep(1.0)
+            sink.first_tokens(ids)
+            self.clock.sleep(3.0)
+            sink.done(ids, None, [4])
+
+    recorder = Recorder(clock)
+    begun_s = clock.now_s
+    HandicapEngine(Speaks(clock, 0.0), 0.5).submit([1], [0], recorder)
+
+    assert [at_s - begun_s for at_s in recorder.at_s] == pytest.approx([2.0, 8.0], rel=0.01)
+
+
+def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
+    error = RuntimeError("example")
+
+    class Says(Works):
+        def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            assert sink.wants_output
+            sink.first_tokens([1], [b"a"])
+            sink.done([1, 2], [b"ab", b""], [2, 3])
+            sink.failed(error)
+
+    recorder = Recorder(clock)
+    engine = HandicapEngine(Says(clock, 0.0), 0.5)
+    engine.submit([1, 2], [0, 1], recorder)
+
+    assert recorder.calls == [
+        ("first", [1], [b"a"]),
+        ("done", [1, 2], [b"ab", b""], [2, 3]),
+        ("failed", error),
+    ]
+    assert engine.describe() == {"version": "7"}
+
+
+@pytest.mark.parametrize("handicap", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_handicap_is_a_share_below_one(clock: Clock, handicap: float) -> None:
+    with pytest.raises(ValueError, match=f"handicap={handicap!r}"):
+        HandicapEngine(Works(clock, 0.0), handicap)

@@ -1,0 +1,211 @@
+"""A log of LoadGen gives figures only when it is whole and free of errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.run.logs import ACCURACY, DETAIL, Detail, parse_detail, read_accuracy
+from tests.run.harness import RunningWorker, run_to_end, settings, spec
+
+
+def entry(key: str, value: Any, *, is_error: bool = False) -> str:
+    """Return a line as LoadGen writes it."""
+    metadata = {"is_error": is_error, "is_warning": False, "file": "results.cc", "line_no": 1}
+    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
+    return f":::MLLOG {text}\n"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / DETAIL
+    path.write_text("".join(lines), "utf-8")
+    return path
+
+
+def parsed(folder: Path, values: dict[str, Any]) -> Detail:
+    lines = [entry(key, value) for key, value in values.items()]
+    return parse_detail(written(folder, *lines, entry("num_errors", 0)))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a worker that did a performance run and an accuracy block."""
+    folder = tmp_path_factory.mktemp("real")
+    with RunningWorker(spec(folder, settings=settings("Server"))) as worker:
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=[4, 2, 7])
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+    return folder
+
+
+@pytest.mark.parametrize("phase", ["performance", "accuracy/block-0"])
+def test_a_detail_log_that_was_cut_anywhere_is_refused(
+    real: Path, tmp_path: Path, phase: str
+) -> None:
+    text = (real / phase / DETAIL).read_text("utf-8").rstrip("\n")
+    parse_detail(written(tmp_path, text))
+
+    for length in range(0, len(text) - 1, 97):
+        with pytest.raises(RunError) as raised:
+            parse_detail(written(tmp_path, text[:length]))
+        assert raised.value.layer == "loadgen"
+        assert raised.value.log == str(tmp_path / DETAIL)
+
+
+def test_an_accuracy_log_that_was_cut_anywhere_is_refused(real: Path, tmp_path: Path) -> None:
+    text = (real / "accuracy/block-0" / ACCURACY).read_text("utf-8").rstrip("\n")
+    path = tmp_path / ACCURACY
+    path.write_text(text, "utf-8")
+    assert sorted(read_accuracy(path)) == [
+        (0, (4).to_bytes(8, "little")),
+        (1, (2).to_bytes(8, "little")),
+        (2, (7).to_bytes(8, "little")),
+    ]
+
+    for length in range(len(text)):
+        path.write_text(text[:length], "utf-8")
+        with pytest.raises(RunError, match=r"cut|damaged"):
+            read_accuracy(path)
+
+
+@pytest.mark.parametrize("read", [parse_detail, read_accuracy])
+def test_a_missing_or_binary_log_is_refused_with_its_path(tmp_path: Path, read: Any) -> None:
+    path = tmp_path / "log"
+    with pytest.raises(RunError, match=f"cannot read {path}: No such file"):
+        read(path)
+
+    path.write_bytes(b":::MLLOG \xff\xfe")
+    with pytest.raises(RunError, match=f"{path} is not UTF-8"):
+        read(path)
+
+
+def test_errors_of_loadgen_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
+    lines = [entry("error_runtime", f"wrong {number}", is_error=True) for number in range(30)]
+    detail = parse_detail(written(tmp_path, *lines, entry("num_errors", 30)))
+
+    assert (detail.num_errors, detail.errors[0]) == (30, "wrong 0")
+    with pytest.raises(RunError, match=r"(?s)30 errors.*wrong 0") as raised:
+        detail.require_no_errors()
+    assert raised.value.layer == "loadgen"
+
+
+def test_a_log_without_errors_requires_nothing(tmp_path: Path) -> None:
+    parsed(tmp_path, {}).require_no_errors()
+
+
+@pytest.mark.parametrize(
+    ("values", "valid", "reasons"),
+    [
+        ({"result_validity": "VALID"}, True, ()),
+        ({"result_validity": "INVALID"}, False, ()),
+        ({}, False, ()),
+        (
+            {"result_validity": "INVALID", "result_invalid_reason": "Reduce target QPS. "},
+            False,
+            ("Reduce target QPS.",),
+        ),
+    ],
+)
+def test_a_run_is_valid_only_where_loadgen_says_so(
+    tmp_path: Path, values: dict[str, Any], valid: bool, reasons: tuple[str, ...]
+) -> None:
+    detail = parsed(tmp_path, values)
+
+    assert detail.valid is valid
+    assert detail.invalid_reasons == reasons
+
+
+def test_what_loadgen_did_not_check_is_unknown(tmp_path: Path) -> None:
+    detail = parsed(tmp_path, {"result_min_duration_met": True, "early_stopping_met": False})
+
+    assert (detail.min_duration_met, detail.early_stopping_met) == (True, False)
+    assert (detail.perf_constraints_met, detail.min_queries_met) == (None, None)
+
+
+def latencies(key: str, *percentiles: str) -> dict[str, int]:
+    """Return percentiles in ns: 50.00 is 50 ms, 99.00 is 99 ms."""
+    return {key.format(p): round(float(p) * 1e6) for p in percentiles}
+
+
+QUERIES = latencies("result_{}_percentile_latency_ns", "50.00", "90.00", "99.00")
+MULTI = latencies("result_{}_percentile_per_query_latency_ns", "50.00", "90.00", "99.00")
+TTFT = latencies("result_first_token_{}_percentile_latency_ns", "50.00", "99.00")
+TPOT = latencies("result_time_per_output_token_{}_percentile_ns", "50.00", "99.00")
+LATENCY_S = {"latency_p50": 0.05, "latency_p90": 0.09, "latency_p99": 0.099}
+TOKENS_S = {"ttft_p50": 0.05, "ttft_p99": 0.099, "tpot_p50": 0.05, "tpot_p99": 0.099}
+RATE = {"result_completed_samples_per_sec": 12.5}
+TOKEN_RATE = {"result_completed_tokens_per_second": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "values", "expected"),
+    [
+        ("Offline", {"result_samples_per_second": 47140.3}, {"throughput": 47140.3}),
+        (
+            "Offline",
+            {"result_samples_per_second": 10, "result_tokens_per_second": 80.5, **QUERIES},
+            {"throughput": 10.0, "tokens_per_second": 80.5},
+        ),
+        ("Server", {**RATE, **QUERIES}, {"throughput": 12.5, **LATENCY_S}),
+        (
+            "Server",
+            {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **TPOT},
+            {"throughput": 12.5, "tokens_per_second": 100.0, **LATENCY_S, **TOKENS_S},
+        ),
+        ("SingleStream", QUERIES, LATENCY_S),
+        # Samples of a query share its latency; the query's is the one MLPerf reports.
+        ("MultiStream", {**MULTI, "result_90.00_percentile_latency_ns": 1}, LATENCY_S),
+    ],
+)
+def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(
+    tmp_path: Path, scenario: str, values: dict[str, Any], expected: dict[str, float]
+) -> None:
+    metrics = parsed(tmp_path, values).metrics(scenario)
+
+    assert metrics == pytest.approx(expected)
+    assert metrics.keys() <= METRICS.keys()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "values", "key"),
+    [
+        ("Offline", {}, "result_samples_per_second"),
+        ("Offline", {"result_samples_per_second": None}, "result_samples_per_second"),
+        ("Server", {**RATE, **TOKEN_RATE, **QUERIES, **TPOT}, "first_token"),
+        (
+            "Server",
+            {**RATE, **TOKEN_RATE, **QUERIES, **TPOT, **dict.fromkeys(TTFT, 0)},
+            "first_token",
+        ),
+        (
+            "Server",
+            {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **dict.fromkeys(TPOT, -7)},
+            "time_per_output_token",
+        ),
+        ("SingleStream", {}, "percentile_latency_ns"),
+    ],
+)
+def test_a_figure_that_is_missing_or_not_positive_is_refused(
+    tmp_path: Path, scenario: str, values: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(RunError, match=key):
+        parsed(tmp_path, values).metrics(scenario)
+
+
+@pytest.mark.parametrize("scenario", ["SingleStream", "MultiStream", "Server"])
+def test_a_run_of_hardly_any_query_is_readable_although_its_rates_are_no_numbers(
+    tmp_path: Path, scenario: str
+) -> None:
+    case = settings(scenario, target_qps=1.0, fixed_work_s=0.01, min_query_count=1)
+    run_to_end(spec(tmp_path, settings=case))
+
+    detail = parse_detail(tmp_path / "performance" / DETAIL)
+    assert detail.early_stopping_met is False
+    assert detail.metrics(scenario)["latency_p50"] > 0

@@ -1,0 +1,278 @@
+"""Nothing but outstanding samples reaches LoadGen, each once, with its own output."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import mlperf_loadgen
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.outstanding import ROW
+from pytest_mlperf.run.sink import (
+    KEPT_FAULTS,
+    CountingSink,
+    GuardedSink,
+    OutputSink,
+    PerformanceSink,
+    Port,
+    TokenSink,
+)
+from pytest_mlperf.run.stamps import BATCHES, KEPT, batch_means_error
+
+
+class Received:
+    """Takes LoadGen's place: reads every response while the call lasts, as LoadGen does."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, bytes, int]] = []
+        self.first: list[int] = []
+        self.port = Port(
+            response=mlperf_loadgen.QuerySampleResponse,
+            complete=self.complete,
+            first_token=self.first_token,
+        )
+
+    def complete(self, responses: Sequence[Any]) -> None:
+        self.calls += [(r.id, ctypes.string_at(r.data, r.size), r.n_tokens) for r in responses]
+
+    def first_token(self, responses: Sequence[Any]) -> None:
+        self.first += [response.id for response in responses]
+
+    @property
+    def ids(self) -> list[int]:
+        return [call[0] for call in self.calls]
+
+
+def give_up(error: BaseException) -> NoReturn:
+    """Do what the worker does: the run is over."""
+    raise error
+
+
+def performance(received: Received) -> GuardedSink:
+    return PerformanceSink(give_up, received.port)
+
+
+def output(received: Received) -> GuardedSink:
+    return OutputSink(give_up, received.port)
+
+
+def token(received: Received) -> GuardedSink:
+    return TokenSink(give_up, received.port, needs_first=False)
+
+
+def finish(sink: GuardedSink, ids: Sequence[int]) -> None:
+    """Complete with whatever the kind of sink needs."""
+    sink.done(ids, [bytes([sample % 256]) for sample in ids], [2 + sample % 7 for sample in ids])
+
+
+EVERY_SINK = pytest.mark.parametrize("make", [performance, output, token])
+
+
+@EVERY_SINK
+@given(issued=st.sets(st.integers(1, 30)), calls=st.lists(st.lists(st.integers(0, 40))))
+def test_each_issued_sample_reaches_loadgen_at_most_once_and_the_rest_are_faults(
+    make: Callable[[Received], GuardedSink], issued: set[int], calls: list[list[int]]
+) -> None:
+    received = Received()
+    sink = make(received)
+    sink.expect(sorted(issued))
+    for ids in calls:
+        finish(sink, ids)
+
+    told = Counter(sample for ids in calls for sample in ids)
+    completed = issued & told.keys()
+    assert sorted(received.ids) == sorted(completed)
+    assert sink.faults.count == told.total() - len(completed)
+    assert (sink.issued, sink.completed) == (len(issued), len(completed))
+    assert sink.outstanding == len(issued) - len(completed)
+
+
+@EVERY_SINK
+def test_of_two_threads_that_complete_the_same_samples_one_wins_each(
+    make: Callable[[Received], GuardedSink],
+) -> None:
+    received = Received()
+    sink = make(received)
+    ids = list(range(1, 20_001))
+    sink.expect(ids)
+    gate = threading.Barrier(2)
+
+    def race(order: list[int]) -> None:
+        gate.wait()
+        for start in range(0, len(order), 50):
+            finish(sink, order[start : start + 50])
+
+    threads = [threading.Thread(target=race, args=(order,)) for order in (ids, ids[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(received.ids) == ids
+    assert sink.faults.count == len(ids)
+    assert len(sink.threads) == 2
+
+
+@given(st.lists(st.binary(max_size=40), max_size=50), st.integers(0, 2**32))
+def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
+    outputs: list[bytes], seed: int
+) -> None:
+    received = Received()
+    sink = output(received)
+    known = list(range(100, 100 + len(outputs)))
+    sink.expect(known)
+    order = [(sample, data) for sample, data in zip(known, outputs, strict=True)]
+    order += [(sample, b"unknown") for sample in range(3)]
+    random.Random(seed).shuffle(order)
+
+    sink.done([sample for sample, _ in order], [data for _, data in order])
+
+    assert sorted(call[:2] for call in received.calls) == list(zip(known, outputs, strict=True))
+
+
+def test_more_samples_than_the_pool_holds_all_arrive() -> None:
+    received = Received()
+    sink = performance(received)
+    ids = list(range(1, 5000))
+    sink.expect(ids)
+    sink.done(ids)
+
+    assert received.ids == ids
+
+
+def test_ids_may_come_in_any_sequence_type() -> None:
+    received = Received()
+    sink = performance(received)
+    sink.expect([1, 2, 3, 4])
+    sink.done((1, 2))
+    sink.done(range(3, 5))
+
+    assert received.ids == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (None, "no outputs"),
+        ([b"one"], "2 ids but 1 outputs"),
+        ([b"one", "two"], "'str'; it must be bytes"),
+        ([b"one", bytearray(b"two")], "'bytearray'; it must be bytes"),
+    ],
+)
+def test_wrong_outputs_end_the_run_before_loadgen_sees_them(
+    outputs: list[bytes] | None, message: str
+) -> None:
+    received = Received()
+    sink = output(received)
+    sink.expect([1, 2])
+
+    with pytest.raises(RunError, match=message):
+        sink.done([1, 2], outputs)
+    assert received.calls == []
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "message"),
+    [
+        (None, "no n_tokens"),
+        ([3], "2 ids but 1 n_tokens"),
+        ([3, 1], "n_tokens 1; LoadGen needs at least 2"),
+    ],
+)
+def test_wrong_token_counts_end_the_run_before_loadgen_sees_them(
+    n_tokens: list[int] | None, message: str
+) -> None:
+    received = Received()
+    sink = token(received)
+    sink.expect([1, 2])
+
+    with pytest.raises(RunError, match=message):
+        sink.done([1, 2], None, n_tokens)
+    assert received.calls == []
+
+
+def test_first_tokens_reach_loadgen_once_and_before_the_end() -> None:
+    received = Received()
+    sink = TokenSink(give_up, received.port, needs_first=True)
+    sink.expect([1, 2, 3])
+    sink.first_tokens([1, 2, 1, 9])
+    sink.done([2, 1], None, [5, 4])
+
+    assert received.first == [1, 2]
+    assert received.calls == [(2, b"", 5), (1, b"", 4)]
+    assert sink.faults.count == 2
+    with pytest.raises(RunError, match=r"before first_tokens\(\)"):
+        sink.done([3], None, [5])
+
+
+def test_fault_texts_are_capped_and_the_rest_counted() -> None:
+    sink = performance(Received())
+    sink.done(range(1000, 1100))
+
+    assert len(sink.faults.texts) == KEPT_FAULTS + 1
+    assert "1000" in sink.faults.texts[0]
+    assert sink.faults.texts[-1] == f"and {100 - KEPT_FAULTS} more"
+
+
+def test_warm_up_is_idle_only_when_everything_is_done() -> None:
+    sink = CountingSink(give_up)
+    sink.expect([1, 2])
+    sink.done([2])
+    assert not sink.idle.is_set()
+
+    sink.done([1])
+    assert sink.idle.is_set()
+
+
+def test_stamps_of_a_long_run_stay_bounded() -> None:
+    sink = performance(Received())
+    for sample in range(1, 50_001):
+        sink.expect([sample])
+        sink.done([sample])
+
+    assert BATCHES <= len(sink._stamps._kept) < KEPT
+    assert sink.within_se > 0
+
+
+def stamps_of(costs_s: Sequence[float]) -> list[tuple[float, int]]:
+    """Return stamps of one sample each that took these seconds."""
+    stamps, now_s = [(0.0, 0)], 0.0
+    for number, cost_s in enumerate(costs_s, start=1):
+        now_s += cost_s
+        stamps.append((now_s, number))
+    return stamps
+
+
+def test_batch_means_are_unknown_from_few_stamps() -> None:
+    assert batch_means_error(stamps_of([1.0, 2.0] * (BATCHES // 2 - 1))) == 0.0
+
+
+def test_batch_means_of_a_steady_run_are_without_error() -> None:
+    assert batch_means_error(stamps_of([0.01] * 1000)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_batch_means_are_the_standard_error_over_batches() -> None:
+    # Batches of 10 samples that take 1 or 3 s each, by turns: mean 2, deviation sqrt(20 / 19).
+    costs_s = ([1.0] * 10 + [3.0] * 10) * (BATCHES // 2)
+
+    expected = (20 / 19) ** 0.5 / 20**0.5 / 2
+    assert batch_means_error(stamps_of(costs_s)) == pytest.approx(expected)
+
+
+def test_batch_means_tell_the_spread_of_runs_from_one_run() -> None:
+    rng = random.Random(20)
+    runs = [[rng.expovariate(1.0) for _ in range(1000)] for _ in range(400)]
+    rates = [len(run) / sum(run) for run in runs]
+    mean = sum(rates) / len(rates)
+    spread = (sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)) ** 0.5 / mean
+    told = sum(batch_means_error(stamps_of(run)) for run in runs) / len(runs)
+
+    assert told == pytest.approx(spread, rel=0.1)
