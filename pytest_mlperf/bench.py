@@ -96,7 +96,12 @@ class Bench:
     # --- accuracy ------------------------------------------------------------------------
 
     def _accuracy(self, case: CaseRuns, wanted: Collection[Kind]) -> Verdict:
-        case.first(wanted)
+        try:
+            case.first(wanted)
+        except Unjudgeable:
+            # The performance runs of the same processes may not be judged; the scores may.
+            if case.accuracy is None:
+                raise
         assert case.accuracy is not None
         ruling = self._gate(case, case.accuracy)
         return self._verdict(case, "accuracy", ruling.outcome, ruling.headline, ruling.metrics)
@@ -193,10 +198,8 @@ class Bench:
         wanted = APPEND_RUNS if action == "append" else self._policy.baseline_runs
         while len(case.runs) < wanted:
             case.add_run()
-        if any(run.limit_missed for run in case.runs):
-            missed = self._limit_missed(case)
-            if missed:
-                return missed
+        if missed := self._limit_missed(case):
+            return missed
         for _ in range(OUTLIER_EXTRA_RUNS):
             if case.outlier() is None:
                 break

@@ -117,7 +117,7 @@ class CaseRuns:
             "suite" if suite_rate else self.record.qps_source if self.record else None
         )
         self._processes = 0
-        self._broken: RunError | None = None
+        self._broken: RunError | Unjudgeable | None = None
 
     def first(self, wanted: Collection[Kind]) -> None:
         """Do the case's first process: everything that the session wants of it at once."""
@@ -145,7 +145,8 @@ class CaseRuns:
                 self.runs.append(run)
                 return
             if attempt == INVALID_TRIES:
-                raise Unjudgeable(run)
+                self._broken = Unjudgeable(run)
+                raise self._broken
             if self.planned.case.scenario == "Offline":
                 # An Offline run that was too short was sized for a slower engine: size it anew.
                 self.rate = max(self.rate or 0.0, 1.2 * run.metrics.get("throughput", 0.0))

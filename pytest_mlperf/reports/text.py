@@ -102,11 +102,11 @@ def _about(verdict: Verdict, result: CaseResult, width: int) -> Iterator[str]:
 def _paragraph(head: str, text: str, width: int, *, fold: bool = True) -> list[str]:
     """Return a labelled paragraph; commands and paths stay on one line, to be copied."""
     if not fold:
-        return [f"{head:<10}{text}"]
+        return [f"{head:<9} {text}"]
     return textwrap.wrap(
         text,
         max(width, 40),
-        initial_indent=f"{head:<10}",
+        initial_indent=f"{head:<9} ",
         subsequent_indent=" " * 10,
         break_long_words=False,
         break_on_hyphens=False,
@@ -155,10 +155,18 @@ def _limit(metric: MetricVerdict) -> str:
 
 
 def summary(results: Results, width: int, *, colour: bool) -> list[str]:
-    """Return the terminal summary: a table, what to do about it, one line of counts."""
-    rows = [row for result in results.cases for row in _rows(result)]
-    columns = ["case", "test", "verdict", "metric", "now", "vs base", "limit", "interval"]
-    lines = _fitting(columns, rows, width, least=5, colour=colour)
+    """Return the terminal summary: a table by case, what to do about it, one line of counts."""
+    rows = [(result, row) for result in results.cases for row in _rows(result)]
+    columns = ["test", "verdict", "metric", "now", "vs base", "limit", "interval"]
+    cells = [row for _, row in rows]
+    head, *table = _fitting(columns, cells, width - 2, least=4, colour=colour)
+    lines = [f"  {head}"]
+    last = ""
+    for (result, _), line in zip(rows, table, strict=True):
+        if result.verdict.case.id != last:
+            last = result.verdict.case.id
+            lines.append(last)
+        lines.append(f"  {line}")
     lines += _advice(results, width)
     lines.append(_counts(results))
     lines.append(LABEL)
@@ -169,27 +177,15 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row per gated metric, at least one per test."""
     verdict = result.verdict
     gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
-    head = {
-        "case": " ".join(
-            (
-                verdict.case.workload,
-                verdict.case.scenario,
-                verdict.case.engine,
-                verdict.case.precision,
-                verdict.case.accelerator,
-            )
-        ),
-        "test": verdict.kind,
-        "verdict": str(verdict.outcome),
-    }
+    head = {"test": verdict.kind, "verdict": str(verdict.outcome)}
     if not gated:
-        yield {**head, "metric": verdict.headline}
+        yield head
     for metric in gated:
         cells = _metric_cells(metric)
         own = str(metric.outcome) if metric.outcome and not _whole(verdict) else head["verdict"]
         against = cells["change"] if metric.metric in METRICS else _of_reference(metric)
         yield {
-            **head,
+            "test": head["test"],
             "verdict": own,
             "metric": cells["metric"],
             "now": cells["now"],
@@ -197,7 +193,7 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
             "limit": cells["limit"],
             "interval": cells["interval"],
         }
-        head = {"case": "", "test": "", "verdict": ""}
+        head = {"test": "", "verdict": ""}
 
 
 def _whole(verdict: Verdict) -> bool:
@@ -226,6 +222,9 @@ def _advice(results: Results, width: int) -> list[str]:
         verdict = result.verdict
         if verdict.outcome is Outcome.INCONCLUSIVE:
             lines += _paragraph("undecided", f"{verdict.case.id}: {_what_decides(verdict)}", width)
+        elif verdict.outcome in {Outcome.INVALID, Outcome.ERROR, Outcome.UNEXPECTED_PASS}:
+            text = f"{verdict.case.id}: {verdict.headline}"
+            lines += _paragraph(str(verdict.outcome), text, width)
         elif verdict.outcome is Outcome.IMPROVED:
             how = '--mlperf-update=replace --mlperf-reason "..."'
             text = f"{verdict.case.id}: keep it with {how}"
@@ -368,12 +367,9 @@ def _fitting(
 
 
 def _natural_width(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
-    """Return the columns that a table needs; the first column may wrap to 24."""
-    total = 0
-    for index, column in enumerate(columns):
-        widest = max(cell_len(text) for text in (column, *(row.get(column, "") for row in rows)))
-        total += (min(widest, 24) if index == 0 else widest) + 2
-    return total - 2
+    """Return the width that a table needs."""
+    widest = (max(cell_len(t) for t in (c, *(row.get(c, "") for row in rows))) for c in columns)
+    return sum(width + 2 for width in widest) - 2
 
 
 _LEFT = {"case", "test", "tests", "verdict", "metric", "note", "interval"}
@@ -383,9 +379,9 @@ def _render(
     columns: Sequence[str], rows: Sequence[Mapping[str, str]], width: int, *, colour: bool
 ) -> list[str]:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for index, column in enumerate(columns):
+    for column in columns:
         justify: Any = "left" if column in _LEFT else "right"
-        table.add_column(column, justify=justify, no_wrap=index > 0, overflow="fold")
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
     for row in rows:
         cells = [Text(row.get(column, "")) for column in columns]
         for column, cell in zip(columns, cells, strict=True):

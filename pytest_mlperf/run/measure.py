@@ -240,9 +240,13 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...
     met = detail.min_duration_met is not False and detail.min_queries_met is not False
     if settings.scenario == "Server" and met:
         return (), True
-    return tuple(f"LoadGen: {reason}" for reason in detail.invalid_reasons) or (
-        "LoadGen: result is INVALID",
-    ), False
+    unmet = {
+        "the run was too short": detail.min_duration_met,
+        "too few queries": detail.min_queries_met,
+        "too few queries for its percentile (early stopping)": detail.early_stopping_met,
+    }
+    reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
+    return tuple(f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]), False
 
 
 def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:

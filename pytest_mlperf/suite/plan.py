@@ -22,9 +22,12 @@ from pytest_mlperf.suite.model import EngineEntry, ScenarioEntry, Suite
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
 
-QUICK_SERVER_QUERIES = 662
-"""Fewest Server queries that LoadGen's early stopping can call VALID with one query over the
-99th percentile's limit (459 with none)."""
+QUICK_QUERIES = {"Server": 662, "Interactive": 662, "MultiStream": 662}
+"""Fewest queries that LoadGen's early stopping can call VALID at the 99th percentile with one query
+over it (459 with none)."""
+
+QUICK_QUERIES_OTHERWISE = 64
+"""Likewise for SingleStream's 90th percentile."""
 
 OWN_WORKLOAD = RoundScenario(min_query_count=100, min_duration_ms=600_000)
 
@@ -119,7 +122,9 @@ class Planned:
         limit_s = self.scenario.latency_limit
         if limit_s is None and constants.latency_limit_ms is not None:
             limit_s = constants.latency_limit_ms / 1000
-        fewest = self.scenario.min_query_count or (QUICK_SERVER_QUERIES if server else 64)
+        fewest = self.scenario.min_query_count or QUICK_QUERIES.get(
+            self.case.scenario, QUICK_QUERIES_OTHERWISE
+        )
         return LoadGenSettings(
             scenario="Server" if self.case.scenario == "Interactive" else self.case.scenario,
             seeds=Seeds(
