@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.model import nearest
+from pytest_mlperf.suite.values import nearest
 
 Group = Literal["engines", "datasets", "scorers"]
 

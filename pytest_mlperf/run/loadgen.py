@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.run.delivery import OutputSink, PerformanceSink, Port, TokenSink
 from pytest_mlperf.run.protocol import LoadGenSettings
-from pytest_mlperf.run.sink import Fail, GuardedSink, OutputSink, PerformanceSink, Port, TokenSink
+from pytest_mlperf.run.sink import Fail, GuardedSink
 
 Phase = Literal["performance", "accuracy"]
 

@@ -1,17 +1,20 @@
-"""Read a suite file; every defect is one SuiteError with file, line, key and what to write."""
+"""Read a suite file; every defect is a line of one SuiteError: file, line, key, what to write."""
 
 from __future__ import annotations
 
 import re
+import reprlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.model import Misplaced, Suite, nearest
+from pytest_mlperf.suite.model import Defect, Inconsistent, Suite
+from pytest_mlperf.suite.values import nearest
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
@@ -31,11 +34,13 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     text = _read(path)
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise SuiteError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError as error:  # beside syntax: a number of more than 4300 digits
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        where = f"{path}:{found[1]}" if found else f"{path}"
+        line = found[1] if found else max(1, text.rstrip().count("\n") + 1)
         reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise SuiteError(f"{where}: not TOML: {reason}") from None
+        raise SuiteError(f"{path}:{line}: not TOML: {reason}") from None
     if not raw:
         raise SuiteError(
             f"{path}: the suite is empty; `pytest-mlperf init` writes one to start from"
@@ -43,7 +48,22 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     try:
         return Suite.model_validate(raw), text
     except ValidationError as error:
-        raise SuiteError("\n".join(_describe(path, text, error))) from None
+        raise all_defects(path, text, _defects(error)) from None
+
+
+def all_defects(path: Path, text: str, defects: Sequence[Defect]) -> SuiteError:
+    """Return one error that lists the defects in the order of their lines."""
+    lines = sorted({(line_of(text, where), _dotted(where), what) for where, what in defects})
+    return SuiteError("\n".join(f"{path}:{line}: {key}: {what}" for line, key, what in lines))
+
+
+# --- places ----------------------------------------------------------------------------------
+
+_QUOTED = r'"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'"
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}' + rf"|'''.*?'{{3,5}}|{_QUOTED}|#[^\n]*|[\[\]{{}}\n]", re.DOTALL
+)
+_KEY = re.compile(rf"(?:{_QUOTED}|[^\"'=])*")
 
 
 def line_of(text: str, where: Sequence[str | int]) -> int:
@@ -53,41 +73,106 @@ def line_of(text: str, where: Sequence[str | int]) -> int:
         text: The TOML text.
         where: E.g. ("engines", 0, "precision").
     """
-    table: KeyPath = ()
-    counts: dict[KeyPath, int] = {}
-    best_line, best_depth = 1, 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*(\[\[?)\s*([^\]#]+?)\s*\]", line)
-        if header:
-            table = _header_path(header[2], array=header[1] == "[[", counts=counts)
-            found = table
-        else:
-            key = re.match(r"\s*([A-Za-z0-9_\"'.\-]+)\s*=", line)
-            if not key:
-                continue
-            found = table + tuple(part.strip("\"' ") for part in key[1].split("."))
-        if len(found) > best_depth and tuple(where[: len(found)]) == found:
-            best_line, best_depth = number, len(found)
-    return best_line
+    places = _places(text)
+    path = tuple(where)
+    return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), 1)
 
 
 def lines_of_tables(text: str, name: str) -> list[int]:
-    """Return the 1-based line of every `[[name]]` header, in one pass."""
-    header = re.compile(rf"\s*\[\[\s*{re.escape(name)}\s*\]\]")
-    return [n for n, line in enumerate(text.splitlines(), start=1) if header.match(line)]
+    """Return the 1-based line of every `[[name]]` header."""
+    return [
+        line
+        for path, line in _places(text).items()
+        if len(path) == 2 and path[0] == name and isinstance(path[1], int)
+    ]
 
 
-def _header_path(name: str, *, array: bool, counts: dict[KeyPath, int]) -> KeyPath:
+@lru_cache(maxsize=2)
+def _places(text: str) -> dict[KeyPath, int]:
+    """Return the line of every key path that stands at the beginning of a statement."""
+    places: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    last: dict[KeyPath, int] = {}
+    for line, statement in _statements(text):
+        array = statement.startswith("[[")
+        header = statement.startswith("[")
+        source = statement.strip("[]") if header else _KEY.match(statement)[0]  # type: ignore[index]
+        keys = _keys(source)
+        if header and keys:
+            table = _indexed(keys, array=array, last=last)
+        path = table if header else (*table, *keys)
+        for n in range(1, len(path) + 1):
+            places.setdefault(path[:n], line)
+    return places
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each statement's line and text; strings and brackets may span several lines."""
+    line, begin, depth = 1, 0, 0
+    first = line
+    for token in _TOKEN.finditer(text + "\n"):
+        found = token[0]
+        if found in {"[", "{"}:
+            depth += 1
+        elif found in {"]", "}"}:
+            depth -= 1
+        elif found == "\n" and depth <= 0:
+            statement = re.sub(r"\s*#[^\n\"']*$", "", text[begin : token.start()]).strip()
+            if statement:
+                yield first, statement
+            begin, first, depth = token.end(), line + 1, 0
+        line += found.count("\n")
+
+
+def _keys(source: str) -> tuple[str, ...]:
+    """Return ("a", "b c") for `a."b c"`; nothing where that is no key."""
+    try:
+        value = tomllib.loads(f"{source.strip()} = 0")
+    except ValueError:
+        return ()
+    keys = []
+    while isinstance(value, dict) and len(value) == 1:
+        ((key, value),) = value.items()
+        keys.append(key)
+    return tuple(keys)
+
+
+def _indexed(keys: Sequence[str], *, array: bool, last: dict[KeyPath, int]) -> KeyPath:
     """Return the key path of a table header, with the index of arrays of tables."""
     path: KeyPath = ()
-    parts = [part.strip("\"' ") for part in name.split(".")]
-    for depth, part in enumerate(parts):
-        path = (*path, part)
-        if array and depth == len(parts) - 1:
-            counts[path] = counts.get(path, -1) + 1
-        if path in counts:
-            path = (*path, counts[path])
+    for depth, key in enumerate(keys, start=1):
+        path = (*path, key)
+        if array and depth == len(keys):
+            last[path] = last.get(path, -1) + 1
+        if path in last:
+            path = (*path, last[path])
     return path
+
+
+def _dotted(where: KeyPath) -> str:
+    text = ""
+    for part in where:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            key = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else repr(part)
+            text += f".{key}" if text else key
+    return text or "suite"
+
+
+# --- words -----------------------------------------------------------------------------------
+
+_WORDS = {
+    "missing": "is missing",
+    "string_type": "must be a string",
+    "int_type": "must be a whole number",
+    "list_type": "must be an array",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+}
+"""Pydantic's kinds of defects in TOML's words."""
 
 
 def _read(path: Path) -> str:
@@ -111,28 +196,27 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _describe(path: Path, text: str, error: ValidationError) -> list[str]:
-    lines = []
-    for defect in error.errors(include_url=False):
-        where: KeyPath = tuple(defect["loc"])
-        cause = defect.get("ctx", {}).get("error")
-        if isinstance(cause, Misplaced):
-            where, message = cause.where, str(cause)
+def _defects(error: ValidationError) -> list[Defect]:
+    defects: list[Defect] = []
+    for found in error.errors(include_url=False):
+        # Pydantic marks a key of a free table that is wrong itself.
+        where = tuple(part for part in found["loc"] if part != "[key]")
+        cause = found.get("ctx", {}).get("error")
+        if isinstance(cause, Inconsistent):
+            defects += cause.defects
         else:
-            message = _message(where, defect["type"], defect["msg"], defect.get("input"))
-        where = _without_union_tags(where)
-        lines.append((line_of(text, where), f"{_dotted(where)}: {message}"))
-    return [f"{path}:{number}: {message}" for number, message in dict.fromkeys(sorted(lines))]
+            defects.append((where, _message(where, found["type"], found["msg"], found["input"])))
+    return defects
 
 
 def _message(where: KeyPath, kind: str, message: str, given: object) -> str:
     if kind == "extra_forbidden":
         key = str(where[-1])
         return f"unknown key {key!r}{nearest(key, _keys_beside(where))}"
-    if kind == "missing":
-        return "is missing"
-    text = message.removeprefix("Value error, ")
-    return text if kind == "value_error" else f"{text}, not {given!r}"
+    if kind == "value_error":
+        return message.removeprefix("Value error, ")
+    words = _WORDS.get(kind) or message.replace("Input should be", "must be")
+    return words if kind in {"missing", "too_short"} else f"{words}, not {reprlib.repr(given)}"
 
 
 def _keys_beside(where: KeyPath) -> list[str]:
@@ -153,15 +237,3 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _without_union_tags(where: KeyPath) -> KeyPath:
-    """Drop what pydantic adds for the branches of a union ("float", "dict[...]")."""
-    return tuple(p for p in where if isinstance(p, int) or re.fullmatch(r"[\w.\-+ ]+", p))
-
-
-def _dotted(where: KeyPath) -> str:
-    text = ""
-    for part in where:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text or "suite"

@@ -2,278 +2,42 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
-from collections import Counter
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
 
-from pytest_mlperf.core.case import NAME, Profile, ScenarioName
+from pytest_mlperf.core.case import NAME, Profile
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.suite.tables import (
+    AccuracyLimit,
+    EngineEntry,
+    ExpectedFailure,
+    Price,
+    ScenarioEntry,
+    Table,
+    Workload,
+    limits_schema,
+)
+from pytest_mlperf.suite.values import Accelerator, nearest, share
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
-
-def _name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError(
-            f"{value!r} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
-            "because it becomes part of test ids and file names"
-        )
-    return value
+Defect = tuple[tuple[str | int, ...], str]
+"""A key path and what is wrong there."""
 
 
-def _accelerator(value: str) -> str:
-    if not re.fullmatch(r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*", value):
-        raise ValueError(f'{value!r} is no accelerator; write "cpu", "H200" or "8xH100"')
-    return value
+class Inconsistent(ValueError):
+    """Values that are right one by one, not together; pydantic cannot name their places."""
+
+    def __init__(self, defects: list[Defect]) -> None:
+        """Keep the key paths beside the message."""
+        super().__init__("; ".join(message for _, message in defects))
+        self.defects = defects
 
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(value: object) -> object:
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|min|m|h)\s*", value)
-        if not found or float(found[1]) <= 0:
-            raise ValueError(f'{value!r} is no duration; write "15ms", "6s" or "10min"')
-        return float(found[1]) * _SECONDS[found[2]]
-    raise ValueError(f'{value!r} is no duration; write it with its unit, e.g. "6s"')
-
-
-def _share(value: object) -> object:
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", value)
-        if found:
-            return float(found[1]) / 100
-    raise ValueError(f'{value!r} is no percentage; write it as a string, e.g. "3%"')
-
-
-def _positive_share(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be above 0 %")
-    return value
-
-
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise ValueError(f"{value!r} is no positive number")
-    return float(value)
-
-
-def _rates(value: object) -> float | dict[str, float]:
-    if isinstance(value, Mapping):
-        return {_accelerator(str(key)): _rate(rate) for key, rate in value.items()}
-    return _rate(value)
-
-
-_TEXT = {"type": "string"}
-Name = Annotated[StrictStr, AfterValidator(_name)]
-Accelerator = Annotated[StrictStr, AfterValidator(_accelerator)]
-Seconds = Annotated[
-    float,
-    BeforeValidator(_seconds),
-    WithJsonSchema({**_TEXT, "pattern": r"^\s*[0-9.]+\s*(ms|s|min|m|h)\s*$"}),
-]
-Share = Annotated[
-    float,
-    BeforeValidator(_share),
-    AfterValidator(_positive_share),
-    WithJsonSchema({**_TEXT, "pattern": r"^\s*[0-9.]+\s*%\s*$"}),
-]
-Rate = Annotated[
-    float,
-    BeforeValidator(_rate),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
-]
-Rates = Annotated[
-    float | dict[str, float],
-    BeforeValidator(_rates),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {
-                    "type": "object",
-                    "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
-                },
-            ]
-        }
-    ),
-]
-Options = dict[str, Any]
-
-
-class _Table(BaseModel):
-    """A TOML table: unknown keys are errors, values are fixed once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Source(_Table):
-    """An extension by name with its options; keys other than `use` are options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    use: StrictStr = Field(description="Registered name, or package.module:name of your own code.")
-
-    @property
-    def options(self) -> Options:
-        """Every key but `use`."""
-        return dict(self.model_extra or {})
-
-
-class DatasetSource(Source):
-    """The data set; keys other than `use` and `path` are options of its adapter."""
-
-    path: StrictStr | None = Field(
-        default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
-    )
-
-
-class Workload(_Table):
-    """What is run and on which data."""
-
-    name: Name = Field(description="An MLPerf workload of the round, or a name of your own.")
-    twin_of: Name | None = Field(
-        default=None,
-        description="The MLPerf workload whose rules (latency limits, scorer) this one follows.",
-    )
-    model: StrictStr | None = Field(
-        default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
-    )
-    dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
-    scorer: Source | None = Field(
-        default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
-    )
-    reference: dict[StrictStr, Rate] | None = Field(
-        default=None, description="This suite's own reference scores by metric; never MLPerf's."
-    )
-    target: Share = Field(
-        default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'
-    )
-
-
-class EngineEntry(_Table):
-    """One engine configuration; tests are made for each of its accelerators."""
-
-    use: StrictStr = Field(description="Registered engine, or package.module:name.")
-    name: Name | None = Field(
-        default=None, description="Tells entries with other options apart; default: use."
-    )
-    precision: Name = "fp32"
-    accelerators: list[Accelerator] = Field(default=["cpu"], min_length=1)
-    options: Options = Field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """The name in test ids."""
-        return self.name or self.use
-
-
-class ScenarioEntry(_Table):
-    """One scenario; lengths here belong to the quick profile."""
-
-    name: ScenarioName
-    target_qps: Rates | None = Field(
-        default=None,
-        description="Offered samples/s (Offline: expected); one number or one per accelerator.",
-    )
-    min_duration: Seconds | None = Field(
-        default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
-    )
-    min_query_count: Annotated[StrictInt, Field(gt=0)] | None = Field(
-        default=None, description="Fewest queries of a quick run."
-    )
-    latency_limit: Seconds | None = Field(
-        default=None, description="Server: latency that 99 % of queries must meet; default: round."
-    )
-
-    def rate_on(self, accelerator: str) -> float | None:
-        """Return the suite's offered rate on an accelerator, samples/s, or None."""
-        if isinstance(self.target_qps, dict):
-            return self.target_qps.get(accelerator)
-        return self.target_qps
-
-
-class Drop(_Table):
-    """Limit of a higher-is-better metric."""
-
-    max_drop: Share
-
-
-class Rise(_Table):
-    """Limit of a lower-is-better metric."""
-
-    max_rise: Share
-
-
-class AccuracyLimit(_Table):
-    """Margin of the paired accuracy rule."""
-
-    margin: StrictStr | None = Field(
-        default=None,
-        pattern=r"^\s*[0-9.]+\s*(%|points)\s*$",
-        description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
-    )
-    reference: Name | None = Field(
-        default=None, description="Name of the engine entry whose scores are the baseline."
-    )
-
-
-def _limits_schema() -> dict[str, Any]:
-    drop = {"max_drop": {"type": "string", "pattern": r"^\s*[0-9.]+\s*%\s*$"}}
-    rise = {"max_rise": {"type": "string", "pattern": r"^\s*[0-9.]+\s*%\s*$"}}
-    table: dict[str, Any] = {
-        name: {
-            "type": "object",
-            "properties": drop if metric.limit_key == "max_drop" else rise,
-            "required": [metric.limit_key],
-            "additionalProperties": False,
-            "description": f"{metric.title}, {metric.direction} is better; "
-            f"default {metric.limit:.0%} where it is gated.",
-        }
-        for name, metric in METRICS.items()
-    }
-    table["accuracy"] = AccuracyLimit.model_json_schema()
-    return {"type": "object", "properties": table, "additionalProperties": False}
-
-
-class Price(_Table):
-    """What an accelerator costs; gives tokens per dollar."""
-
-    usd_per_gpu_hour: Rate
-    as_of: dt.date
-
-
-class ExpectedFailure(_Table):
-    """A failure that is known; matched by the fields that are given."""
-
-    scenario: ScenarioName | None = None
-    engine: Name | None = None
-    precision: Name | None = None
-    accelerator: Accelerator | None = None
-    metric: StrictStr | None = None
-    reason: Annotated[StrictStr, Field(min_length=1)]
-    until: dt.date = Field(description="The last day on which the failure is expected.")
-
-
-class Suite(_Table):
+class Suite(Table):
     """One suite file: one workload, its engines and its scenarios."""
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this file format.")
@@ -287,7 +51,7 @@ class Suite(_Table):
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
     scenarios: list[ScenarioEntry] = Field(min_length=1)
-    limits: Annotated[dict[str, Any], WithJsonSchema(_limits_schema())] = Field(
+    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema())] = Field(
         default_factory=dict, description="The smallest change that matters, by metric."
     )
     prices: dict[Accelerator, Price] = Field(default_factory=dict)
@@ -295,8 +59,13 @@ class Suite(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for check in (_known_round, _known_workload, _limits_match, _unique_ids, _own_reference):
-            check(self)
+        if self.round not in ROUNDS:
+            message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
+            raise Inconsistent([(("round",), message)])
+        checks = (_workload, _scenarios, _rates, _limits, _engines, _expected_failures)
+        defects = [defect for check in checks for defect in check(self)]
+        if defects:
+            raise Inconsistent(defects)
         return self
 
     @property
@@ -312,124 +81,146 @@ class Suite(_Table):
     def limit_of(self, metric: str) -> float | None:
         """Return the limit this suite sets for a metric, as a share, or None."""
         found = self.limits.get(metric)
-        if not isinstance(found, Mapping):
-            return None
-        share = _share(found[METRICS[metric].limit_key])
-        assert isinstance(share, float)
-        return share
+        return share(found[METRICS[metric].limit_key]) if isinstance(found, Mapping) else None
 
 
-class Misplaced(ValueError):
-    """A value that is wrong at a place that pydantic cannot name."""
-
-    def __init__(self, where: tuple[str | int, ...], message: str) -> None:
-        """Keep the key path beside the message."""
-        super().__init__(message)
-        self.where = where
-
-
-def _known_round(suite: Suite) -> None:
-    if suite.round not in ROUNDS:
-        raise Misplaced(("round",), f"no round {suite.round!r}; rounds: {', '.join(ROUNDS)}")
-
-
-def _known_workload(suite: Suite) -> None:
+def _workload(suite: Suite) -> Iterator[Defect]:
     workload, known = suite.workload, load_round(suite.round).workloads
-    if workload.twin_of is not None and workload.twin_of not in known:
-        raise Misplaced(
+    twin = workload.twin_of
+    if twin is not None and twin not in known:
+        yield (
             ("workload", "twin_of"),
-            f"{workload.twin_of!r} is no workload of {suite.round}; known: {', '.join(known)}",
+            f"{twin!r} is no workload of {suite.round}{nearest(twin, known)}",
         )
-    if workload.twin_of is not None and workload.name in known:
-        raise Misplaced(
+    if twin is not None and workload.name in known:
+        yield (
             ("workload", "name"),
             f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
         )
+    if workload.reference and suite.is_mlperf:
+        yield (
+            ("workload", "reference"),
+            f"{workload.name} has MLPerf's reference scores; "
+            'only a twin (twin_of = "...") or a workload of your own brings its own',
+        )
+    if workload.target > 1:
+        yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
+
+
+def _scenarios(suite: Suite) -> Iterator[Defect]:
+    rules, seen = suite.rules, set()
     for index, scenario in enumerate(suite.scenarios):
         where = ("scenarios", index, "name")
-        rules = suite.rules
+        if scenario.name in seen:
+            yield where, f"duplicate case: {scenario.name} is listed twice"
+        seen.add(scenario.name)
         if scenario.name == "Interactive" and not (rules and rules.tokens):
-            raise Misplaced(where, "Interactive is for language models only")
-        if suite.is_mlperf and rules and scenario.name not in rules.scenarios:
-            raise Misplaced(
+            yield where, "Interactive is for language models only"
+        elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
+            yield (
                 where,
-                f"{workload.name} has no {scenario.name} in {suite.round}; "
+                f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
                 f"it has {', '.join(rules.scenarios)}",
             )
-        if scenario.name == "Server" and not rules and scenario.latency_limit is None:
-            raise Misplaced(
-                ("scenarios", index),
-                'Server of a workload of your own needs latency_limit, e.g. "15ms"',
-            )
+        if scenario.name == "Server" and not _limit_is_known(suite, scenario):
+            yield where, 'Server needs a latency_limit here, e.g. latency_limit = "15ms"'
 
 
-def _limits_match(suite: Suite) -> None:
+def _limit_is_known(suite: Suite, scenario: ScenarioEntry) -> bool:
+    if scenario.latency_limit is not None or suite.is_mlperf:
+        return True
+    rules = suite.rules
+    return bool(rules and rules.scenarios.get(scenario.name))
+
+
+def _rates(suite: Suite) -> Iterator[Defect]:
+    used = dict.fromkeys(name for engine in suite.engines for name in engine.accelerators)
+    for index, scenario in enumerate(suite.scenarios):
+        for name in scenario.target_qps if isinstance(scenario.target_qps, dict) else ():
+            if name not in used:
+                yield (
+                    ("scenarios", index, "target_qps"),
+                    f"no engine entry runs on {name!r}{nearest(name, used)}",
+                )
+
+
+def _limits(suite: Suite) -> Iterator[Defect]:
     for name, given in suite.limits.items():
+        where = ("limits", name)
         if name == "accuracy":
-            _accuracy_limit(given)
+            yield from _accuracy_limit(suite, given)
             continue
         if name not in METRICS:
-            raise Misplaced(("limits", name), f"unknown metric {name!r}{nearest(name, METRICS)}")
+            yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
+            continue
         metric = METRICS[name]
-        keys = set(given) if isinstance(given, Mapping) else set()
-        if keys != {metric.limit_key}:
-            raise Misplaced(
-                ("limits", name),
+        if not isinstance(given, Mapping) or set(given) != {metric.limit_key}:
+            yield (
+                where,
                 f"{name} is {metric.direction}-is-better: "
                 f'write {name} = {{ {metric.limit_key} = "{metric.limit:.0%}" }}',
             )
+            continue
         try:
-            share = _positive_share(_share(given[metric.limit_key]))  # type: ignore[arg-type]
+            limit = share(given[metric.limit_key])
         except ValueError as error:
-            raise Misplaced(("limits", name), str(error)) from None
-        if metric.limit_key == "max_drop" and share >= 1:
-            raise Misplaced(("limits", name), "a drop of 100 % or more cannot be measured")
+            yield (*where, metric.limit_key), str(error)
+            continue
+        if metric.limit_key == "max_drop" and limit >= 1:
+            yield (*where, metric.limit_key), "a drop of 100 % or more cannot be measured"
 
 
-def _accuracy_limit(given: object) -> None:
+def _accuracy_limit(suite: Suite, given: object) -> Iterator[Defect]:
+    where = ("limits", "accuracy")
     try:
-        AccuracyLimit.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise Misplaced(
-            ("limits", "accuracy"),
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}; "
-            'write accuracy = { margin = "0.5%" } or { reference = "engine-name" }',
-        ) from None
-
-
-def _unique_ids(suite: Suite) -> None:
-    engines = Counter(
-        (e.label, e.precision, accelerator) for e in suite.engines for accelerator in e.accelerators
-    )
-    for index, entry in enumerate(suite.engines):
-        if not NAME.fullmatch(entry.label):
-            where = ("engines", index, "use")
-            raise Misplaced(where, f'{entry.use!r} needs name = "..." beside it')
-        if any(engines[entry.label, entry.precision, a] > 1 for a in entry.accelerators):
-            raise Misplaced(
-                ("engines", index),
-                f"duplicate case: two engine entries are called {entry.label!r} with precision "
-                f"{entry.precision!r} on the same accelerator; give one a name of its own",
-            )
-    names = [scenario.name for scenario in suite.scenarios]
-    for index, name in enumerate(names):
-        if names.index(name) != index:
-            raise Misplaced(("scenarios", index), f"duplicate case: {name} is listed twice")
-
-
-def _own_reference(suite: Suite) -> None:
-    if suite.workload.reference and suite.is_mlperf:
-        raise Misplaced(
-            ("workload", "reference"),
-            f"{suite.workload.name} has MLPerf's reference scores; "
-            'only a twin (twin_of = "...") or a workload of your own brings its own',
+        limit = AccuracyLimit.model_validate(given)
+    except ValidationError:
+        how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
+        yield where, f"{given!r} is no accuracy limit; {how}"
+        return
+    labels = [engine.label for engine in suite.engines]
+    if limit.reference is not None and limit.reference not in labels:
+        yield (
+            (*where, "reference"),
+            f"no engine entry is called {limit.reference!r}{nearest(limit.reference, labels)}",
         )
 
 
-def nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    """Return "; did you mean 'x'?" or the list of what is known."""
-    import difflib
+def _engines(suite: Suite) -> Iterator[Defect]:
+    first: dict[str, int] = {}
+    for index, entry in enumerate(suite.engines):
+        where = ("engines", index)
+        if not NAME.fullmatch(entry.label):
+            yield (*where, "use"), f'{entry.use!r} needs name = "..." beside it'
+        for accelerator in entry.accelerators:
+            # As in test ids: another split into name and precision is the same id.
+            key = f"{entry.label}-{entry.precision}-{accelerator}"
+            if first.setdefault(key, index) != index:
+                yield (
+                    where,
+                    f"duplicate case {key}: engines[{first[key]}] makes it too; "
+                    'give one a name of its own (name = "...")',
+                )
+            elif entry.accelerators.count(accelerator) > 1:
+                message = f"duplicate case: {accelerator!r} is listed twice"
+                yield (*where, "accelerators"), message
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+def _expected_failures(suite: Suite) -> Iterator[Defect]:
+    """Check that each entry can match something: one that never does hides a typing error."""
+    reference = suite.workload.reference or (suite.rules.reference if suite.rules else {})
+    known = {
+        "scenario": [scenario.name for scenario in suite.scenarios],
+        "engine": [engine.label for engine in suite.engines],
+        "precision": [engine.precision for engine in suite.engines],
+        "accelerator": [name for engine in suite.engines for name in engine.accelerators],
+        "metric": [*METRICS, *reference],
+    }
+    for index, entry in enumerate(suite.expected_failures):
+        for field, names in known.items():
+            given = getattr(entry, field)
+            if given is not None and given not in names:
+                yield (
+                    ("expected_failures", index, field),
+                    f"this suite has no {field} {given!r}{nearest(given, dict.fromkeys(names))}",
+                )

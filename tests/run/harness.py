@@ -142,9 +142,8 @@ class RunningWorker:
             if event["event"] == name:
                 return event
             seen.append(event)
-        raise AssertionError(
-            f"no {name!r}; exit {self.exit_code()}; events {seen}; log {self.log.read_text('utf-8')}"
-        )
+        log = self.log.read_text("utf-8")
+        raise AssertionError(f"no {name!r}; exit {self.exit_code()}; events {seen}; log {log}")
 
     def exit_code(self) -> int:
         """Return the exit code, negative for a signal."""

@@ -15,16 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.outstanding import ROW
-from pytest_mlperf.run.sink import (
-    KEPT_FAULTS,
-    CountingSink,
-    GuardedSink,
-    OutputSink,
-    PerformanceSink,
-    Port,
-    TokenSink,
-)
+from pytest_mlperf.run.delivery import OutputSink, PerformanceSink, Port, TokenSink
+from pytest_mlperf.run.sink import KEPT_FAULTS, CountingSink, GuardedSink
 from pytest_mlperf.run.stamps import BATCHES, KEPT, batch_means_error
 
 

@@ -236,7 +236,11 @@ def test_progress_comes_while_a_run_lasts(tmp_path: Path) -> None:
 
     events, _ = run_to_end(spec(tmp_path, options={"latency_s": 0.01}, settings=case))
 
-    progress = [event for event in events if event["event"] == "progress"]
+    progress = [
+        event
+        for event in events
+        if event["event"] == "progress" and event["phase"] == "performance"
+    ]
     assert progress
     assert [event["done"] for event in progress] == sorted(event["done"] for event in progress)
     assert 0 < progress[0]["done"] < 150

@@ -1,0 +1,163 @@
+"""The tables of a suite file, each as a frozen value."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.suite.values import (
+    SHARE_SCHEMA,
+    Accelerator,
+    Day,
+    Name,
+    Rate,
+    Rates,
+    Seconds,
+    Share,
+)
+
+Options = dict[str, Any]
+
+
+class Table(BaseModel):
+    """A TOML table: unknown keys are errors, values are fixed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(Table):
+    """An extension by name with its options; keys other than `use` are options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: StrictStr = Field(description="Registered name, or package.module:name of your own code.")
+
+    @property
+    def options(self) -> Options:
+        """Every key but `use`."""
+        return dict(self.model_extra or {})
+
+
+class DatasetSource(Source):
+    """The data set; keys other than `use` and `path` are options of its adapter."""
+
+    path: StrictStr | None = Field(
+        default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
+    )
+
+
+class Workload(Table):
+    """What is run and on which data."""
+
+    name: Name = Field(description="An MLPerf workload of the round, or a name of your own.")
+    twin_of: Name | None = Field(
+        default=None,
+        description="The MLPerf workload whose rules (latency limits, scorer) this one follows.",
+    )
+    model: StrictStr | None = Field(
+        default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
+    )
+    dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
+    scorer: Source | None = Field(
+        default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
+    )
+    reference: dict[StrictStr, Rate] | None = Field(
+        default=None, description="This suite's own reference scores by metric; never MLPerf's."
+    )
+    target: Share = Field(
+        default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'
+    )
+
+
+class EngineEntry(Table):
+    """One engine configuration; tests are made for each of its accelerators."""
+
+    use: StrictStr = Field(description="Registered engine, or package.module:name.")
+    name: Name | None = Field(
+        default=None, description="Tells entries with other options apart; default: use."
+    )
+    precision: Name = "fp32"
+    accelerators: list[Accelerator] = Field(default=["cpu"], min_length=1)
+    options: Options = Field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name in test ids."""
+        return self.name or self.use
+
+
+class ScenarioEntry(Table):
+    """One scenario; lengths here belong to the quick profile."""
+
+    name: ScenarioName
+    target_qps: Rates | None = Field(
+        default=None,
+        description="Offered samples/s (Offline: expected); one number or one per accelerator.",
+    )
+    min_duration: Seconds | None = Field(
+        default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
+    )
+    min_query_count: Annotated[StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="Fewest queries of a quick run."
+    )
+    latency_limit: Seconds | None = Field(
+        default=None, description="Server: latency that 99 % of queries must meet; default: round."
+    )
+
+    def rate_on(self, accelerator: str) -> float | None:
+        """Return the suite's offered rate on an accelerator, samples/s, or None."""
+        if isinstance(self.target_qps, dict):
+            return self.target_qps.get(accelerator)
+        return self.target_qps
+
+
+class AccuracyLimit(Table):
+    """Margin of the paired accuracy rule."""
+
+    margin: StrictStr | None = Field(
+        default=None,
+        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points)\s*$",
+        description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
+    )
+    reference: Name | None = Field(
+        default=None, description="Name of the engine entry whose scores are the baseline."
+    )
+
+
+def limits_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the `[limits]` table, made from the metric table."""
+    table: dict[str, Any] = {
+        name: {
+            "type": "object",
+            "properties": {metric.limit_key: SHARE_SCHEMA},
+            "required": [metric.limit_key],
+            "additionalProperties": False,
+            "description": f"{metric.title}, {metric.direction} is better; "
+            f"default {metric.limit:.0%} where it is gated.",
+        }
+        for name, metric in METRICS.items()
+    }
+    table["accuracy"] = AccuracyLimit.model_json_schema()
+    return {"type": "object", "properties": table, "additionalProperties": False}
+
+
+class Price(Table):
+    """What an accelerator costs; gives tokens per dollar."""
+
+    usd_per_gpu_hour: Rate
+    as_of: Day
+
+
+class ExpectedFailure(Table):
+    """A failure that is known; matched by the fields that are given."""
+
+    scenario: ScenarioName | None = None
+    engine: Name | None = None
+    precision: Name | None = None
+    accelerator: Accelerator | None = None
+    metric: StrictStr | None = None
+    reason: Annotated[StrictStr, Field(min_length=1)]
+    until: Day = Field(description="The last day on which the failure is expected.")

@@ -1,0 +1,224 @@
+"""A small project of a user: its suites, its baselines, and what a pytest run of it left."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.case_runs import baseline_file
+from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
+from pytest_mlperf.core.case import Case, ScenarioName
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.hardware import cpu
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.results import read_results
+
+SUITE = "suites/first.mlperf.toml"
+PERFORMANCE = f"{SUITE}::test_performance[first-Offline-null-fp32-cpu]"
+ACCURACY = f"{SUITE}::test_accuracy[first-Offline-null-fp32-cpu]"
+
+RATE = 500.0
+"""Samples per second of the null engine below: batches of 16 that sleep 32 ms, whatever the load
+of the machine."""
+
+OPTIONS = "{ latency_s = 0.002, batch_size = 16, threads = 1 }"
+
+OFFLINE = f"""
+[[scenarios]]
+name = "Offline"
+target_qps = {RATE}
+min_duration = "100ms"
+"""
+
+SERVER = """
+[[scenarios]]
+name = "Server"
+target_qps = 20
+latency_limit = "1s"
+min_duration = "100ms"
+"""
+
+
+def near(value: float, runs: int = 8) -> list[float]:
+    """Return values of quiet runs around one value."""
+    return [value * (1 + 0.002 * (-1) ** i) for i in range(runs)]
+
+
+def scattered(value: float, runs: int = 8) -> list[float]:
+    """Return values of runs so noisy that nothing can be proven against them."""
+    return [value * math.exp(0.8 * (-1) ** i) for i in range(runs)]
+
+
+def case(scenario: ScenarioName = "Offline", accelerator: str = "cpu", name: str = "first") -> Case:
+    """Return a case of the suites below."""
+    return Case(
+        workload=name, scenario=scenario, engine="null", precision="fp32", accelerator=accelerator
+    )
+
+
+@dataclass(frozen=True)
+class Project:
+    """The folder in which pytester runs pytest."""
+
+    pytester: pytest.Pytester
+
+    @property
+    def path(self) -> Path:
+        """The root folder."""
+        return self.pytester.path
+
+    def suite(
+        self,
+        file: str = SUITE,
+        *,
+        name: str = "first",
+        top1: float | None = None,
+        engines: str | None = None,
+        accelerators: Sequence[str] = ("cpu",),
+        options: str = OPTIONS,
+        scenarios: str = OFFLINE,
+        more: str = "",
+    ) -> Path:
+        """Write a suite whose runs take some tenths of a second.
+
+        Args:
+            file: Where, below the root folder.
+            name: Workload name.
+            top1: Reference score of the accuracy test; None: the suite has none. The engine
+                answers every sample rightly, so it reaches 100.
+            engines: The `[[engines]]` tables; None: one null engine.
+            accelerators: Of that engine.
+            options: Of that engine.
+            scenarios: The `[[scenarios]]` tables.
+            more: Appended.
+        """
+        scorer = '\nscorer = { use = "top1" }\nreference = { top1 = %s }' % top1 if top1 else ""
+        engines = engines or (
+            f'[[engines]]\nuse = "null"\naccelerators = {json.dumps(list(accelerators))}\n'
+            f"options = {options}\n"
+        )
+        limits = "" if "[limits]" in more else '[limits]\nthroughput = { max_drop = "30%" }\n'
+        path = self.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f'schema = 1\nround = "v4.1"\n\n[workload]\nname = "{name}"\n'
+            f'dataset = {{ use = "synthetic", samples = 32 }}{scorer}\n\n'
+            f"{engines}\n{scenarios}\n{limits}\n{more}\n",
+            "utf-8",
+        )
+        return path
+
+    def baseline(
+        self,
+        values: Sequence[float],
+        *,
+        of: Case | None = None,
+        metric: str = "throughput",
+        target_qps: float = RATE,
+        identity: Mapping[str, Property] | None = None,
+        folder: str = "baselines",
+    ) -> Path:
+        """Write a baseline of these runs, two a session, beside the suites."""
+        of = of or case()
+        record = Record(
+            identity=dict(cpu.identity() if identity is None else identity),
+            target_qps=target_qps,
+            qps_source="suite",
+            fingerprint={"engine": "null"},
+            runs=tuple(
+                BaselineRun(
+                    metrics={metric: value},
+                    within_se={},
+                    session=f"session-{i // 2}",
+                    started="2026-11-01T12:00:00+00:00",
+                    samples=64,
+                    duration_s=0.1,
+                    commit="0123456789ab",
+                )
+                for i, value in enumerate(values)
+            ),
+            minimum_detectable_change={metric: 0.2},
+            history=(
+                HistoryEntry(
+                    date="2026-11-01",
+                    commit="0123456789ab",
+                    reason="first baseline",
+                    action="record",
+                    runs=len(values),
+                    old={},
+                    new={metric: values[0]},
+                ),
+            ),
+        )
+        path = baseline_file(self.path / folder, of, "quick")
+        baselines.save(
+            path,
+            Baseline(
+                round="v4.1",
+                profile="quick",
+                workload=of.workload,
+                scenario=of.scenario,
+                engine=of.engine,
+                precision=of.precision,
+                accelerator=of.accelerator,
+                records=(record,),
+            ),
+        )
+        return path
+
+    def pytest(self, *arguments: str | Path) -> pytest.RunResult:
+        """Run pytest in this process; the workers are real processes all the same."""
+        return self.pytester.runpytest_inprocess(*arguments)
+
+    def results(self) -> Results:
+        """Return the results of the only run so far."""
+        (file,) = self.path.glob(".mlperf/runs/*/results.json")
+        return read_results(file)
+
+    def cases(self) -> dict[str, CaseResult]:
+        """Return the results of the only run so far by kind."""
+        return {result.verdict.kind: result for result in self.results().cases}
+
+    def run_folders(self) -> list[Path]:
+        """Return the folders of all worker processes so far, oldest first."""
+        found = self.path.glob(".mlperf/runs/*/*/spec.json")
+        return sorted((file.parent for file in found), key=lambda folder: folder.stat().st_ctime_ns)
+
+    def recorded(self, of: Case | None = None) -> Record:
+        """Return the only record of a case's baseline."""
+        loaded = baselines.load(baseline_file(self.path / "baselines", of or case(), "quick"))
+        assert loaded is not None
+        (record,) = loaded.records
+        return record
+
+
+def spec_of(folder: Path) -> dict[str, Any]:
+    """Return what a worker was told."""
+    spec: dict[str, Any] = json.loads((folder / "spec.json").read_text("utf-8"))
+    return spec
+
+
+def last_line(result: pytest.RunResult) -> str:
+    """Return pytest's own line of counts, without its frame and time."""
+    line = next(text for text in reversed(result.outlines) if " in " in text and "s" in text)
+    return line.strip("= ").rpartition(" in ")[0]
+
+
+def section(result: pytest.RunResult) -> list[str]:
+    """Return the lines of the mlperf section of the terminal summary."""
+    lines = iter(result.outlines)
+    for line in lines:
+        if line.strip("=") == " mlperf ":
+            break
+    found = []
+    for line in lines:
+        if line.startswith("==="):
+            break
+        found.append(line)
+    return found

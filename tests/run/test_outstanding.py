@@ -1,0 +1,115 @@
+"""Every issued sample can be taken once, in any order and in pieces of any size."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.run.outstanding import ROW, Outstanding
+
+
+def taken(outstanding: Outstanding, ids: Sequence[int]) -> list[int]:
+    """Claim ids and return those that were outstanding."""
+    bad = outstanding.claim(ids)
+    return [sample for position, sample in enumerate(ids) if position not in bad]
+
+
+def pieces(ids: Sequence[int], cuts: Sequence[int]) -> list[Sequence[int]]:
+    edges = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
+    return [ids[start:end] for start, end in pairwise(edges)]
+
+
+@given(
+    queries=st.lists(st.sampled_from([1, 3, ROW - 1, ROW, 3 * ROW]), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=8),
+    swaps=st.integers(0, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_queries_of_any_length_completed_in_nearly_any_order_are_all_taken_once(
+    queries: list[int], cuts: list[int], swaps: int, seed: int
+) -> None:
+    outstanding = Outstanding()
+    issued = list(range(sum(queries)))
+    start = 0
+    for length in queries:
+        outstanding.add(issued[start : start + length])
+        start += length
+    rng = random.Random(seed)
+    order = list(issued)
+    for _ in range(swaps):
+        one, other = rng.randrange(len(order)), rng.randrange(len(order))
+        order[one], order[other] = order[other], order[one]
+
+    assert len(outstanding) == len(issued)
+    for number, piece in enumerate(pieces(order, cuts)):
+        if number % 2 and len(piece) == 1:
+            assert outstanding.claim_late(piece[0])
+        else:
+            assert taken(outstanding, piece) == list(piece)
+    assert len(outstanding) == 0
+    assert taken(outstanding, issued) == []
+
+
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_a_long_list_is_taken_in_its_order_whatever_its_type(
+    sequence: Callable[[Sequence[int]], Sequence[int]],
+) -> None:
+    outstanding = Outstanding()
+    outstanding.add(range(2 * ROW))
+
+    assert taken(outstanding, sequence(range(ROW))) == list(range(ROW))
+    assert len(outstanding) == ROW
+
+
+def test_a_list_that_the_engine_changes_afterwards_is_remembered_as_it_was() -> None:
+    outstanding = Outstanding()
+    ids = list(range(ROW))
+    outstanding.add(ids)
+    ids.reverse()
+
+    assert taken(outstanding, list(range(ROW))) == list(range(ROW))
+
+
+@pytest.mark.parametrize("length", [1, ROW - 1, ROW, 4 * ROW])
+def test_what_is_outstanding_is_known_before_and_after(length: int) -> None:
+    outstanding = Outstanding()
+    outstanding.add(range(length))
+
+    assert outstanding.holds_any([length - 1])
+    assert not outstanding.holds_any([length, length + 1])
+    outstanding.claim(range(length))
+    assert not outstanding.holds_any(range(length))
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_racing_threads_share_a_list_without_loss_or_repeat(threads: int) -> None:
+    outstanding = Outstanding()
+    outstanding.add(range(40_000))
+    gate = threading.Barrier(threads)
+    found: list[int] = []
+
+    def race(number: int) -> None:
+        gate.wait()
+        for start in range(0, 40_000, 40):
+            # Half the threads go backwards, and the odd ones take single samples.
+            first = start if number % 2 else 39_960 - start
+            piece = range(first, first + 40)
+            if number < 2:
+                found.extend(taken(outstanding, list(piece)))
+            else:
+                found.extend(sample for sample in piece if outstanding.claim_late(sample))
+
+    workers = [threading.Thread(target=race, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert sorted(found) == list(range(40_000))
+    assert len(outstanding) == 0
