@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -43,7 +44,11 @@ def ignore(*_: object) -> None:
 
 
 def main(given: dict[str, Any], folder: str) -> None:
-    loops = {"inline": lambda: complete, "queue": through_queue, "tokens": lambda: complete_tokens}
+    loops: dict[str, Callable[[], Any]] = {
+        "inline": lambda: complete,
+        "queue": through_queue,
+        "tokens": lambda: complete_tokens,
+    }
     settings = lg.TestSettings()
     settings.scenario = getattr(lg.TestScenario, given["scenario"])
     settings.mode = lg.TestMode.PerformanceOnly
@@ -54,7 +59,8 @@ def main(given: dict[str, Any], folder: str) -> None:
     output.outdir = folder
     logs.log_output = output
     logs.enable_trace = False
-    suite = lg.ConstructSUT(loops[given["loop"]](), ignore)
+    loop: Callable[[], Any] = loops[given["loop"]]
+    suite = lg.ConstructSUT(loop(), ignore)
     library = lg.ConstructQSL(1024, 1024, ignore, ignore)
     # The worker does the same: the comparison is about the path, not about these two.
     sys.setswitchinterval(1e-4)

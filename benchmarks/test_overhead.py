@@ -205,7 +205,7 @@ def test_server_keeps_up(
 @pytest.mark.parametrize(
     ("loop", "options", "queries", "rounds", "limit"),
     [
-        pytest.param("inline", {}, 300_000, 7, 1.0, id="inline"),
+        pytest.param("inline", {}, 200_000, 9, 1.0, id="inline"),
         pytest.param("queue", {"threads": 1}, 60_000, 9, 1.15, id="thread"),
     ],
 )

@@ -13,13 +13,8 @@ import pytest
 from pytest_mlperf import session
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.session import KINDS, planned_of
 from pytest_mlperf.suite.plan import Planned, plan_suite
-
-KINDS: dict[str, Kind] = {
-    "test_accuracy": "accuracy",
-    "test_performance": "performance",
-    "test_efficiency": "efficiency",
-}
 
 
 class SuiteFile(pytest.Module):
@@ -103,10 +98,3 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         lost = {id(item) for item in gone}
         items[:] = [item for item in items if id(item) not in lost]
         config.hook.pytest_deselected(items=gone)
-
-
-def planned_of(item: pytest.Item) -> Planned | None:
-    """Return the case of one of our tests, None for any other test."""
-    if isinstance(item, pytest.Function) and isinstance(item.parent, SuiteFile):
-        return cast(Planned, item.callspec.params["case"])
-    return None

@@ -146,6 +146,7 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
     Raises:
         SuiteError: It is an instance, a lambda or local to a function.
     """
+    __tracebackhide__ = True
     if isinstance(thing, str):
         return thing
     name = getattr(thing, "__qualname__", "")

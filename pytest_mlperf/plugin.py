@@ -37,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "mlperf(workload, scenario, engine, precision, accelerator, kind): a measured case; "
         "select exactly with -m \"mlperf(scenario='Offline')\"",
     )
-    read_options(config)
+    if read_options(config).plan and hasattr(config.option, "dist"):
+        config.option.dist = "no"  # a plan runs nothing, so there is nothing to distribute
     config.pluginmanager.register(_Reports(config), "mlperf-reports")
 
 
@@ -87,7 +88,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if late_session(item.config) and call.when == "call":
-        late("session").attach(item, report)
+        late("session").attach(item, report, call.excinfo and call.excinfo.value)
     return report
 
 

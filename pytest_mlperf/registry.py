@@ -15,7 +15,7 @@ from pytest_mlperf.suite.values import nearest
 
 Group = Literal["engines", "datasets", "scorers"]
 
-GIVEN = frozenset({"self", "dataset", "model", "precision", "path"})
+GIVEN = frozenset({"self", "dataset", "model", "precision"})
 """Parameters that the worker fills in; they are no options."""
 
 
@@ -37,8 +37,8 @@ def target(group: Group, use: str) -> str:
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
         return use
     raise SuiteError(
-        f"no {group[:-1]} {use!r} is installed{nearest(use, known)}. "
-        'Your own code is named "package.module:name"'
+        f"no {group[:-1]} {use!r} is installed{nearest(use, known)} "
+        '(your own code: "package.module:name")'
     )
 
 

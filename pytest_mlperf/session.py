@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -33,8 +34,14 @@ from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.plan import Planned
 
+KINDS: dict[str, Kind] = {
+    "test_accuracy": "accuracy",
+    "test_performance": "performance",
+    "test_efficiency": "efficiency",
+}
+"""What each function of `pytest_mlperf.checks` asks for."""
+
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
-_CASE_RESULT = TypeAdapter(CaseResult)
 
 EXIT_ENVIRONMENT = 3
 """Exit code when the accelerator that was required is not here."""
@@ -114,9 +121,9 @@ class MlperfSession:
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Note which kinds of each case were selected, so that one process serves them all."""
         for item in items:
-            result = _planned(item)
-            if result:
-                planned, kind = result
+            planned = planned_of(item)
+            if planned:
+                kind = KINDS[item.originalname]  # type: ignore[attr-defined]
                 self._wanted.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self._plan.append(planned)
 
@@ -166,8 +173,9 @@ class MlperfSession:
     def unavailable(self, error: UnavailableError) -> NoReturn:
         """Skip, or fail where a silent skip would hide that nothing was tested."""
         if self.options.strict or os.environ.get("CI"):
-            pytest.fail(f"{error} (a skip becomes a failure under CI and --mlperf-strict)", False)
-        pytest.skip(str(error))
+            why = "a skip becomes a failure under CI and --mlperf-strict"
+            raise pytest.fail.Exception(f"{error} ({why})", pytrace=False) from None
+        raise pytest.skip.Exception(str(error)) from None
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
@@ -183,7 +191,8 @@ class MlperfSession:
 
     def message(self, item: pytest.Item, planned: Planned, verdict: Verdict) -> str:
         """Return the failure message."""
-        width = self.config.get_terminal_writer().fullwidth
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        width = reporter._tw.fullwidth if reporter else 80
         return text.failure(verdict, self._result(item, planned, verdict, failed=True), width)
 
     def keep(self, item: pytest.Item, planned: Planned, verdict: Verdict, *, failed: bool) -> None:
@@ -228,7 +237,7 @@ class MlperfSession:
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
-        self.results.append(_CASE_RESULT.validate_python(report.mlperf))
+        self.results.append(_case_result().validate_python(report.mlperf))
 
     def finish(self) -> None:
         """Write the results file; in an xdist worker the controller does."""
@@ -263,16 +272,29 @@ class MlperfSession:
             )
             lines.append(f"results: {text.relative(self.folder / 'results.json')}")
         if lines:
-            reporter.section("mlperf")
+            reporter.write_sep("=", "mlperf")
             for line in lines:
                 reporter.write_line(line)
 
 
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+@cache
+def _case_result() -> TypeAdapter[CaseResult]:
+    return TypeAdapter(CaseResult)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
     """Put the verdict on the report, as plain data that xdist can carry."""
     result = item.stash.get(VERDICT, None)
     if result is not None:
-        report.mlperf = _CASE_RESULT.dump_python(result, mode="json")  # type: ignore[attr-defined]
+        report.mlperf = _case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+    line, skip = (item.location[1] or 0) + 1, report.longrepr
+    if isinstance(skip, tuple) and skip[0] == __file__:
+        report.longrepr = (str(item.path), line, skip[2])
+    crash = getattr(report.longrepr, "reprcrash", None)
+    ours = result is not None or planned_of(item) is not None
+    if crash and ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
+        # The short summary and JUnit quote this: the verdict, not the exception that carries it.
+        crash.message, crash.path, crash.lineno = str(error.msg), str(item.path), line
 
 
 _WORDS = {
@@ -335,10 +357,8 @@ def ignore_in_git(folder: Path) -> None:
         ignore.write_text("*\n", "utf-8")
 
 
-def _planned(item: pytest.Item) -> tuple[Planned, Kind] | None:
-    marker = item.get_closest_marker("mlperf")
+def planned_of(item: pytest.Item) -> Planned | None:
+    """Return the case of one of our tests, None for any other test."""
     callspec = getattr(item, "callspec", None)
     planned = callspec.params.get("case") if callspec else None
-    if marker and isinstance(planned, Planned):
-        return planned, cast(Kind, marker.kwargs["kind"])
-    return None
+    return planned if isinstance(planned, Planned) else None

@@ -97,6 +97,4 @@ def load_round(name: str) -> Round:
 def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
     scenarios = {key: RoundScenario(**value) for key, value in raw["scenarios"].items()}
     rest = {key: value for key, value in raw.items() if key not in {"scenarios", "targets"}}
-    return RoundWorkload(
-        name=name, targets=tuple(raw["targets"]), scenarios=scenarios, **rest
-    )
+    return RoundWorkload(name=name, targets=tuple(raw["targets"]), scenarios=scenarios, **rest)

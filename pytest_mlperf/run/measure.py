@@ -91,12 +91,13 @@ def measure(
         UnavailableError: Model or data set is not here.
     """
     engine, dataset = planned.factories
+    model = planned.model
     folder = new_folder(conditions.folder, f"{planned.case.id}.{number}")
     spec = WorkerSpec(
         folder=str(folder),
         engine=engine,
         dataset=dataset,
-        model=planned.model,
+        model=model,
         precision=planned.case.precision,
         settings=planned.settings(target_qps=target_qps),
         performance=performance,

@@ -225,11 +225,7 @@ def build(kind: str, factory: Factory, **given: Any) -> Any:
             "it must name a class or function of a module as package.module:name"
         ) from error
     options: Mapping[str, Any] = factory.options
-    check_call(
-        f"{kind} {factory.target!r}",
-        found,
-        {option: value for option, value in options.items() if option != "path"},
-    )
+    check_call(f"{kind} {factory.target!r}", found, options)
     return found(**given, **options)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import reprlib
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,10 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.suite.model import Defect, Inconsistent, Suite
-from pytest_mlperf.suite.values import nearest
+from pytest_mlperf.suite.values import nearest, shown
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
+
+MAX_DEPTH = 50
 
 KeyPath = tuple[str | int, ...]
 
@@ -35,12 +37,14 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     try:
         raw = tomllib.loads(text)
     except RecursionError:
-        raise SuiteError(f"{path}: not TOML: nested too deeply") from None
+        raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)") from None
     except ValueError as error:  # beside syntax: a number of more than 4300 digits
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line = found[1] if found else max(1, text.rstrip().count("\n") + 1)
         reason = re.sub(r" \(at .*\)$", "", str(error))
         raise SuiteError(f"{path}:{line}: not TOML: {reason}") from None
+    if _is_deeper(raw, MAX_DEPTH):
+        raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)")
     if not raw:
         raise SuiteError(
             f"{path}: the suite is empty; `pytest-mlperf init` writes one to start from"
@@ -96,8 +100,7 @@ def _places(text: str) -> dict[KeyPath, int]:
     for line, statement in _statements(text):
         array = statement.startswith("[[")
         header = statement.startswith("[")
-        source = statement.strip("[]") if header else _KEY.match(statement)[0]  # type: ignore[index]
-        keys = _keys(source)
+        keys = _keys(statement.strip("[]") if header else _before_equals(statement))
         if header and keys:
             table = _indexed(keys, array=array, last=last)
         path = table if header else (*table, *keys)
@@ -108,26 +111,32 @@ def _places(text: str) -> dict[KeyPath, int]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Yield each statement's line and text; strings and brackets may span several lines."""
-    line, begin, depth = 1, 0, 0
-    first = line
+    line = first = 1
+    begin, end, depth = 0, None, 0
     for token in _TOKEN.finditer(text + "\n"):
         found = token[0]
         if found in {"[", "{"}:
             depth += 1
         elif found in {"]", "}"}:
             depth -= 1
+        elif found.startswith("#") and depth <= 0:
+            end = token.start()
         elif found == "\n" and depth <= 0:
-            statement = re.sub(r"\s*#[^\n\"']*$", "", text[begin : token.start()]).strip()
-            if statement:
+            if statement := text[begin : token.start() if end is None else end].strip():
                 yield first, statement
-            begin, first, depth = token.end(), line + 1, 0
+            first, begin, end, depth = line + 1, token.end(), None, 0
         line += found.count("\n")
+
+
+def _before_equals(statement: str) -> str:
+    found = _KEY.match(statement)
+    return found[0] if found else ""
 
 
 def _keys(source: str) -> tuple[str, ...]:
     """Return ("a", "b c") for `a."b c"`; nothing where that is no key."""
     try:
-        value = tomllib.loads(f"{source.strip()} = 0")
+        value: Any = tomllib.loads(f"{source.strip()} = 0")
     except ValueError:
         return ()
     keys = []
@@ -174,6 +183,8 @@ _WORDS = {
 }
 """Pydantic's kinds of defects in TOML's words."""
 
+_ARRAYS = {("engines",), ("scenarios",), ("expected_failures",)}
+
 
 def _read(path: Path) -> str:
     try:
@@ -196,6 +207,15 @@ def _read(path: Path) -> str:
         ) from None
 
 
+def _is_deeper(raw: object, levels: int) -> bool:
+    inside = [raw]
+    for _ in range(levels):
+        tables = [value for value in inside if isinstance(value, dict)]
+        arrays = [value for value in inside if isinstance(value, list)]
+        inside = list(chain(*(table.values() for table in tables), *arrays))
+    return any(isinstance(value, dict | list) for value in inside)
+
+
 def _defects(error: ValidationError) -> list[Defect]:
     defects: list[Defect] = []
     for found in error.errors(include_url=False):
@@ -215,8 +235,10 @@ def _message(where: KeyPath, kind: str, message: str, given: object) -> str:
         return f"unknown key {key!r}{nearest(key, _keys_beside(where))}"
     if kind == "value_error":
         return message.removeprefix("Value error, ")
+    if kind == "list_type" and where in _ARRAYS:
+        return f"must be an array of tables: write [[{where[0]}]]"
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
-    return words if kind in {"missing", "too_short"} else f"{words}, not {reprlib.repr(given)}"
+    return words if "not" in words or kind == "missing" else f"{words}, not {shown(given)}"
 
 
 def _keys_beside(where: KeyPath) -> list[str]:

@@ -20,7 +20,7 @@ from pytest_mlperf.suite.tables import (
     Workload,
     limits_schema,
 )
-from pytest_mlperf.suite.values import Accelerator, nearest, share
+from pytest_mlperf.suite.values import Accelerator, nearest, share, shown
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
@@ -123,7 +123,8 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
                 f"it has {', '.join(rules.scenarios)}",
             )
         if scenario.name == "Server" and not _limit_is_known(suite, scenario):
-            yield where, 'Server needs a latency_limit here, e.g. latency_limit = "15ms"'
+            name = suite.workload.name
+            yield where, f'no latency limit is known for {name}: write latency_limit = "15ms"'
 
 
 def _limit_is_known(suite: Suite, scenario: ScenarioEntry) -> bool:
@@ -176,7 +177,7 @@ def _accuracy_limit(suite: Suite, given: object) -> Iterator[Defect]:
         limit = AccuracyLimit.model_validate(given)
     except ValidationError:
         how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{given!r} is no accuracy limit; {how}"
+        yield where, f"{shown(given)} is no accuracy limit; {how}"
         return
     labels = [engine.label for engine in suite.engines]
     if limit.reference is not None and limit.reference not in labels:
@@ -209,7 +210,7 @@ def _engines(suite: Suite) -> Iterator[Defect]:
 def _expected_failures(suite: Suite) -> Iterator[Defect]:
     """Check that each entry can match something: one that never does hides a typing error."""
     reference = suite.workload.reference or (suite.rules.reference if suite.rules else {})
-    known = {
+    known: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],
         "engine": [engine.label for engine in suite.engines],
         "precision": [engine.precision for engine in suite.engines],

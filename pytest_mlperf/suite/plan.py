@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,9 @@ from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.metrics import EFFICIENCY, LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.suite.load import line_of, lines_of_tables, load_suite
-from pytest_mlperf.suite.model import EngineEntry, ScenarioEntry, Suite
+from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
+from pytest_mlperf.suite.model import Defect, Suite
+from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry
 
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
@@ -30,11 +32,14 @@ QUICK_QUERIES_OTHERWISE = 64
 """Likewise for SingleStream's 90th percentile."""
 
 OWN_WORKLOAD = RoundScenario(min_query_count=100, min_duration_ms=600_000)
+OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
     """A case and everything the suite says about it.
+
+    Compared by identity: pytest hashes every parameter when it orders tests.
 
     Attributes:
         case: Its name.
@@ -55,8 +60,8 @@ class Planned:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The tests this case has."""
-        kinds: list[Kind] = ["accuracy"] if self.scorer else []
-        kinds.append("performance")
+        scored = self.suite.workload.scorer or self.suite.rules
+        kinds: list[Kind] = ["accuracy", "performance"] if scored else ["performance"]
         if EFFICIENCY & set(self.suite.limits):
             kinds.append("efficiency")
         return tuple(kinds)
@@ -90,7 +95,8 @@ class Planned:
     def round_scenario(self) -> RoundScenario:
         """The round's constants of this scenario."""
         rules = self.suite.rules
-        return rules.scenarios.get(self.case.scenario, OWN_WORKLOAD) if rules else OWN_WORKLOAD
+        own = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
+        return rules.scenarios.get(self.case.scenario, own) if rules else own
 
     @property
     def limits(self) -> dict[str, float]:
@@ -149,13 +155,14 @@ class Planned:
 
         Raises:
             UnavailableError: A variable in a path is not set, or the file is not there.
+            SuiteError: A variable in an option is not set.
         """
         workload = self.suite.workload
         engine = Factory(
             target=registry.target("engines", self.engine.use),
-            options=expand(self.engine.options, self.path),
+            options=expand(self.engine.options),
         )
-        options = expand(workload.dataset.options, self.path)
+        options = expand(workload.dataset.options)
         if workload.dataset.path is not None:
             options["path"] = self._local(("workload", "dataset"), workload.dataset.path)
         dataset = Factory(target=registry.target("datasets", workload.dataset.use), options=options)
@@ -193,7 +200,7 @@ def unset_variables(text: str) -> list[str]:
     return [name for name in re.findall(r"\$\{(\w+)\}", text) if name not in os.environ]
 
 
-def expand(options: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def expand(options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace `${VAR}` in the strings of options.
 
     Raises:
@@ -203,7 +210,7 @@ def expand(options: Mapping[str, Any], path: Path) -> dict[str, Any]:
     def value(given: Any) -> Any:
         if isinstance(given, str):
             for name in unset_variables(given):
-                raise SuiteError(f"{path}: ${{{name}}} in an option is not set")
+                raise SuiteError(f"${{{name}}} is not set; export {name}=...")
             return os.path.expandvars(given)
         if isinstance(given, Mapping):
             return {key: value(inner) for key, inner in given.items()}
@@ -221,7 +228,8 @@ def plan_suite(path: Path) -> list[Planned]:
         SuiteError: Anything is wrong with the file.
     """
     suite, text = load_suite(path)
-    _check_sources(path, suite, text)
+    if defects := list(_source_defects(suite)):
+        raise all_defects(path, text, defects)
     lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
 
@@ -255,25 +263,28 @@ def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[
     ]
 
 
-def _check_sources(path: Path, suite: Suite, text: str) -> None:
+def _source_defects(suite: Suite) -> Iterator[Defect]:
     """Check that every extension is installed and takes its options."""
-    workload = suite.workload
-    checks: list[tuple[tuple[str | int, ...], registry.Group, str, Mapping[str, Any]]] = [
-        (("workload", "dataset"), "datasets", workload.dataset.use, workload.dataset.options)
-    ]
-    if workload.scorer:
-        scorer = workload.scorer
-        checks.append((("workload", "scorer"), "scorers", scorer.use, scorer.options))
-    seen = set()
+    dataset, scorer = suite.workload.dataset, suite.workload.scorer
+    options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
+    yield from _extension_defects("datasets", dataset.use, options, ("workload", "dataset"))
+    if scorer:
+        place = ("workload", "scorer")
+        yield from _extension_defects("scorers", scorer.use, scorer.options, place)
     for index, engine in enumerate(suite.engines):
-        signature = (engine.use, tuple(engine.options))
-        if signature not in seen:
-            seen.add(signature)
-            checks.append((("engines", index), "engines", engine.use, engine.options))
-    for where, group, use, options in checks:
-        try:
-            registry.target(group, use)
-            registry.check_options(group, use, options)
-            expand(options, path)
-        except SuiteError as error:
-            raise SuiteError(f"{path}:{line_of(text, where)}: {error}") from None
+        yield from _extension_defects("engines", engine.use, engine.options, ("engines", index))
+
+
+def _extension_defects(
+    group: registry.Group, use: str, options: Mapping[str, Any], where: tuple[str | int, ...]
+) -> Iterator[Defect]:
+    try:
+        registry.target(group, use)
+    except SuiteError as error:
+        yield (*where, "use"), str(error)
+        return
+    try:
+        registry.check_options(group, use, options)
+        expand(options)
+    except SuiteError as error:
+        yield (*where, "options") if group == "engines" else where, str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Annotated
@@ -27,6 +28,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names) or 'none'}"
 
 
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
+def shown(value: object) -> str:
+    """Return a value as messages show it: its repr, a long one cut."""
+    return _REPR.repr(value)
+
+
 def share(value: object) -> float:
     """Return "3%" as 0.03.
 
@@ -35,16 +45,16 @@ def share(value: object) -> float:
     """
     found = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
     if not found:
-        raise ValueError(f'{value!r} is no percentage; write it as a string, e.g. "3%"')
+        raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
     if not 0 < float(found[1]) < inf:
-        raise ValueError(f"{value!r} must be above 0 %")
+        raise ValueError(f"{shown(value)} must be above 0 %")
     return float(found[1]) / 100
 
 
 def _name(value: str) -> str:
     if not NAME.fullmatch(value):
         raise ValueError(
-            f"{value!r} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
+            f"{shown(value)} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
             "because it becomes part of test ids and file names"
         )
     return value
@@ -52,20 +62,22 @@ def _name(value: str) -> str:
 
 def _accelerator(value: str) -> str:
     if not re.fullmatch(_ACCELERATOR, value):
-        raise ValueError(f'{value!r} is no accelerator; write "cpu", "H200" or "8xH100"')
+        raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')
     return value
 
 
 def _seconds(value: object) -> float:
     found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not found or not 0 < float(found[1]) < inf:
-        raise ValueError(f'{value!r} is no duration; write it with its unit, e.g. "15ms" or "6s"')
+        raise ValueError(
+            f'{shown(value)} is no duration; write it with its unit, e.g. "15ms" or "6s"'
+        )
     return float(found[1]) * _SECONDS[found[3]]
 
 
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise ValueError(f"{value!r} is no positive number")
+        raise ValueError(f"{shown(value)} is no positive number")
     try:
         return float(value)
     except OverflowError:
@@ -86,7 +98,7 @@ def _rates(value: object) -> float | dict[str, float]:
 
 def _day(value: object) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-        raise ValueError(f"{value!r} is no day; write it without quotes, e.g. 2027-01-31")
+        raise ValueError(f"{shown(value)} is no day; write it without quotes, e.g. 2027-01-31")
     return value
 
 

@@ -2,39 +2,49 @@ from __future__ import annotations
 import pytest
 from tests.plugin.project import *
 
-def show(r): 
-    pass
-def test_ok(project: Project) -> None:
-    project.suite(top1=100.0)
-    project.baseline(near(RATE))
-    project.pytest("suites", "-v")
-def test_drop(project: Project) -> None:
-    project.suite(top1=100.0)
-    project.baseline(near(RATE))
-    project.pytest("suites", "-v", "--mlperf-handicap", "50%")
-def test_improved(project: Project) -> None:
-    project.suite()
-    project.baseline(near(RATE/2))
-    project.pytest("suites", "-v")
-def test_inc(project: Project) -> None:
-    project.suite()
-    project.baseline(scattered(RATE))
-    project.pytest("suites", "-v", "--mlperf-max-runs=2")
-def test_gate(project: Project) -> None:
-    project.suite(top1=200.0)
-    project.baseline(near(RATE))
-    project.pytest("suites", "-v")
-def test_server(project: Project) -> None:
-    project.suite(scenarios=SERVER, more="[limits]\n")
-    project.baseline(near(.01), of=case("Server"), metric="latency_p50", target_qps=30)
-    project.pytest("suites", "-v")
-def test_err(project: Project) -> None:
-    project.pytester.makepyfile(mine='''
+def test_noterm(project: Project) -> None:
+    p = project.suite()
+    p = project.baseline(near(RATE)); p.write_text("{")
+    r = project.pytester.inline_run("suites", "-p", "no:terminal")
+    for x in r.getreports("pytest_runtest_logreport"):
+        print(x.when, x.outcome, x.location, str(x.longrepr)[-500:])
+def test_x(project: Project) -> None:
+    p = project.suite(accelerators=["cpu", "H200"])
+    p = project.baseline(near(RATE)); p.write_text("{")
+    project.pytester.runpytest_subprocess("suites", "-n2", "-v", "--mlperf-json", "out.json")
+    project.pytester.runpytest_subprocess("-n2", "-v")
+    project.pytester.runpytest_subprocess("suites", "-n2", "-v", "--mlperf-plan")
+    project.pytester.runpytest_subprocess("suites", "-n2", "-v", "--mlperf-accelerator", "H200")
+    print(list((project.path).glob("*")))
+def test_skip(project: Project) -> None:
+    p = project.suite()
+    p.write_text(p.read_text().replace("dataset =", 'model = "${MODELS}/x"\ndataset ='))
+    project.pytest("suites", "-v", "-rs")
+    project.pytest("suites", "-v", "-rs", "--mlperf-strict")
+    print(list((project.path).glob(".mlperf/*/*/*")))
+def test_door(project: Project) -> None:
+    project.pytester.makepyfile(test_mine='''
+import pytest
 from pytest_mlperf.core.extension import Engine
-class Bad(Engine):
-    def __init__(self, dataset, model, precision): pass
+class Quick(Engine):
+    def __init__(self, dataset, model, precision, *, k=1): self.k = k
     def submit(self, ids, indices, sink):
-        raise RuntimeError("the device fell off the bus")
+        sink.done(ids, [b"x"] * len(ids))
+def samples():
+    return [{"a": 1}] * 32
+@pytest.mark.mlperf(workload="mine", scenario="Offline")
+def test_a(mlperf):
+    mlperf.run(engine=Quick(None, None, None), dataset=samples).check()
+@pytest.mark.mlperf(workload="mine", scenario="Offline")
+def test_b(mlperf):
+    mlperf.run(engine=lambda: 3, dataset=samples).check()
+def test_c(mlperf):
+    mlperf.run(engine=Quick, dataset=samples).check()
+@pytest.mark.mlperf(workload="mine", scenario="Offlin")
+def test_d(mlperf):
+    mlperf.run(engine=Quick, dataset=samples).check()
+@pytest.mark.mlperf(workload="mine", scenario="Offline")
+def test_e(mlperf):
+    mlperf.run(engine=Quick, dataset=samples, options={"k": 3}, min_duration="100ms", target_qps=1000).check()
 ''')
-    project.suite(engines='[[engines]]\nuse = "mine:Bad"\nname = "bad"\n')
-    project.pytest("suites", "-v")
+    project.pytest( "-v")
