@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, Update
 from pytest_mlperf.core.baseline import Baseline, Record, geometric_means, with_record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.gate import GateRuling, gate
 from pytest_mlperf.core.judge.ruling import rule_on
@@ -63,6 +63,7 @@ class Bench:
 
         Raises:
             UnavailableError: Model or data set is not here.
+            SuiteError: Two Python tests give one case different settings.
         """
         try:
             case = self._case(planned)
@@ -91,7 +92,14 @@ class Bench:
         key = (planned.path, planned.case.id)
         if key not in self._cases:
             self._cases[key] = CaseRuns(planned, self._conditions, self._policy, self._show)
-        return self._cases[key]
+        case = self._cases[key]
+        if case.planned.suite != planned.suite:
+            raise SuiteError(
+                f"{planned.path}:{planned.line}: case {planned.case.id} is measured by the test in "
+                f'line {case.planned.line} with other settings; tell them apart by engine="..." '
+                "in the marker"
+            )
+        return case
 
     # --- accuracy ------------------------------------------------------------------------
 

@@ -118,6 +118,13 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["mlperf_run"] = late("session").run_id(node.config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that crashed has no output.
+    if notices := getattr(node, "workeroutput", {}).get("mlperf_notices"):
+        late("session").of(node.config).take_notices(*notices)
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "load" or not names_suites(config):

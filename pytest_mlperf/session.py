@@ -219,6 +219,7 @@ class MlperfSession:
             limits=planned.limits,
             scored="accuracy" in planned.kinds,
             handicap=self.options.handicap,
+            arguments=reproducing(self.config.invocation_params.args),
             pretended=planned.case.accelerator == self.options.pretend,
             target_qps=rate,
             qps_source=source,
@@ -239,9 +240,22 @@ class MlperfSession:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
         self.results.append(_case_result().validate_python(report.mlperf))
 
+    def take_notices(self, not_here: dict[str, int], uncollected: list[str]) -> None:
+        """Take what an xdist worker left out; every worker collects, and so leaves out, the same.
+
+        Args:
+            not_here: Tests deselected by accelerator.
+            uncollected: Suite files that were not collected.
+        """
+        self.not_here = Counter(not_here)
+        self.uncollected = [Path(path) for path in uncollected]
+
     def finish(self) -> None:
-        """Write the results file; in an xdist worker the controller does."""
-        if self.results and not hasattr(self.config, "workerinput"):
+        """Write the results file; an xdist worker only tells the controller what it left out."""
+        if hasattr(self.config, "workerinput"):
+            left_out = (dict(self.not_here), list(map(str, self.uncollected)))
+            self.config.workeroutput["mlperf_notices"] = left_out  # type: ignore[attr-defined]
+        elif self.results:
             write_results(self.folder / "results.json", self.summary)
             if self.options.json:
                 write_results(self.options.json, self.summary)
@@ -347,6 +361,26 @@ def commit_of(folder: Path) -> str | None:
     if not commit:
         return None
     return commit + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
+    """Return the options of ours among pytest's arguments that change what is measured or judged.
+
+    Recording is left out: a command that is printed to be repeated must not write.
+    """
+    kept: list[str] = []
+    takes_value = False
+    for argument in map(str, arguments):
+        if takes_value and not argument.startswith("-"):
+            kept.append(argument)
+        takes_value = False
+        if argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
+            kept.append(argument)
+            takes_value = "=" not in argument and argument not in {"--mlperf-strict"}
+    return tuple(kept)
+
+
+_NOT_REPRODUCED = ("--mlperf-update", "--mlperf-reason", "--mlperf-json", "--mlperf-plan")
 
 
 def ignore_in_git(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,9 +90,10 @@ def _about(verdict: Verdict, result: CaseResult, width: int) -> Iterator[str]:
             yield from _paragraph("changed", text, width)
     if verdict.outcome is Outcome.PERF_DROP and result.handicap:
         yield from _paragraph("likely", f"the handicap of {percent(result.handicap)}", width)
-    yield from _paragraph("reproduce", f'pytest "{result.test}"', width, fold=False)
+    command = " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
+    yield from _paragraph("reproduce", command, width, fold=False)
     if verdict.outcome is Outcome.PERF_DROP and not result.handicap:
-        accept = f'pytest "{result.test}" --mlperf-update=replace --mlperf-reason "..."'
+        accept = f'{command} --mlperf-update=replace --mlperf-reason "..."'
         yield from _paragraph("accept", accept, width, fold=False)
     if verdict.log:
         yield from _paragraph("log", verdict.log, width, fold=False)

@@ -102,6 +102,7 @@ def measure(
         settings=planned.settings(target_qps=target_qps),
         performance=performance,
         handicap=conditions.handicap,
+        import_path=_import_path(),
     )
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -140,6 +141,10 @@ def measure(
         target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
         probed=talk.probed,
     )
+
+
+def _import_path() -> list[str]:
+    return [str(Path(entry).absolute()) for entry in sys.path]
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -294,6 +299,7 @@ def _score(
         "dataset": dataclasses.asdict(dataset),
         "scorer": dataclasses.asdict(scorer),
         "blocks": blocks,
+        "import_path": _import_path(),
     }
     spec_file, log = folder / "score.json", folder / "score.log"
     show("scoring")

@@ -85,6 +85,7 @@ class WorkerSpec:
         performance: Do the performance run.
         handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
         warmup_s: Shortest warm-up.
+        import_path: Folders that the parent imports from: a factory may be in a test module.
     """
 
     folder: str
@@ -96,6 +97,7 @@ class WorkerSpec:
     performance: bool = True
     handicap: float = 0.0
     warmup_s: float = 0.5
+    import_path: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Serialise to one line of JSON."""

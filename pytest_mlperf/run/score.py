@@ -15,6 +15,7 @@ from typing import Any
 from pytest_mlperf.core.extension import Dataset, Scorer
 from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import read_accuracy
+from pytest_mlperf.run.samples import as_dataset
 
 
 def build(factory: Mapping[str, Any]) -> Any:
@@ -30,7 +31,8 @@ def main(spec_file: Path) -> None:
         ValueError: A sample was answered twice or not at all.
     """
     spec = json.loads(spec_file.read_text("utf-8"))
-    dataset: Dataset = build(spec["dataset"])
+    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    dataset: Dataset = as_dataset(build(spec["dataset"]))
     scorer: Scorer = build(spec["scorer"])
     outputs: dict[int, bytes] = {}
     asked: set[int] = set()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
 GRACE_S = 2.0
@@ -122,6 +122,7 @@ class Worker:
 
         Raises:
             RunError: The worker reported an error, died, or ran out of time.
+            UnavailableError: The worker lacks a model or data file.
         """
         now = time.monotonic()
         phase_start = last_progress = now
@@ -167,8 +168,10 @@ class Worker:
             raise RunError("worker", f"unreadable message: {line[:80]!r}", str(self.log)) from None
         return event
 
-    def _reported(self, event: Event) -> RunError:
+    def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
+        if event.get("kind") == UnavailableError.__name__:
+            return UnavailableError(message)
         return RunError(layer, f"{message} (during {self._phase_words})", str(self.log))
 
     def _too_slow(self, *, quiet: bool) -> RunError:

@@ -31,6 +31,7 @@ from pytest_mlperf.run.handicap import HandicapEngine
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.protocol import Factory, Finished, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.reporter import Reporter, leave
+from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.run.sink import Faults, GuardedSink
 
 SWITCH_INTERVAL_S = 1e-4
@@ -67,7 +68,7 @@ class Worker:
     def _load(self) -> None:
         begun_s = perf_counter()
         with self._reporter.blaming("dataset"):
-            self._dataset = build("dataset", self._spec.dataset)
+            self._dataset = as_dataset(build("dataset", self._spec.dataset))
             facts = {"digest": self._dataset.digest, "samples": len(self._dataset)}
         with self._reporter.blaming("engine"):
             engine = build(
@@ -254,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     reporter.event("started", pid=os.getpid())
     with reporter.blaming("worker"):
         spec = WorkerSpec.from_json(given.spec.read_text(encoding="utf-8"))
+        sys.path += [entry for entry in spec.import_path if entry not in sys.path]
         Worker(spec, reporter).serve()
     leave(0)
 

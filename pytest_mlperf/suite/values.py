@@ -89,10 +89,11 @@ def _rates(value: object) -> float | dict[str, float]:
         return _rate(value)
     rates = {}
     for key, rate in value.items():
+        name = _accelerator(str(key))
         try:
-            rates[_accelerator(str(key))] = _rate(rate)
+            rates[name] = _rate(rate)
         except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
     return rates
 
 

@@ -98,7 +98,9 @@ class Project:
             scenarios: The `[[scenarios]]` tables.
             more: Appended.
         """
-        scorer = '\nscorer = { use = "top1" }\nreference = { top1 = %s }' % top1 if top1 else ""
+        scorer = (
+            f'\nscorer = {{ use = "top1" }}\nreference = {{ top1 = {top1} }}' if top1 else ""
+        )
         engines = engines or (
             f'[[engines]]\nuse = "null"\naccelerators = {json.dumps(list(accelerators))}\n'
             f"options = {options}\n"

@@ -1,0 +1,566 @@
+"""What a user reads who made a mistake in a suite file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.load import MAX_BYTES, load_suite
+from pytest_mlperf.suite.plan import plan_suite
+from tests.suite.texts import FAILURE, SUITE, with_
+
+FILE = Path("s.mlperf.toml")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOT_SET", raising=False)
+
+
+def defects(text: str | bytes) -> list[str]:
+    """Return the lines of the error, without the name of the file they all begin with."""
+    FILE.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(SuiteError) as caught:
+        plan_suite(FILE)
+    lines = str(caught.value).split("\n")
+    assert all(line.startswith(f"{FILE}:") for line in lines)
+    return [line.removeprefix(f"{FILE}:") for line in lines]
+
+
+OWN_CODE = '(your own code: "package.module:name")'
+IS_NO_NAME = (
+    "is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
+    "because it becomes part of test ids and file names"
+)
+NO_DURATION = 'is no duration; write it with its unit, e.g. "15ms" or "6s"'
+NO_PERCENTAGE = 'is no percentage; write it as a string, e.g. "3%"'
+SCENARIOS = "'Offline', 'Server', 'Interactive', 'SingleStream' or 'MultiStream'"
+
+
+def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
+    values = [pytest.param(*row, id=name) for name, row in table.items()]
+    return pytest.mark.parametrize(("text", "message"), values)
+
+
+@cases(
+    suite=(
+        with_(('profile = "quick"', 'profil = "quick"')),
+        "3: profil: unknown key 'profil'; did you mean 'profile'?",
+    ),
+    table=(
+        with_(more="\n[limit]\nthroughput = 1\n"),
+        "21: limit: unknown key 'limit'; did you mean 'limits'?",
+    ),
+    workload=(
+        with_(('name = "mine"', 'name = "mine"\nmodell = "m.onnx"')),
+        "7: workload.modell: unknown key 'modell'; did you mean 'model'?",
+    ),
+    engine=(
+        with_(('use = "null"', 'use = "null"\nprecison = "fp8"')),
+        "11: engines[0].precison: unknown key 'precison'; did you mean 'precision'?",
+    ),
+    scenario=(
+        with_(("target_qps", "target_qp")),
+        "16: scenarios[0].target_qp: unknown key 'target_qp'; did you mean 'target_qps'?",
+    ),
+    nothing_like_it=(
+        with_(("target_qps", "xyz")),
+        "16: scenarios[0].xyz: unknown key 'xyz'; "
+        "known: name, target_qps, min_duration, min_query_count, latency_limit",
+    ),
+    price=(
+        with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
+        "22: prices.cpu.per: unknown key 'per'; known: usd_per_gpu_hour, as_of",
+    ),
+    expected_failure=(
+        with_(more=FAILURE + 'scenari = "Offline"\n'),
+        "24: expected_failures[0].scenari: unknown key 'scenari'; did you mean 'scenario'?",
+    ),
+    alias=(
+        with_(("schema = 1", "schema = 1\nschema_ = 1")),
+        "2: schema_: unknown key 'schema_'; did you mean 'schema'?",
+    ),
+    strange_key=(
+        with_(("schema = 1", 'schema = 1\n"a\\u001b[31m b" = 1')),
+        "2: 'a\\x1b[31m b': unknown key 'a\\x1b[31m b'; known: schema, round, profile, workload, "
+        "engines, scenarios, limits, prices, expected_failures",
+    ),
+)
+def test_an_unknown_key_is_named_with_the_nearest_valid_one(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    round=(with_(('"v4.1"', "4.1")), "2: round: must be a string, not 4.1"),
+    profile=(
+        with_(('"quick"', '"fast"')),
+        "3: profile: must be 'quick' or 'official', not 'fast'",
+    ),
+    scenario=(
+        with_(('"Offline"', '"offline"')),
+        f"15: scenarios[0].name: must be {SCENARIOS}, not 'offline'",
+    ),
+    precision=(
+        with_(('use = "null"', 'use = "null"\nprecision = 8')),
+        "11: engines[0].precision: must be a string, not 8",
+    ),
+    accelerators=(
+        with_(('["cpu"]', '"cpu"')),
+        "11: engines[0].accelerators: must be an array, not 'cpu'",
+    ),
+    no_accelerator=(with_(('["cpu"]', "[]")), "11: engines[0].accelerators: must not be empty"),
+    options=(
+        with_(("{ latency_s = 0.001 }", '"fast"')),
+        "12: engines[0].options: must be a table, not 'fast'",
+    ),
+    dataset=(
+        with_(('{ use = "synthetic", samples = 8 }', '"synthetic"')),
+        "7: workload.dataset: must be a table, not 'synthetic'",
+    ),
+    one_engine=(
+        with_(("[[engines]]", "[engines]")),
+        "9: engines: must be an array of tables: write [[engines]]",
+    ),
+    queries=(
+        with_(("target_qps = 100", 'min_query_count = "5"')),
+        "16: scenarios[0].min_query_count: must be a whole number, not '5'",
+    ),
+    no_query=(
+        with_(("target_qps = 100", "min_query_count = 0")),
+        "16: scenarios[0].min_query_count: must be greater than 0, not 0",
+    ),
+    rate=(
+        with_(("target_qps = 100", 'target_qps = "100"')),
+        "16: scenarios[0].target_qps: '100' is no positive number",
+    ),
+    zero_rate=(
+        with_(("target_qps = 100", "target_qps = 0")),
+        "16: scenarios[0].target_qps: 0 is no positive number",
+    ),
+    true_rate=(
+        with_(("target_qps = 100", "target_qps = true")),
+        "16: scenarios[0].target_qps: True is no positive number",
+    ),
+    unknown_rate=(
+        with_(("target_qps = 100", "target_qps = nan")),
+        "16: scenarios[0].target_qps: nan is no positive number",
+    ),
+    rate_on=(
+        with_(("target_qps = 100", "target_qps = { cpu = -1 }")),
+        "16: scenarios[0].target_qps: cpu: -1 is no positive number",
+    ),
+    reference=(
+        with_(('name = "mine"', 'name = "mine"\nreference = { top1 = "76 %" }')),
+        "7: workload.reference.top1: '76 %' is no positive number",
+    ),
+    limits=(
+        with_(('\n[limits]\nthroughput = { max_drop = "3%" }\n', ""), ("[w", 'limits = "3%"\n[w')),
+        "5: limits: must be a table, not '3%'",
+    ),
+    schema=(with_(("schema = 1", 'schema = "1"')), "1: schema: must be 1, not '1'"),
+    newer_schema=(with_(("schema = 1", "schema = 2")), "1: schema: must be 1, not 2"),
+    long_value=(
+        with_(('"v4.1"', f"[{', '.join(['1'] * 1000)}]")),
+        "2: round: must be a string, not [1, 1, 1, 1, 1, 1, ...]",
+    ),
+)
+def test_a_wrong_type_is_named_with_what_would_be_right(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    no_unit=(with_(('"3%"', '"3"')), f"19: limits.throughput.max_drop: '3' {NO_PERCENTAGE}"),
+    number=(with_(('"3%"', "0.03")), f"19: limits.throughput.max_drop: 0.03 {NO_PERCENTAGE}"),
+    signed=(with_(('"3%"', '"-3%"')), f"19: limits.throughput.max_drop: '-3%' {NO_PERCENTAGE}"),
+    zero=(with_(('"3%"', '"0%"')), "19: limits.throughput.max_drop: '0%' must be above 0 %"),
+    all=(
+        with_(('"3%"', '"100%"')),
+        "19: limits.throughput.max_drop: a drop of 100 % or more cannot be measured",
+    ),
+    target=(
+        with_(('name = "mine"', 'name = "mine"\ntarget = 0.99')),
+        f"7: workload.target: 0.99 {NO_PERCENTAGE}",
+    ),
+    target_above_the_reference=(
+        with_(('name = "mine"', 'name = "mine"\ntarget = "101%"')),
+        "7: workload.target: a gate above 100 % of the reference cannot be meant",
+    ),
+    seconds=(
+        with_(("target_qps = 100", "min_duration = 5")),
+        f"16: scenarios[0].min_duration: 5 {NO_DURATION}",
+    ),
+    no_seconds=(
+        with_(("target_qps = 100", 'min_duration = "5"')),
+        f"16: scenarios[0].min_duration: '5' {NO_DURATION}",
+    ),
+    other_unit=(
+        with_(("target_qps = 100", 'min_duration = "5 sec"')),
+        f"16: scenarios[0].min_duration: '5 sec' {NO_DURATION}",
+    ),
+    no_time=(
+        with_(("target_qps = 100", 'min_duration = "0s"')),
+        f"16: scenarios[0].min_duration: '0s' {NO_DURATION}",
+    ),
+    latency_limit=(
+        with_(("target_qps = 100", "latency_limit = 15")),
+        f"16: scenarios[0].latency_limit: 15 {NO_DURATION}",
+    ),
+    accuracy_margin=(
+        with_(more='accuracy = { margin = "0.5" }\n'),
+        "20: limits.accuracy: {'margin': '0.5'} is no accuracy limit; "
+        'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }',
+    ),
+    quoted_day=(
+        with_(more=FAILURE.replace("2027-01-31", '"2027-01-31"')),
+        "23: expected_failures[0].until: '2027-01-31' is no day; "
+        "write it without quotes, e.g. 2027-01-31",
+    ),
+    number_for_a_day=(
+        with_(more=FAILURE.replace("2027-01-31", "20270131")),
+        "23: expected_failures[0].until: 20270131 is no day; "
+        "write it without quotes, e.g. 2027-01-31",
+    ),
+)
+def test_a_value_without_its_unit_is_refused(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    schema=(with_(("schema = 1\n", "")), "1: schema: is missing"),
+    workload_name=(with_(('name = "mine"\n', "")), "5: workload.name: is missing"),
+    use=(with_(('use = "null"\n', "")), "9: engines[0].use: is missing"),
+    reason=(
+        with_(more=FAILURE.replace('reason = "issue 812"\n', "")),
+        "21: expected_failures[0].reason: is missing",
+    ),
+    empty_reason=(
+        with_(more=FAILURE.replace("issue 812", "")),
+        "22: expected_failures[0].reason: must not be empty",
+    ),
+    until=(
+        with_(more=FAILURE.replace("until = 2027-01-31\n", "")),
+        "21: expected_failures[0].until: is missing",
+    ),
+)
+def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    workload=(with_(('"mine"', '"my model"')), f"6: workload.name: 'my model' {IS_NO_NAME}"),
+    two_dashes=(with_(('"mine"', '"a--b"')), f"6: workload.name: 'a--b' {IS_NO_NAME}"),
+    path=(with_(('"mine"', '"../mine"')), f"6: workload.name: '../mine' {IS_NO_NAME}"),
+    newline=(with_(('"mine"', '"mine\\n"')), f"6: workload.name: 'mine\\n' {IS_NO_NAME}"),
+    engine=(
+        with_(('use = "null"', 'use = "null"\nname = "a/b"')),
+        f"11: engines[0].name: 'a/b' {IS_NO_NAME}",
+    ),
+    own_engine_without_name=(
+        with_(('use = "null"', 'use = "my.package:Engine"')),
+        "10: engines[0].use: 'my.package:Engine' needs name = \"...\" beside it",
+    ),
+    accelerator=(
+        with_(('["cpu"]', '["8 H100"]')),
+        "11: engines[0].accelerators[0]: '8 H100' is no accelerator; "
+        'write "cpu", "H200" or "8xH100"',
+    ),
+    price=(
+        with_(more='\n[prices]\n"8 H100" = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n'),
+        "22: prices.'8 H100': '8 H100' is no accelerator; write \"cpu\", \"H200\" or \"8xH100\"",
+    ),
+)
+def test_a_name_that_could_not_stand_in_a_test_id_is_refused(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    engine=(
+        with_(("[[scenarios]]", '[[engines]]\nuse = "null"\n\n[[scenarios]]')),
+        "14: engines[1]: duplicate case null-fp32-cpu: engines[0] makes it too; "
+        'give one a name of its own (name = "...")',
+    ),
+    same_id_of_other_words=(
+        with_(
+            ('use = "null"', 'use = "null"\nname = "a-b"\nprecision = "c"'),
+            (
+                "[[scenarios]]",
+                '[[engines]]\nuse = "null"\nname = "a"\nprecision = "b-c"\n\n[[scenarios]]',
+            ),
+        ),
+        "16: engines[1]: duplicate case a-b-c-cpu: engines[0] makes it too; "
+        'give one a name of its own (name = "...")',
+    ),
+    accelerator=(
+        with_(('["cpu"]', '["cpu", "cpu"]')),
+        "11: engines[0].accelerators: duplicate case: 'cpu' is listed twice",
+    ),
+    scenario=(
+        with_(("[limits]", '[[scenarios]]\nname = "Offline"\n\n[limits]')),
+        "19: scenarios[1].name: duplicate case: Offline is listed twice",
+    ),
+)
+def test_no_two_cases_have_one_id(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    max_rise_of_throughput=(
+        with_(("max_drop", "max_rise")),
+        "19: limits.throughput: throughput is higher-is-better: "
+        'write throughput = { max_drop = "3%" }',
+    ),
+    max_drop_of_a_latency=(
+        with_(("throughput", "latency_p99")),
+        "19: limits.latency_p99: latency_p99 is lower-is-better: "
+        'write latency_p99 = { max_rise = "10%" }',
+    ),
+    no_table=(
+        with_(('{ max_drop = "3%" }', '"3%"')),
+        "19: limits.throughput: throughput is higher-is-better: "
+        'write throughput = { max_drop = "3%" }',
+    ),
+    unknown_metric=(
+        with_(("throughput", "troughput")),
+        "19: limits.troughput: unknown metric 'troughput'; did you mean 'throughput'?",
+    ),
+    no_such_engine=(
+        with_(more='accuracy = { reference = "nul" }\n'),
+        "20: limits.accuracy.reference: no engine entry is called 'nul'; did you mean 'null'?",
+    ),
+)
+def test_a_limit_must_fit_its_metric(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    round=(
+        with_(('"v4.1"', '"v4.2"')),
+        "2: round: no round 'v4.2'; rounds: v4.1, v5.0, v5.1, v6.0, v6.1",
+    ),
+    scenario_of_the_round=(
+        with_(('"v4.1"', '"v5.1"'), ('"mine"', '"resnet50"'), ('"Offline"', '"Server"')),
+        "15: scenarios[0].name: resnet50 has no Server in v5.1; "
+        "it has Offline, SingleStream, MultiStream",
+    ),
+    no_language_model=(
+        with_(('"mine"', '"resnet50"'), ('"Offline"', '"Interactive"')),
+        "15: scenarios[0].name: Interactive is for language models only",
+    ),
+    own_server=(
+        with_(('"Offline"', '"Server"')),
+        '15: scenarios[0].name: no latency limit is known for mine: write latency_limit = "15ms"',
+    ),
+    twin_without_server=(
+        with_(
+            ('"v4.1"', '"v5.1"'),
+            ('name = "mine"', 'name = "mine"\ntwin_of = "resnet50"'),
+            ('"Offline"', '"Server"'),
+        ),
+        '16: scenarios[0].name: no latency limit is known for mine: write latency_limit = "15ms"',
+    ),
+    unknown_twin=(
+        with_(('name = "mine"', 'name = "mine"\ntwin_of = "resnet"')),
+        "7: workload.twin_of: 'resnet' is no workload of v4.1; did you mean 'resnet50'?",
+    ),
+    twin_of_the_same_name=(
+        with_(('name = "mine"', 'name = "resnet50"\ntwin_of = "resnet50"')),
+        "6: workload.name: 'resnet50' is MLPerf's own name; give the twin a name of its own",
+    ),
+    own_reference=(
+        with_(('name = "mine"', 'name = "resnet50"\nreference = { top1 = 70.0 }')),
+        "7: workload.reference: resnet50 has MLPerf's reference scores; "
+        'only a twin (twin_of = "...") or a workload of your own brings its own',
+    ),
+)
+def test_the_rules_of_the_round_hold(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    engine=(
+        with_(('use = "null"', 'use = "nul"')),
+        f"10: engines[0].use: no engine 'nul' is installed; did you mean 'null'? {OWN_CODE}",
+    ),
+    dataset=(
+        with_(('"synthetic"', '"synthetik"')),
+        "7: workload.dataset.use: no dataset 'synthetik' is installed; "
+        f"did you mean 'synthetic'? {OWN_CODE}",
+    ),
+    scorer=(
+        with_(('name = "mine"', 'name = "mine"\nscorer = { use = "top5" }')),
+        f"7: workload.scorer.use: no scorer 'top5' is installed; did you mean 'top1'? {OWN_CODE}",
+    ),
+    engine_option=(
+        with_(("latency_s", "latency")),
+        "12: engines[0].options: engine 'null' has no option 'latency'; "
+        "did you mean 'latency_s'?",
+    ),
+    dataset_option=(
+        with_(("samples", "sample")),
+        "7: workload.dataset: dataset 'synthetic' has no option 'sample'; did you mean 'samples'?",
+    ),
+    scorer_option=(
+        with_(('name = "mine"', 'name = "mine"\nscorer = { use = "top1", k = 5 }')),
+        "7: workload.scorer: scorer 'top1' has no option 'k'; known: dtype",
+    ),
+    given_parameter=(
+        with_(("latency_s = 0.001", 'model = "m.onnx"')),
+        "12: engines[0].options: engine 'null' has no option 'model'; "
+        "known: latency_s, setup_s, throughput, workers",
+    ),
+    missing_option=(
+        with_(('use = "synthetic", samples = 8', 'use = "imagenet"')),
+        "7: workload.dataset: dataset 'imagenet' needs the option 'path'",
+    ),
+    unset_variable=(
+        with_(("0.001", '"${NOT_SET}"')),
+        "12: engines[0].options: ${NOT_SET} is not set; export NOT_SET=...",
+    ),
+    unset_variable_deep_inside=(
+        with_(("samples = 8", 'samples = [{ a = ["x${NOT_SET}y"] }]')),
+        "7: workload.dataset: ${NOT_SET} is not set; export NOT_SET=...",
+    ),
+    second_engine_only=(
+        with_(
+            ("0.001", '"0.1"'),
+            (
+                "[[scenarios]]",
+                '[[engines]]\nuse = "null"\nname = "b"\noptions = { latency_s = "${NOT_SET}" }\n'
+                "\n[[scenarios]]",
+            ),
+        ),
+        "17: engines[1].options: ${NOT_SET} is not set; export NOT_SET=...",
+    ),
+)
+def test_an_extension_and_its_options_are_checked_before_anything_runs(
+    text: str, message: str
+) -> None:
+    assert defects(text) == [message]
+
+
+@cases(
+    engine=(
+        with_(more=FAILURE + 'engine = "nul"\n'),
+        "24: expected_failures[0].engine: this suite has no engine 'nul'; did you mean 'null'?",
+    ),
+    scenario=(
+        with_(more=FAILURE + 'scenario = "Server"\n'),
+        "24: expected_failures[0].scenario: this suite has no scenario 'Server'; known: Offline",
+    ),
+    accelerator=(
+        with_(more=FAILURE + 'accelerator = "H200"\n'),
+        "24: expected_failures[0].accelerator: this suite has no accelerator 'H200'; known: cpu",
+    ),
+    metric=(
+        with_(more=FAILURE + 'metric = "trougput"\n'),
+        "24: expected_failures[0].metric: this suite has no metric 'trougput'; "
+        "did you mean 'throughput'?",
+    ),
+    rate=(
+        with_(("target_qps = 100", "target_qps = { H200 = 100 }")),
+        "16: scenarios[0].target_qps: no engine entry runs on 'H200'; known: cpu",
+    ),
+)
+def test_an_entry_that_could_match_nothing_is_refused(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+def test_several_defects_are_listed_in_the_order_of_their_lines() -> None:
+    assert defects(
+        with_(
+            ("schema = 1", "scheme = 1"),
+            ('use = "null"', 'use = "null"\nprecison = "fp8"'),
+            ('"Offline"', '"offline"'),
+            ("target_qps = 100", "min_duration = 5"),
+        )
+    ) == [
+        "1: schema: is missing",
+        "1: scheme: unknown key 'scheme'; did you mean 'schema'?",
+        "11: engines[0].precison: unknown key 'precison'; did you mean 'precision'?",
+        f"16: scenarios[0].name: must be {SCENARIOS}, not 'offline'",
+        f"17: scenarios[0].min_duration: 5 {NO_DURATION}",
+    ]
+
+
+def test_several_values_that_do_not_go_together_are_listed_too() -> None:
+    assert defects(
+        with_(
+            ('name = "mine"', 'name = "mine"\ntwin_of = "resnet"'),
+            ('["cpu"]', '["cpu", "cpu"]'),
+            ("max_drop", "max_rise"),
+        )
+    ) == [
+        "7: workload.twin_of: 'resnet' is no workload of v4.1; did you mean 'resnet50'?",
+        "12: engines[0].accelerators: duplicate case: 'cpu' is listed twice",
+        "20: limits.throughput: throughput is higher-is-better: "
+        'write throughput = { max_drop = "3%" }',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"", " the suite is empty; `pytest-mlperf init` writes one to start from"),
+        pytest.param(
+            b"\n# nothing\n", " the suite is empty; `pytest-mlperf init` writes one to start from"
+        ),
+        pytest.param(b"\x7fELF\0\0", " this is a binary file, not a suite in TOML"),
+        pytest.param(
+            SUITE.replace("mine", "Zoë").encode("latin-1"),
+            "6: not UTF-8 (byte 0xeb); save the file as UTF-8",
+        ),
+        pytest.param(SUITE.encode("utf-16"), "1: not UTF-8 (byte 0xff); save the file as UTF-8"),
+        pytest.param(b"profile = quick\n", "1: not TOML: Invalid value"),
+        pytest.param(
+            b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value", id="twice"
+        ),
+        pytest.param(b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string", id="cut"),
+        pytest.param(b"a = " + b"[" * 9000, " nested too deeply (more than 50 levels)", id="deep"),
+        pytest.param(
+            b"a = " + b"[" * 60 + b"]" * 60, " nested too deeply (more than 50 levels)", id="60"
+        ),
+        pytest.param(
+            b"x" + b".x" * 2000 + b" = 1\n", " nested too deeply (more than 50 levels)", id="dots"
+        ),
+        pytest.param(
+            b"a = 1\nb = " + b"9" * 5000,
+            "2: not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
+            "value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit",
+            id="digits",
+        ),
+        pytest.param(
+            b"#" * (MAX_BYTES + 1),
+            " 4.0 MiB is too large for a suite (at most 4 MiB); split it, one workload a file",
+            id="large",
+        ),
+    ],
+)
+def test_what_is_no_suite_is_said_in_one_line(content: bytes, message: str) -> None:
+    assert defects(content) == [message]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"cannot be read: Is a directory$"):
+        load_suite(tmp_path)
+    with pytest.raises(SuiteError, match=r"gone.mlperf.toml: cannot be read: No such file"):
+        load_suite(tmp_path / "gone.mlperf.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\xef\xbb\xbf" + SUITE.encode(), id="byte order mark"),
+        pytest.param(SUITE.replace("\n", "\r\n").encode(), id="lines end as on Windows"),
+        pytest.param(SUITE.encode() + b"#" * 100_000, id="no newline at the end"),
+    ],
+)
+def test_how_an_editor_saved_a_suite_does_not_matter(content: bytes) -> None:
+    FILE.write_bytes(content)
+
+    (planned,) = plan_suite(FILE)
+
+    assert planned.case.id == "mine-Offline-null-fp32-cpu"
+    assert planned.line == 9

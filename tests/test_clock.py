@@ -1,0 +1,75 @@
+"""Wall clocks jump; nothing but names and dates may depend on them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "pytest_mlperf"
+
+SUITE = """
+schema = 1
+round = "v4.1"
+[workload]
+name = "demo"
+dataset = { use = "synthetic", samples = 8 }
+[[engines]]
+use = "null"
+options = { latency_s = 0.001 }
+[[scenarios]]
+name = "Offline"
+min_duration = "100ms"
+target_qps = 500.0
+[limits]
+throughput = { max_drop = "90%" }
+"""
+
+JUMPING = """
+import datetime, itertools, time
+_real = time.time
+_steps = itertools.count()
+time.time = lambda: _real() - 3600 * next(_steps)     # one hour back at every look
+
+class _Jumping(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+
+datetime.datetime = _Jumping
+"""
+
+
+def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
+    """`time.time` appears nowhere in the package; durations come from monotonic clocks."""
+    uses = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "time"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "time"
+    ]
+
+    assert uses == []
+
+
+def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording and judging work, and no folder is overwritten."""
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))
+    monkeypatch.delenv("CI", raising=False)
+    pytester.makefile(".mlperf.toml", demo=SUITE)
+    pytester.makeconftest(JUMPING)
+
+    recorded = pytester.runpytest_subprocess(
+        "demo.mlperf.toml", "--mlperf-update=missing", "--mlperf-baseline-runs=5"
+    )
+    judged = pytester.runpytest_subprocess("demo.mlperf.toml")
+
+    recorded.stdout.fnmatch_lines(["*1 recorded*"])
+    judged.stdout.fnmatch_lines(["*1 passed*"])
+    assert len(list((pytester.path / ".mlperf" / "runs").iterdir())) == 2
