@@ -44,15 +44,17 @@ class Machine:
         return name == "cpu" or self.classes[name] >= count
 
     def identity(self, accelerator: str) -> dict[str, Property]:
-        """Return the properties that must equal a baseline's, for one accelerator."""
+        """Return the properties that must equal a baseline's; a pretended one equals none."""
         if accelerator == "cpu":
             return dict(self.cpu)
         used = self._used(accelerator)
+        if not used:
+            return {"pretended": accelerator}
         return {"gpus": len(used), **{k: v for k, v in used[0].items() if k != "uuid"}}
 
     def leases(self, accelerator: str) -> list[str]:
         """Return the names of the locks a run on an accelerator takes, sorted."""
-        if accelerator == "cpu":
+        if accelerator == "cpu" or not self._used(accelerator):
             return ["cpu"]
         return sorted(str(gpu["uuid"]) for gpu in self._used(accelerator))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -39,10 +40,7 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     except RecursionError:
         raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)") from None
     except ValueError as error:  # beside syntax: a number of more than 4300 digits
-        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line = found[1] if found else max(1, text.rstrip().count("\n") + 1)
-        reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise SuiteError(f"{path}:{line}: not TOML: {reason}") from None
+        raise SuiteError(f"{path}:{_syntax(str(error), text)}") from None
     if _is_deeper(raw, MAX_DEPTH):
         raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)")
     if not raw:
@@ -196,7 +194,7 @@ def _read(path: Path) -> str:
             f"{path}: {len(data) / 2**20:.1f} MiB is too large for a suite "
             f"(at most {MAX_BYTES // 2**20} MiB); split it, one workload a file"
         )
-    if b"\0" in data:
+    if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SuiteError(f"{path}: this is a binary file, not a suite in TOML")
     try:
         return data.decode("utf-8-sig")
@@ -205,6 +203,15 @@ def _read(path: Path) -> str:
         raise SuiteError(
             f"{path}:{line}: not UTF-8 (byte {data[error.start]:#04x}); save the file as UTF-8"
         ) from None
+
+
+def _syntax(message: str, text: str) -> str:
+    """Return the parser's message with the line in front."""
+    reason, _, place = message.removesuffix(")").partition(" (at ")
+    line = re.match(r"line (\d+)", place)
+    if line or place == "end of document":
+        return f"{line[1] if line else text.rstrip().count(chr(10)) + 1}: not TOML: {reason}"
+    return f" not TOML: {message.partition(';')[0]}"
 
 
 def _is_deeper(raw: object, levels: int) -> bool:

@@ -54,7 +54,9 @@ class Suite(Table):
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema())] = Field(
         default_factory=dict, description="The smallest change that matters, by metric."
     )
-    prices: dict[Accelerator, Price] = Field(default_factory=dict)
+    prices: dict[Accelerator, Price] = Field(
+        default_factory=dict, json_schema_extra={"additionalProperties": False}
+    )
     expected_failures: list[ExpectedFailure] = Field(default_factory=list)
 
     @model_validator(mode="after")

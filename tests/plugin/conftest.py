@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+# pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
+import hypothesis  # noqa: F401
 import pytest
 
-# pytester forgets what a run imported; what cannot be imported twice in one process stays here.
 import pytest_mlperf.checks
 import pytest_mlperf.cli
 import pytest_mlperf.collect

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 
 from pytest_mlperf.case_runs import baseline_file
 from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
-from pytest_mlperf.core.case import Case, ScenarioName
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware import cpu
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
@@ -28,6 +31,9 @@ RATE = 500.0
 of the machine."""
 
 OPTIONS = "{ latency_s = 0.002, batch_size = 16, threads = 1 }"
+
+LIGHT = ("-p", "no:hypothesispytest")
+"""A process of its own starts in half the time without what no test here is about."""
 
 OFFLINE = f"""
 [[scenarios]]
@@ -55,11 +61,12 @@ def scattered(value: float, runs: int = 8) -> list[float]:
     return [value * math.exp(0.8 * (-1) ** i) for i in range(runs)]
 
 
-def case(scenario: ScenarioName = "Offline", accelerator: str = "cpu", name: str = "first") -> Case:
-    """Return a case of the suites below."""
-    return Case(
-        workload=name, scenario=scenario, engine="null", precision="fp32", accelerator=accelerator
+def case(**changes: Any) -> Case:
+    """Return the case of the suites below."""
+    usual = Case(
+        workload="first", scenario="Offline", engine="null", precision="fp32", accelerator="cpu"
     )
+    return dataclasses.replace(usual, **changes)
 
 
 @dataclass(frozen=True)
@@ -98,9 +105,7 @@ class Project:
             scenarios: The `[[scenarios]]` tables.
             more: Appended.
         """
-        scorer = (
-            f'\nscorer = {{ use = "top1" }}\nreference = {{ top1 = {top1} }}' if top1 else ""
-        )
+        scorer = f'\nscorer = {{ use = "top1" }}\nreference = {{ top1 = {top1} }}' if top1 else ""
         engines = engines or (
             f'[[engines]]\nuse = "null"\naccelerators = {json.dumps(list(accelerators))}\n'
             f"options = {options}\n"
@@ -178,6 +183,14 @@ class Project:
         """Run pytest in this process; the workers are real processes all the same."""
         return self.pytester.runpytest_inprocess(*arguments)
 
+    def pytest_process(self, *arguments: str | Path) -> pytest.RunResult:
+        """Run pytest in a process of its own."""
+        return self.pytester.runpytest_subprocess(*LIGHT, *arguments)
+
+    def breaks(self, of: Case | None = None) -> None:
+        """Make a case an ERROR that costs no measurement: its baseline is damaged."""
+        self.baseline(near(RATE), of=of).write_text("{", "utf-8")
+
     def results(self) -> Results:
         """Return the results of the only run so far."""
         (file,) = self.path.glob(".mlperf/runs/*/results.json")
@@ -186,6 +199,11 @@ class Project:
     def cases(self) -> dict[str, CaseResult]:
         """Return the results of the only run so far by kind."""
         return {result.verdict.kind: result for result in self.results().cases}
+
+    def verdicts(self, file: str | None = None) -> dict[str, Verdict]:
+        """Return the verdicts of the only run so far, or of a results file, by kind."""
+        results = read_results(self.path / file) if file else self.results()
+        return {result.verdict.kind: result.verdict for result in results.cases}
 
     def run_folders(self) -> list[Path]:
         """Return the folders of all worker processes so far, oldest first."""
@@ -206,6 +224,11 @@ def spec_of(folder: Path) -> dict[str, Any]:
     return spec
 
 
+def literal(text: str) -> str:
+    """Return a pattern for `fnmatch_lines` that matches a node id."""
+    return text.replace("[", "[[]")
+
+
 def last_line(result: pytest.RunResult) -> str:
     """Return pytest's own line of counts, without its frame and time."""
     line = next(text for text in reversed(result.outlines) if " in " in text and "s" in text)
@@ -220,7 +243,7 @@ def section(result: pytest.RunResult) -> list[str]:
             break
     found = []
     for line in lines:
-        if line.startswith("==="):
+        if line.startswith("===") or re.search(r" in \d+\.\d+s", line):
             break
         found.append(line)
     return found

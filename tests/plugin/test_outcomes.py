@@ -1,11 +1,476 @@
+"""Every outcome as a user meets it: its word, its exit code, its text."""
+
 from __future__ import annotations
 
-from tests.plugin.project import *
+from pathlib import Path
 
-def test_a(project: Project) -> None:
+import pytest
+
+from pytest_mlperf import session
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from tests.plugin.project import (
+    ACCURACY,
+    PERFORMANCE,
+    RATE,
+    SERVER,
+    SUITE,
+    Project,
+    case,
+    last_line,
+    literal,
+    near,
+    scattered,
+    section,
+)
+
+ID = "first-Offline-null-fp32-cpu"
+NOT_CHECKED = ", accuracy not checked"
+
+BROKEN = """
+import os
+from pytest_mlperf.core.extension import Engine
+
+class Raises(Engine):
+    def __init__(self, dataset, model, precision): pass
+    def submit(self, ids, indices, sink):
+        raise RuntimeError("the device fell off the bus")
+
+class Unloadable(Raises):
+    def __enter__(self):
+        raise MemoryError("no room for the weights")
+
+class Dies(Raises):
+    def submit(self, ids, indices, sink):
+        os._exit(9)
+"""
+
+
+def failure(result: pytest.RunResult) -> list[str]:
+    """Return the message of the only failed test."""
+    start = next(n for n, line in enumerate(result.outlines) if line.startswith("____"))
+    rest = result.outlines[start + 1 :]
+    return rest[: next(n for n, line in enumerate(rest) if line.startswith("==="))]
+
+
+# --- ok and improved ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [["suites"], [PERFORMANCE, ACCURACY]], ids=["file", "reversed"])
+def test_ok_in_any_order_from_one_process(project: Project, named: list[str]) -> None:
     project.suite(top1=100.0)
     project.baseline(near(RATE))
-    r = project.pytest("suites", "-v")
-    print(project.cases())
-    assert last_line(r) == "2 passed"
-    assert section(r) == []
+
+    result = project.pytest("-v", "-W", "error", *named)
+
+    assert result.ret == pytest.ExitCode.OK
+    assert last_line(result) == "2 passed"
+    result.stdout.fnmatch_lines_random(
+        [literal(ACCURACY) + " ok *", literal(PERFORMANCE) + " ok *"]
+    )
+    assert len(project.run_folders()) == 1
+    verdicts = project.verdicts()
+    assert verdicts["accuracy"].headline == (
+        "top1 100.000 ≥ 99.000, 99 % of this suite's own reference"
+    )
+    assert verdicts["performance"].headline.endswith("; inside −30.0 %")
+
+
+def test_improved_passes_suggests_an_update_and_writes_none(project: Project) -> None:
+    project.suite()
+    before = project.baseline(near(RATE / 2)).read_bytes()
+
+    result = project.pytest("suites", "-v")
+
+    result.stdout.fnmatch_lines([literal(PERFORMANCE) + " improved *"])
+    result.stdout.fnmatch_lines([f"improved  {ID}: keep it with --mlperf-update=replace*"])
+    assert last_line(result) == "1 passed"
+    assert project.baseline(near(RATE / 2)).read_bytes() == before
+
+
+# --- drops ---------------------------------------------------------------------------------------
+
+
+def test_a_drop_fails_with_verdict_table_and_commands_and_no_traceback(project: Project) -> None:
+    project.suite()
+    project.baseline(near(2 * RATE))
+
+    result = project.pytest("suites", "-v", "--tb=long")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([literal(PERFORMANCE) + " PERF DROP *"])
+    text = failure(result)
+    assert text[0].startswith("PERF DROP samples/s −")
+    assert text[0].endswith("; −30.0 % not excluded")
+    assert text[1] == f"case      {ID}  {SUITE}:8"
+    assert any(line.split()[:3] == ["metric", "baseline", "now"] for line in text)
+    assert f'reproduce pytest "{PERFORMANCE}"' in text
+    accept = f'accept    pytest "{PERFORMANCE}" --mlperf-update=replace --mlperf-reason "..."'
+    assert accept in text
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*checks.py*")
+    result.stdout.no_fnmatch_line("*VerdictFailed*")
+
+
+def test_the_short_summary_says_word_test_and_first_line(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    project.suite(scenarios=SERVER)
+    project.baseline(near(0.01), of=case(scenario="Server"), metric="latency_p50", target_qps=30)
+
+    result = project.pytest("suites")
+
+    line = "INVALID {} - INVALID offered rate differs: suite 20/s, baseline 30/s"
+    assert line.format(PERFORMANCE.replace("Offline", "Server")) in result.outlines
+
+
+def test_a_handicap_makes_a_drop_and_the_message_says_so(project: Project) -> None:
+    project.suite()
+    project.baseline(near(RATE))
+
+    result = project.pytest("suites", "--mlperf-handicap", "50%")
+
+    text = failure(result)
+    assert text[0].startswith("PERF DROP samples/s −")
+    assert "note      work was slowed by --mlperf-handicap 50%" in text
+    assert "likely    the handicap of 50 %" in text
+    assert not [line for line in text if line.startswith("accept")]
+    found = project.cases()["performance"]
+    assert (found.handicap, found.failed) == (0.5, True)
+    (metric, *_) = found.verdict.metrics
+    assert metric.change == pytest.approx(-0.5, abs=0.15)
+
+
+# --- not enough to say ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "exit_code", "counts", "letter"),
+    [
+        ((), pytest.ExitCode.OK, "1 inconclusive", "?"),
+        (("--mlperf-inconclusive=fail",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
+    ],
+    ids=["default", "fail"],
+)
+def test_inconclusive_is_counted_apart_and_says_what_would_decide(
+    project: Project, option: tuple[str, ...], exit_code: int, counts: str, letter: str
+) -> None:
+    project.suite()
+    project.baseline(scattered(RATE))
+
+    result = project.pytest("suites", "--mlperf-max-runs=2", "-W", "error", *option)
+
+    assert (result.ret, last_line(result)) == (exit_code, counts)
+    result.stdout.fnmatch_lines([f"{SUITE} [{letter}] *"])
+    result.stdout.fnmatch_lines([f"undecided {ID}: after 2 runs throughput could prove*"])
+    assert project.verdicts()["performance"].outcome is Outcome.INCONCLUSIVE
+    assert len(project.run_folders()) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "exit_code", "counts", "letter"),
+    [
+        ((), pytest.ExitCode.OK, "1 no baseline", "N"),
+        (("--mlperf-no-baseline=fail",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
+    ],
+    ids=["default", "fail"],
+)
+def test_no_baseline_is_counted_apart_and_prints_the_update_command(
+    project: Project, option: tuple[str, ...], exit_code: int, counts: str, letter: str
+) -> None:
+    project.suite()
+
+    result = project.pytest("suites", "-W", "error", *option)
+
+    assert (result.ret, last_line(result)) == (exit_code, counts)
+    result.stdout.fnmatch_lines([f"{SUITE} [{letter}] *"])
+    result.stdout.fnmatch_lines(
+        [f"record the missing baselines: pytest {SUITE} --mlperf-update=missing"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ci", "option", "profile", "accelerator", "fails"),
+    [
+        (True, "auto", "official", "H200", True),
+        (True, "auto", "official", "8xH100", True),
+        (True, "auto", "official", "cpu", False),
+        (True, "auto", "quick", "H200", False),
+        (True, "pass", "official", "H200", False),
+        (False, "auto", "official", "H200", False),
+        (False, "fail", "quick", "cpu", True),
+    ],
+)
+def test_no_baseline_fails_under_ci_for_official_cases_on_named_accelerators(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    ci: bool,
+    option: str,
+    profile: str,
+    accelerator: str,
+    fails: bool,
+) -> None:
+    if ci:
+        monkeypatch.setenv("CI", "true")
+    own = session.of(pytester.parseconfig(f"--mlperf-no-baseline={option}"))
+    verdict = Verdict(
+        case=case(accelerator=accelerator),
+        kind="performance",
+        outcome=Outcome.NO_BASELINE,
+        headline="",
+        baseline_file=f"baselines/{accelerator}/{profile}/first/Offline.null.fp32.json",
+    )
+
+    assert own.fails(verdict) is fails
+
+
+def test_a_baseline_of_another_machine_is_none_and_the_difference_is_named(
+    project: Project,
+) -> None:
+    project.suite()
+    project.baseline(near(RATE), identity={"cpu": "Other CPU", "cores": 96, "governor": None})
+
+    result = project.pytest("suites")
+
+    assert last_line(result) == "1 no baseline"
+    shown = " ".join(" ".join(section(result)).split())
+    assert "nearest baseline differs in " in shown
+    assert "cores: 96 there, " in shown
+    assert "cpu: Other CPU there, " in shown
+
+
+# --- not to be judged ----------------------------------------------------------------------------
+
+
+def test_another_offered_rate_than_the_baselines_is_invalid_and_costs_no_measurement(
+    project: Project,
+) -> None:
+    project.suite(scenarios=SERVER)
+    project.baseline(near(0.01), of=case(scenario="Server"), metric="latency_p50", target_qps=30)
+
+    result = project.pytest("suites", "-v")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*::test_performance[[]first-Server-null-fp32-cpu[]] INVALID *"])
+    assert failure(result)[0] == "INVALID offered rate differs: suite 20/s, baseline 30/s"
+    assert project.run_folders() == []
+
+
+def test_a_run_that_loadgen_calls_invalid_is_repeated_twice_and_then_not_judged(
+    project: Project,
+) -> None:
+    stream = '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\nmin_duration = "25ms"\n'
+    project.suite(scenarios=stream + "min_query_count = 10\n")
+
+    result = project.pytest("suites")
+
+    assert last_line(result) == "1 failed"
+    assert failure(result)[0].startswith("INVALID LoadGen: ")
+    assert len(project.run_folders()) == 3
+
+
+# --- broken --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "first_line"),
+    [
+        ("mine:Raises", "ERROR engine: RuntimeError: the device fell off the bus*"),
+        ("mine:Unloadable", "ERROR engine: MemoryError: no room for the weights*(during load)"),
+        ("mine:Dies", "ERROR worker: the worker ended with exit code 9 during *"),
+        ("mine:Missing", "ERROR engine: engine 'mine:Missing' cannot be imported: *"),
+    ],
+)
+def test_what_breaks_is_an_error_that_names_layer_and_log(
+    project: Project, engine: str, first_line: str
+) -> None:
+    project.pytester.makepyfile(mine=BROKEN)
+    project.suite(engines=f'[[engines]]\nuse = "{engine}"\nname = "mine"\n')
+
+    result = project.pytest("suites", "-v")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*::test_performance[[]first-Offline-mine-fp32-cpu[]] ERROR *"])
+    text = failure(result)
+    result.stdout.fnmatch_lines([first_line])
+    (log,) = (line.split()[1] for line in text if line.startswith("log "))
+    assert (project.path / log).is_file()
+
+
+def test_a_case_that_breaks_does_not_stop_the_others(project: Project) -> None:
+    project.pytester.makepyfile(mine=BROKEN)
+    project.suite(
+        engines='[[engines]]\nuse = "mine:Dies"\nname = "mine"\n'
+        '[[engines]]\nuse = "null"\noptions = { latency_s = 0.002 }\n',
+        top1=100.0,
+    )
+
+    result = project.pytest("suites")
+
+    assert last_line(result) == "2 failed, 1 passed, 1 no baseline"
+    assert len(project.run_folders()) == 2
+
+
+# --- accuracy ------------------------------------------------------------------------------------
+
+
+def test_a_missed_gate_fails_and_voids_the_performance_verdict(project: Project) -> None:
+    project.suite(top1=200.0)
+    project.baseline(near(RATE))
+
+    result = project.pytest("suites")
+
+    assert last_line(result) == "2 failed"
+    verdicts = project.verdicts()
+    missed = "top1 100.000 < 198.000, 99 % of this suite's own reference"
+    assert (verdicts["accuracy"].outcome, verdicts["accuracy"].headline) == (
+        Outcome.GATE_FAIL,
+        missed,
+    )
+    assert (verdicts["performance"].outcome, verdicts["performance"].headline) == (
+        Outcome.INVALID,
+        f"not judged: accuracy failed, {missed}",
+    )
+    assert len(project.run_folders()) == 1
+
+
+def test_performance_alone_says_that_accuracy_was_not_checked(project: Project) -> None:
+    project.suite(top1=100.0)
+    project.baseline(near(RATE))
+
+    result = project.pytest(PERFORMANCE)
+
+    assert last_line(result) == "1 passed"
+    assert project.verdicts()["performance"].headline.endswith(NOT_CHECKED)
+    (folder,) = project.run_folders()
+    assert not (folder / "accuracy").exists()
+
+
+def test_performance_alone_takes_the_accuracy_of_an_earlier_session_with_equal_options(
+    project: Project,
+) -> None:
+    project.suite(top1=100.0)
+    project.baseline(near(RATE))
+
+    project.pytest(ACCURACY, "--mlperf-json", "0.json")
+    project.pytest(PERFORMANCE, "--mlperf-json", "1.json")
+    project.suite(top1=100.0, options="{ latency_s = 0.002, batch_size = 8, threads = 1 }")
+    project.pytest(PERFORMANCE, "--mlperf-json", "2.json")
+
+    measured, same, other = (project.verdicts(f"{n}.json") for n in range(3))
+    assert measured["accuracy"].accuracy is not None
+    assert measured["accuracy"].accuracy.source == "measured"
+    assert same["performance"].accuracy is not None
+    assert same["performance"].accuracy.source == "stored"
+    assert same["performance"].accuracy.scores == measured["accuracy"].accuracy.scores
+    assert not same["performance"].headline.endswith(NOT_CHECKED)
+    assert other["performance"].accuracy is None
+    assert other["performance"].headline.endswith(NOT_CHECKED)
+
+
+# --- expected failures -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("top1", "until", "outcome", "counts"),
+    [
+        (200.0, "2999-01-01", Outcome.EXPECTED, "1 expected failure"),
+        (200.0, "2001-01-01", Outcome.GATE_FAIL, "1 failed"),
+        (100.0, "2999-01-01", Outcome.UNEXPECTED_PASS, "1 failed"),
+        (100.0, "2001-01-01", Outcome.OK, "1 passed"),
+    ],
+)
+def test_a_known_failure_passes_until_its_day_and_must_then_be_removed(
+    project: Project, top1: float, until: str, outcome: Outcome, counts: str
+) -> None:
+    known = f'[[expected_failures]]\nmetric = "top1"\nreason = "issue 812"\nuntil = {until}\n'
+    project.suite(top1=top1, more=known)
+
+    result = project.pytest(ACCURACY, "-v")
+
+    assert last_line(result) == counts
+    result.stdout.fnmatch_lines([f"{literal(ACCURACY)} {outcome} *"])
+    verdict = project.verdicts()["accuracy"]
+    assert verdict.outcome is outcome
+    if outcome is not Outcome.OK:
+        assert "issue 812" in " ".join([verdict.headline, *verdict.notes])
+
+
+def test_a_broken_run_is_never_an_expected_failure(project: Project) -> None:
+    project.suite(more='[[expected_failures]]\nreason = "issue 812"\nuntil = 2999-01-01\n')
+    project.breaks()
+
+    result = project.pytest("suites")
+
+    assert last_line(result) == "1 failed"
+    assert project.verdicts()["performance"].outcome is Outcome.ERROR
+
+
+# --- nothing to measure with -------------------------------------------------------------------------
+
+MISSING = [
+    ('model = "${NO_SUCH_MODELS}/m.onnx"\n', "${NO_SUCH_MODELS} is not set; set it so that *"),
+    ('model = "models/m.onnx"\n', "the model models/m.onnx is not here (looked at *"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), MISSING, ids=["variable", "file"])
+@pytest.mark.parametrize("strict", ["", "option", "CI"])
+def test_a_missing_model_skips_with_what_to_do_and_fails_where_a_skip_would_hide_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, line: str, reason: str, strict: str
+) -> None:
+    path = project.suite()
+    path.write_text(path.read_text("utf-8").replace("dataset =", f"{line}dataset ="), "utf-8")
+    if strict == "CI":
+        monkeypatch.setenv("CI", "true")
+
+    result = project.pytest("suites", "-rs", *(["--mlperf-strict"] if strict == "option" else []))
+
+    reason = literal(f"{path}:6: {reason}")
+    if strict:
+        assert last_line(result) == "1 failed"
+        result.stdout.fnmatch_lines(
+            [f"{reason} (a skip becomes a failure under CI and --mlperf-strict)"]
+        )
+        assert len(failure(result)) == 1
+    else:
+        assert last_line(result) == "1 skipped"
+        result.stdout.fnmatch_lines([f"SKIPPED [[]1[]] {SUITE}:9: {reason}"])
+    assert not list(project.path.glob(".mlperf/runs/*/*"))
+
+
+def test_efficiency_is_skipped_where_no_power_source_is_read(project: Project) -> None:
+    project.suite(more='[limits]\nsamples_per_joule = { max_drop = "5%" }\n')
+
+    result = project.pytest("suites", "-k", "test_efficiency", "-rs")
+
+    assert last_line(result) == "1 skipped, 1 deselected"
+    result.stdout.fnmatch_lines([f"SKIPPED [[]1[]] {SUITE}:8: cpu has no power source *"])
+
+
+# --- exit codes ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_value_is_exit_4_and_a_broken_suite_exit_2(project: Project) -> None:
+    path = project.suite()
+
+    usage = project.pytest("suites", "--mlperf-profile=fast")
+    path.write_text("schema = 2\n", "utf-8")
+    broken = project.pytest("suites")
+
+    assert usage.ret == pytest.ExitCode.USAGE_ERROR == 4
+    assert broken.ret == pytest.ExitCode.INTERRUPTED == 2
+
+
+@pytest.mark.parametrize("distribution", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_required_accelerator_that_is_not_here_is_exit_3_before_any_test(
+    project: Project, distribution: tuple[str, ...]
+) -> None:
+    project.suite(accelerators=["cpu", "H200"])
+
+    result = project.pytest_process("suites", "--mlperf-accelerator", "H200", *distribution)
+
+    assert result.ret == 3
+    (line,) = (text for text in result.outlines + result.errlines if text.startswith("Exit: "))
+    assert line == "Exit: mlperf: accelerator H200 is required and not here; here: cpu"
+    assert not Path(project.path / ".mlperf").exists()

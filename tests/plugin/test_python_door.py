@@ -74,7 +74,9 @@ def test_my_ranker(mlperf):
     assert found.verdict.case.id == f"mine-Offline-{name}-fp32-cpu"
     assert found.verdict.subject is not None
     assert found.verdict.subject.fingerprint["engine.k"] == "10"
-    (line,) = (n for n, text in enumerate(MINE.splitlines() + ["", "@offline"], 1) if text == "@offline")
+    (line,) = (
+        n for n, text in enumerate(MINE.splitlines() + ["", "@offline"], 1) if text == "@offline"
+    )
     assert (found.suite, found.line) == ("test_mine.py", line)
 
 
@@ -185,7 +187,11 @@ def test_my_ranker(mlperf):
 @pytest.mark.parametrize(
     ("marker", "arguments", "message"),
     [
-        ("", "", 'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test'),
+        (
+            "",
+            "",
+            'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test',
+        ),
         ("@pytest.mark.mlperf(scenario='Oflin')", "", "*scenario*Offline*"),
         ("@pytest.mark.mlperf(workload='mine', sceanrio='Offline')", "", "*unknown*sceanrio*"),
         ("@offline", ", options={'kk': 1}", "*has no option 'kk'; did you mean 'k'?*"),
@@ -228,7 +234,7 @@ def test_large(mlperf):
     result = project.pytest()
 
     result.stdout.fnmatch_lines(
-        ['*case mine-Offline-Ranker-fp32-cpu is measured by the test in line * other settings; *']
+        ["*case mine-Offline-Ranker-fp32-cpu is measured by the test in line * other settings; *"]
     )
     assert last_line(result) == "1 failed, 1 no baseline"
 

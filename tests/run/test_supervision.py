@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.run.protocol import Event, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from tests.run.harness import FAILING, LIMIT_S, ROOT, settings, spec
@@ -73,7 +73,6 @@ def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
         ("FillsDisk", {}, "loadgen", ["is cut"]),
         ("KillsItself", {}, "worker", ["killed by SIGKILL", "out of memory"]),
         ("Segfaults", {}, "worker", ["killed by SIGSEGV", "threads that outlive"]),
-        ("LacksItsModel", {}, "engine", ["example model is not here; set MODELS"]),
     ],
 )
 def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
@@ -96,6 +95,15 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
     assert [part for part in parts if part not in str(raised.value)] == []
     assert raised.value.log == str(tmp_path / "engine.log")
     assert is_gone(pids[0])
+
+
+def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Path) -> None:
+    """What is only not here becomes a skip that says what to set."""
+    with (
+        pytest.raises(UnavailableError, match="example model is not here; set MODELS"),
+        Worker(spec(tmp_path, engine=FAILING + "LacksItsModel"), PATIENT, print) as worker,
+    ):
+        worker.wait_for("ready")
 
 
 @pytest.mark.parametrize(

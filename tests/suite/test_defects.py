@@ -269,7 +269,7 @@ def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, messag
     ),
     price=(
         with_(more='\n[prices]\n"8 H100" = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n'),
-        "22: prices.'8 H100': '8 H100' is no accelerator; write \"cpu\", \"H200\" or \"8xH100\"",
+        '22: prices.\'8 H100\': \'8 H100\' is no accelerator; write "cpu", "H200" or "8xH100"',
     ),
 )
 def test_a_name_that_could_not_stand_in_a_test_id_is_refused(text: str, message: str) -> None:
@@ -395,8 +395,7 @@ def test_the_rules_of_the_round_hold(text: str, message: str) -> None:
     ),
     engine_option=(
         with_(("latency_s", "latency")),
-        "12: engines[0].options: engine 'null' has no option 'latency'; "
-        "did you mean 'latency_s'?",
+        "12: engines[0].options: engine 'null' has no option 'latency'; did you mean 'latency_s'?",
     ),
     dataset_option=(
         with_(("samples", "sample")),
@@ -409,7 +408,7 @@ def test_the_rules_of_the_round_hold(text: str, message: str) -> None:
     given_parameter=(
         with_(("latency_s = 0.001", 'model = "m.onnx"')),
         "12: engines[0].options: engine 'null' has no option 'model'; "
-        "known: latency_s, setup_s, throughput, workers",
+        "known: latency_s, batch_size, threads, tokens",
     ),
     missing_option=(
         with_(('use = "synthetic", samples = 8', 'use = "imagenet"')),
@@ -527,8 +526,8 @@ def test_several_values_that_do_not_go_together_are_listed_too() -> None:
         ),
         pytest.param(
             b"a = 1\nb = " + b"9" * 5000,
-            "2: not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
-            "value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit",
+            " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
+            "value has 5000 digits",
             id="digits",
         ),
         pytest.param(

@@ -1,0 +1,154 @@
+"""Cases are chosen with pytest's own options."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin.project import OFFLINE, SUITE, Project, case, last_line, literal, section
+
+BOTH = OFFLINE + '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\n'
+OFFLINE_ID = f"{SUITE}::test_performance[first-Offline-null-fp32-cpu]"
+STREAM_ID = f"{SUITE}::test_performance[first-SingleStream-null-fp32-cpu]"
+MODEL = ("dataset =", 'model = "not-here.onnx"\ndataset =')
+
+
+def chosen(result: pytest.RunResult) -> list[str]:
+    return [
+        line.partition("[")[0].partition("::test_")[2] + "[" + line.partition("[")[2]
+        for line in result.outlines
+        if "::" in line
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tests"),
+    [
+        (("-k", "Offline"), ["accuracy[first-Offline-null-fp32-cpu]",
+                             "performance[first-Offline-null-fp32-cpu]"]),
+        (("-k", "test_accuracy and not Offline"), ["accuracy[first-SingleStream-null-fp32-cpu]"]),
+        (
+            ("-m", "mlperf(scenario='Offline')"),
+            ["accuracy[first-Offline-null-fp32-cpu]", "performance[first-Offline-null-fp32-cpu]"],
+        ),
+        (
+            ("-m", "mlperf(kind='performance')"),
+            ["performance[first-Offline-null-fp32-cpu]",
+             "performance[first-SingleStream-null-fp32-cpu]"],
+        ),
+        (
+            ("-m", "mlperf(workload='first', engine='null', precision='fp32', accelerator='cpu', "
+                   "scenario='SingleStream', kind='accuracy')"),
+            ["accuracy[first-SingleStream-null-fp32-cpu]"],
+        ),
+        (("-m", "mlperf(scenario='Off')"), []),
+        (("-m", "not mlperf"), []),
+        (
+            ("--deselect", OFFLINE_ID, "-k", "performance"),
+            ["performance[first-SingleStream-null-fp32-cpu]"],
+        ),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_expression_chooses_cases(
+    project: Project, arguments: tuple[str, ...], tests: list[str]
+) -> None:
+    project.suite(top1=100.0, scenarios=BOTH)
+
+    result = project.pytest("suites", "--collect-only", "-q", "--strict-markers", *arguments)
+
+    assert chosen(result) == tests
+
+
+def test_an_exact_node_id_chooses_one_test(project: Project) -> None:
+    project.suite(top1=100.0, scenarios=BOTH)
+
+    result = project.pytest(STREAM_ID, "--collect-only", "-q")
+
+    assert chosen(result) == ["performance[first-SingleStream-null-fp32-cpu]"]
+
+
+def test_an_unknown_node_id_is_a_usage_error(project: Project) -> None:
+    project.suite()
+
+    result = project.pytest(f"{SUITE}::test_performance[no-such-case]")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: not found: *::test_performance*"])
+
+
+def two_suites(project: Project) -> None:
+    """Write a suite that is skipped, then one that breaks; neither measures."""
+    skipped = project.suite("suites/a.mlperf.toml", name="skipped")
+    skipped.write_text(skipped.read_text("utf-8").replace(*MODEL), "utf-8")
+    project.suite("suites/b.mlperf.toml", name="broken")
+    project.breaks(case(workload="broken"))
+
+
+def run_order(result: pytest.RunResult) -> list[str]:
+    return [line.split("[")[1].split("-")[0] for line in result.outlines if "::test_perf" in line]
+
+
+def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None:
+    two_suites(project)
+
+    first = project.pytest("suites", "-v", "-rN")
+    last_failed = project.pytest("suites", "-v", "-rN", "--lf")
+    failed_first = project.pytest("suites", "-v", "-rN", "--ff")
+
+    assert last_line(first) == "1 failed, 1 skipped"
+    assert run_order(first)[:2] == ["skipped", "broken"]
+    assert last_line(last_failed) == "1 failed"
+    assert run_order(failed_first)[:2] == ["broken", "skipped"]
+
+
+def test_sw_goes_on_where_it_stopped(project: Project) -> None:
+    project.suite(scenarios=BOTH)
+    project.breaks()
+    project.breaks(case(scenario="SingleStream"))
+
+    first = project.pytest("suites", "--sw", "-v", "-rN")
+    project.baseline([1.0]).unlink()
+    skipped = project.suite(scenarios=BOTH)
+    skipped.write_text(skipped.read_text("utf-8").replace(*MODEL), "utf-8")
+    second = project.pytest("suites", "--sw", "-v", "-rN")
+
+    assert last_line(first) == "1 failed"
+    first.stdout.fnmatch_lines([literal(OFFLINE_ID) + " ERROR*"])
+    second.stdout.no_fnmatch_line(literal(STREAM_ID) + " PASSED*")
+    second.stdout.fnmatch_lines([literal(OFFLINE_ID) + " SKIPPED*", literal(STREAM_ID) + " ERROR*"])
+
+
+def test_x_stops_at_the_first_verdict_that_fails(project: Project) -> None:
+    project.suite(scenarios=BOTH)
+    project.breaks()
+    project.breaks(case(scenario="SingleStream"))
+
+    result = project.pytest("suites", "-x")
+
+    assert last_line(result) == "1 failed"
+    assert [r.verdict.case.scenario for r in project.results().cases] == ["Offline"]
+
+
+@pytest.mark.parametrize("order", ["", "--ff", "--nf"])
+def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_line(
+    project: Project, order: str
+) -> None:
+    project.suite(top1=100.0, accelerators=["cpu", "H200", "8xH100"])
+    project.suite("suites/b.mlperf.toml", name="b", accelerators=["H200"])
+
+    result = project.pytest("suites", "--collect-only", "-q", *order.split())
+
+    assert len(chosen(result)) == 2
+    assert section(result) == [
+        "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu"
+    ]
+    assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
+
+
+def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
+    project.suite(accelerators=["H200"])
+
+    result = project.pytest("suites")
+
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert section(result) == ["1 test deselected, accelerator not here: H200 (1); here: cpu"]

@@ -1,0 +1,371 @@
+"""What a suite's cases ask of LoadGen, of the machine and of the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.suite.test_rounds import SEEDS
+from tests.suite.texts import SUITE, with_
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    return tmp_path / "s.mlperf.toml"
+
+
+def plan(file: Path, *changes: tuple[str, str], more: str = "") -> list[Planned]:
+    file.write_text(with_(*changes, more=more), "utf-8")
+    return plan_suite(file)
+
+
+def of_scenario(file: Path, scenario: str, workload: str = "resnet50", **changes: str) -> Planned:
+    """Return the one case of a scenario; `changes` are added to its table."""
+    lines = "".join(f"\n{key} = {value}" for key, value in changes.items())
+    (planned,) = plan(
+        file,
+        ('"mine"', f'"{workload}"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"{lines}'),
+    )
+    return planned
+
+
+def seeds(round_name: str) -> Seeds:
+    qsl, sample_index, schedule = SEEDS[round_name]
+    return Seeds(qsl=qsl, sample_index=sample_index, schedule=schedule)
+
+
+def quick(scenario: str, **changes: Any) -> LoadGenSettings:
+    given = {
+        "scenario": scenario,
+        "seeds": seeds("v4.1"),
+        "target_qps": 50.0,
+        "min_duration_ms": 1,
+        "min_query_count": 64,
+        "fixed_work_s": 60.0,
+        "performance_samples": 1024,
+    }
+    return LoadGenSettings(**{**given, **changes})
+
+
+def official(scenario: str, **changes: Any) -> LoadGenSettings:
+    return quick(
+        scenario,
+        **{"min_duration_ms": 600_000, "min_query_count": 100, "fixed_work_s": None, **changes},
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenario", "profile", "expected"),
+    [
+        ("Offline", "quick", quick("Offline")),
+        ("Offline", "official", official("Offline", min_query_count=24_576)),
+        ("Server", "quick", quick("Server", min_query_count=662, latency_limit_ns=15_000_000)),
+        ("Server", "official", official("Server", latency_limit_ns=15_000_000)),
+        ("SingleStream", "quick", quick("SingleStream", latency_percentile=0.9)),
+        ("SingleStream", "official", official("SingleStream", latency_percentile=0.9)),
+        ("MultiStream", "quick", quick("MultiStream", min_query_count=662)),
+        ("MultiStream", "official", official("MultiStream", min_query_count=662)),
+    ],
+)
+def test_loadgen_is_told_what_scenario_and_profile_ask(
+    file: Path, scenario: str, profile: str, expected: LoadGenSettings
+) -> None:
+    (planned,) = plan(
+        file,
+        ('"mine"', '"resnet50"'),
+        ('"quick"', f'"{profile}"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
+    )
+
+    assert planned.settings(target_qps=50.0) == expected
+
+
+@pytest.mark.parametrize("round_name", SEEDS)
+@pytest.mark.parametrize("workload", ["mine", "resnet50"])
+def test_the_seeds_are_those_of_the_suites_round(
+    file: Path, round_name: str, workload: str
+) -> None:
+    (planned,) = plan(file, ('"v4.1"', f'"{round_name}"'), ('"mine"', f'"{workload}"'))
+
+    assert planned.settings(target_qps=None).seeds == seeds(round_name)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "given", "expected"),
+    [
+        ("Offline", {"min_duration": '"6s"'}, {"fixed_work_s": 6.0}),
+        ("Offline", {"min_duration": '"250ms"'}, {"fixed_work_s": 0.25}),
+        ("Offline", {"min_duration": '"1.5 min"'}, {"fixed_work_s": 90.0}),
+        ("Offline", {"min_query_count": "7"}, {"min_query_count": 7}),
+        (
+            "Server",
+            {"latency_limit": '"7.5ms"'},
+            {"latency_limit_ns": 7_500_000, "min_query_count": 662},
+        ),
+        (
+            "Server",
+            {"min_query_count": "100"},
+            {"min_query_count": 100, "latency_limit_ns": 15_000_000},
+        ),
+        ("MultiStream", {"min_query_count": "100"}, {"min_query_count": 100}),
+    ],
+)
+def test_a_suite_may_shorten_a_quick_run(
+    file: Path, scenario: str, given: dict[str, str], expected: dict[str, Any]
+) -> None:
+    planned = of_scenario(file, scenario, **given)
+
+    assert planned.settings(target_qps=50.0) == quick(scenario, **expected)
+
+
+@pytest.mark.parametrize("scenario", ["Offline", "Server", "SingleStream", "MultiStream"])
+def test_a_suite_cannot_shorten_an_official_run(file: Path, scenario: str) -> None:
+    short = 'min_duration = "1s"\nmin_query_count = 1'
+    changes = [('"mine"', '"resnet50"'), ('"quick"', '"official"')]
+    table = ('"Offline"\ntarget_qps = 100', f'"{scenario}"')
+
+    (plain,) = plan(file, *changes, table)
+    (shortened,) = plan(file, *changes, (table[0], f"{table[1]}\n{short}"))
+
+    assert shortened.settings(target_qps=1.0) == plain.settings(target_qps=1.0)
+    assert shortened.seconds_per_run == plain.seconds_per_run == 600
+
+
+def test_a_workload_of_ones_own_keeps_all_its_samples_in_memory(file: Path) -> None:
+    (planned,) = plan(file)
+
+    assert planned.settings(samples=8, target_qps=None) == quick(
+        "Offline", target_qps=None, performance_samples=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "expected"),
+    [
+        ("Offline", "", {"throughput": 0.03}),
+        ("Offline", 'throughput = { max_drop = "5%" }', {"throughput": 0.05}),
+        (
+            "Offline",
+            'tokens_per_second = { max_drop = "2.5 %" }',
+            {"throughput": 0.03, "tokens_per_second": 0.025},
+        ),
+        ("Offline", 'latency_p99 = { max_rise = "5%" }', {"throughput": 0.03}),
+        ("Server", "", {"latency_p50": 0.05, "latency_p99": 0.10}),
+        (
+            "Server",
+            'throughput = { max_drop = "5%" }\nlatency_p99 = { max_rise = "150%" }',
+            {"latency_p50": 0.05, "latency_p99": 1.5},
+        ),
+        (
+            "Server",
+            'latency_p90 = { max_rise = "4%" }',
+            {"latency_p50": 0.05, "latency_p99": 0.10, "latency_p90": 0.04},
+        ),
+        ("SingleStream", "", {"latency_p90": 0.03}),
+        ("SingleStream", 'samples_per_joule = { max_drop = "5%" }', {"latency_p90": 0.03}),
+        ("MultiStream", "", {"latency_p99": 0.10}),
+    ],
+)
+def test_each_scenario_is_judged_by_its_metrics_and_those_the_suite_adds(
+    file: Path, scenario: str, changes: str, expected: dict[str, float]
+) -> None:
+    (planned,) = plan(
+        file,
+        ('"mine"', '"resnet50"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
+        ('throughput = { max_drop = "3%" }', changes),
+    )
+
+    assert planned.limits == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "kinds"),
+    [
+        ([], "", ("performance",)),
+        (
+            [('"mine"', '"mine"\nscorer = { use = "top1" }')],
+            "",
+            ("accuracy", "performance"),
+        ),
+        ([('"mine"', '"resnet50"')], "", ("accuracy", "performance")),
+        ([('"mine"', '"mine"\ntwin_of = "resnet50"')], "", ("accuracy", "performance")),
+        ([], 'samples_per_joule = { max_drop = "5%" }', ("performance", "efficiency")),
+    ],
+)
+def test_a_case_has_the_tests_that_it_can_answer(
+    file: Path, changes: list[tuple[str, str]], more: str, kinds: tuple[str, ...]
+) -> None:
+    (planned,) = plan(file, *changes, more=more)
+
+    assert planned.kinds == kinds
+
+
+OWN = '"mine"\nreference = { top1 = 50.0 }\ntarget = "98%"'
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "reference", "target"),
+    [
+        ('"resnet50"', "official", {"top1": 76.46}, 0.99),
+        ('"resnet50"', "quick", None, 0.99),
+        ('"mine"', "official", None, 0.99),
+        (OWN, "quick", {"top1": 50.0}, 0.98),
+        (OWN, "official", {"top1": 50.0}, 0.98),
+        (f'{OWN}\ntwin_of = "resnet50"', "official", {"top1": 50.0}, 0.98),
+        ('"mine"\ntwin_of = "resnet50"', "official", None, 0.99),
+    ],
+)
+def test_mlperfs_gate_is_only_for_mlperfs_workload_in_the_official_profile(
+    file: Path, name: str, profile: str, reference: dict[str, float] | None, target: float
+) -> None:
+    (planned,) = plan(file, ('"mine"', name), ('"quick"', f'"{profile}"'))
+
+    assert planned.reference == reference
+    assert planned.target == pytest.approx(target)
+
+
+def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file: Path) -> None:
+    planned = plan(
+        file,
+        ('["cpu"]', '["cpu", "8xH100"]'),
+        (
+            "[limits]",
+            '[[engines]]\nuse = "onnxruntime"\nname = "ort-2"\nprecision = "int8"\n'
+            '\n[[scenarios]]\nname = "SingleStream"\n\n[limits]',
+        ),
+    )
+
+    assert [(p.case.id, p.line) for p in planned] == [
+        ("mine-Offline-null-fp32-cpu", 9),
+        ("mine-SingleStream-null-fp32-cpu", 9),
+        ("mine-Offline-null-fp32-8xH100", 9),
+        ("mine-SingleStream-null-fp32-8xH100", 9),
+        ("mine-Offline-ort-2-int8-cpu", 18),
+        ("mine-SingleStream-ort-2-int8-cpu", 18),
+    ]
+    assert len({id(p.suite) for p in planned}) == 1
+
+
+def test_engines_written_as_one_array_stand_at_its_line(file: Path) -> None:
+    file.write_text(
+        'schema = 1\nround = "v4.1"\nscenarios = [{ name = "Offline" }]\nengines = [\n'
+        '  { use = "null" },\n  { use = "null", precision = "fp8" },\n]\n'
+        '[workload]\nname = "mine"\n',
+        "utf-8",
+    )
+
+    assert [(p.case.precision, p.line) for p in plan_suite(file)] == [("fp32", 4), ("fp8", 4)]
+
+
+@pytest.mark.parametrize(
+    ("given", "cpu", "h200"),
+    [("100", 100.0, 100.0), ("{ H200 = 13.5 }", None, 13.5), ("{ cpu = 1, H200 = 2 }", 1.0, 2.0)],
+)
+def test_the_offered_rate_is_one_number_or_one_per_accelerator(
+    file: Path, given: str, cpu: float | None, h200: float | None
+) -> None:
+    on_cpu, on_h200 = plan(
+        file, ('["cpu"]', '["cpu", "H200"]'), ("target_qps = 100", f"target_qps = {given}")
+    )
+
+    assert on_cpu.scenario.rate_on("cpu") == cpu
+    assert on_h200.scenario.rate_on("H200") == h200
+
+
+# --- paths and variables -----------------------------------------------------------------------
+
+WITH_PATHS = (
+    'name = "mine"\ndataset = { use = "synthetic", samples = 8 }',
+    'name = "mine"\nmodel = "${MODELS}/m.onnx"\n'
+    'dataset = { use = "synthetic", samples = 8, path = "data" }',
+)
+
+
+def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file.parent / "data").mkdir()
+    (file.parent / "models").mkdir()
+    (file.parent / "models" / "m.onnx").touch()
+    monkeypatch.setenv("MODELS", "models")
+    monkeypatch.setenv("LATENCY", "0.5")
+    monkeypatch.chdir("/")
+
+    (planned,) = plan(file, WITH_PATHS, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]'))
+    engine, dataset = planned.factories
+
+    assert planned.model == str((file.parent / "models" / "m.onnx").resolve())
+    assert engine == Factory(
+        target="pytest_mlperf.engines.null:NullEngine",
+        options={"latency_s": ["0.5", {"a": "x0.5"}]},
+    )
+    assert dataset == Factory(
+        target="pytest_mlperf.datasets.synthetic:SyntheticDataset",
+        options={"samples": 8, "path": str((file.parent / "data").resolve())},
+    )
+    assert planned.engine.options == {"latency_s": ["${LATENCY}", {"a": "x${LATENCY}"}]}
+
+
+def test_a_path_with_an_unset_variable_is_unavailable_and_says_what_to_set(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MODELS", raising=False)
+    (planned,) = plan(file, WITH_PATHS)
+
+    with pytest.raises(UnavailableError) as caught:
+        _ = planned.model
+
+    assert str(caught.value) == (
+        f"{file}:7: ${{MODELS}} is not set; set it so that ${{MODELS}}/m.onnx is the model, "
+        "e.g. export MODELS=/path/to/it"
+    )
+
+
+def test_a_file_that_is_not_here_is_unavailable_and_says_where_was_looked(file: Path) -> None:
+    (planned,) = plan(file, WITH_PATHS)
+
+    with pytest.raises(UnavailableError) as caught:
+        _ = planned.factories
+
+    assert str(caught.value) == (
+        f"{file}:8: the dataset data is not here (looked at {file.parent / 'data'})"
+    )
+
+
+def test_a_variable_that_goes_away_after_collection_is_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATENCY", "0.5")
+    (planned,) = plan(file, ("0.001", '"${LATENCY}"'))
+    monkeypatch.delenv("LATENCY")
+
+    with pytest.raises(SuiteError, match=r"\$\{LATENCY\} is not set"):
+        _ = planned.factories
+
+
+def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
+    (planned,) = plan(
+        file,
+        ('use = "null"', 'use = "no.such.package:Engine"\nname = "own"'),
+        ('use = "synthetic"', 'use = "no.such.package:data"'),
+        ("latency_s = 0.001", "anything = true"),
+    )
+
+    engine, dataset = planned.factories
+
+    assert engine == Factory(target="no.such.package:Engine", options={"anything": True})
+    assert dataset == Factory(target="no.such.package:data", options={"samples": 8})
+
+
+def test_the_suite_that_the_tests_begin_with_is_right(file: Path) -> None:
+    file.write_text(SUITE, "utf-8")
+
+    assert [p.case.id for p in plan_suite(file)] == ["mine-Offline-null-fp32-cpu"]

@@ -1,0 +1,171 @@
+"""The published JSON Schemas say what the loader says, as far as structure goes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_mlperf.cli.schema import SCHEMAS, published, text
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.load import load_suite
+from tests.suite.texts import FAILURE, SUITE, with_
+
+ROOT = Path(__file__).parents[2]
+
+EXAMPLE = """\
+#:schema https://pytest-mlperf.dev/schema/suite-1.json
+schema  = 1
+round   = "v4.1"
+profile = "quick"
+
+[workload]
+name    = "resnet50"
+model   = "${MLPERF_MODELS}/resnet50_v1.onnx"
+dataset = { use = "imagenet", path = "${MLPERF_DATA}/imagenet" }
+
+[[engines]]
+use = "onnxruntime"
+name = "ort-tp1"
+precision = "fp8"
+accelerators = ["H200", "2xH100"]
+options = { threads = 1, batch_size = 8 }
+
+[[scenarios]]
+name = "Offline"
+[[scenarios]]
+name = "Server"
+target_qps = { H200 = 13.0, "2xH100" = 9.5 }
+
+[limits]
+throughput = { max_drop = "3%" }
+ttft_p99 = { max_rise = "10%" }
+tokens_per_joule = { max_drop = "5%" }
+accuracy = { margin = "0.5%" }
+
+[prices]
+H200 = { usd_per_gpu_hour = 3.29, as_of = 2026-11-01 }
+
+[[expected_failures]]
+scenario = "Server"
+accelerator = "H200"
+metric = "ttft_p99"
+reason = "issue 812"
+until = 2027-01-31
+"""
+
+
+def as_json(text: str) -> Any:
+    """Return TOML as an editor's checker sees it: a day is a string."""
+
+    def plain(value: object) -> str:
+        assert isinstance(value, dt.date | dt.time)
+        return value.isoformat()
+
+    return json.loads(json.dumps(tomllib.loads(text), default=plain))
+
+
+def errors(text: str) -> list[str]:
+    schema = json.loads(published("suite").read_text("utf-8"))
+    return [
+        error.message
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(as_json(text))
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_published_schema_is_the_generated_one(name: str) -> None:
+    shipped = published(name).read_text("utf-8")
+
+    assert shipped == text(SCHEMAS[name]()), "run: pytest-mlperf schema --write"
+    jsonschema.Draft202012Validator.check_schema(json.loads(shipped))
+
+
+@pytest.mark.parametrize(
+    "suite", sorted((ROOT / "suites").rglob("*.mlperf.toml")), ids=lambda path: path.stem
+)
+def test_the_projects_own_suites_are_valid(suite: Path) -> None:
+    load_suite(suite)
+
+    assert errors(suite.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SUITE, id="small"),
+        pytest.param(EXAMPLE, id="everything"),
+        pytest.param(
+            EXAMPLE.replace('"0.5%"', '"0.5 points", reference = "ort-tp1"'), id="reference"
+        ),
+        pytest.param(
+            with_(("target_qps = 100", 'min_duration = "1.5min"\nlatency_limit = "15 ms"')),
+            id="durations",
+        ),
+    ],
+)
+def test_the_schema_accepts_what_the_loader_accepts(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(text, "utf-8")
+    load_suite(file)
+
+    assert errors(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=name)
+        for name, text in {
+            "unknown key": with_(('profile = "quick"', 'profil = "quick"')),
+            "unknown table": with_(more="\n[limit]\n"),
+            "unknown key of the workload": with_(('name = "mine"', 'name = "mine"\nmodell = "m"')),
+            "unknown key of an engine": with_(("accelerators", "accelerator")),
+            "unknown key of a scenario": with_(("target_qps", "target_qp")),
+            "unknown key of a failure": with_(more=FAILURE + "scenari = 1\n"),
+            "unknown metric": with_(("throughput", "troughput")),
+            "other schema": with_(("schema = 1", "schema = 2")),
+            "other round": with_(('"v4.1"', '"v4.2"')),
+            "other profile": with_(('"quick"', '"fast"')),
+            "other scenario": with_(('"Offline"', '"offline"')),
+            "no workload name": with_(('name = "mine"\n', "")),
+            "no engine": with_(("[[engines]]", "[[engine]]")),
+            "engine without use": with_(('use = "null"\n', "")),
+            "no accelerator": with_(('["cpu"]', "[]")),
+            "no such accelerator": with_(('["cpu"]', '["8 H100"]')),
+            "max_rise of throughput": with_(("max_drop", "max_rise")),
+            "percentage without sign": with_(('"3%"', '"3"')),
+            "percentage of two points": with_(('"3%"', '"3.0.1%"')),
+            "percentage as number": with_(('"3%"', "0.03")),
+            "duration without unit": with_(("target_qps = 100", 'min_duration = "5"')),
+            "duration as number": with_(("target_qps = 100", "min_duration = 5")),
+            "no rate": with_(("target_qps = 100", "target_qps = 0")),
+            "no rate on": with_(("target_qps = 100", "target_qps = { cpu = 0 }")),
+            "rate as text": with_(("target_qps = 100", 'target_qps = "100"')),
+            "no query": with_(("target_qps = 100", "min_query_count = 0")),
+            "spaces in a name": with_(('"mine"', '"my model"')),
+            "margin without unit": with_(more='accuracy = { margin = "0.5" }\n'),
+            "failure without reason": with_(more=FAILURE.replace('reason = "issue 812"\n', "")),
+            "failure with empty reason": with_(more=FAILURE.replace("issue 812", "")),
+            "failure without day": with_(more=FAILURE.replace("until = 2027-01-31\n", "")),
+            "price without day": with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1 }\n"),
+            "price of nothing": with_(
+                more='\n[prices]\n"8 x" = { usd_per_gpu_hour = 1, as_of = 2026-01-01 }\n'
+            ),
+        }.items()
+    ],
+)
+def test_the_schema_refuses_the_structure_that_the_loader_refuses(
+    text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(SuiteError):
+        load_suite(file)
+
+    assert errors(text) != []

@@ -1,0 +1,73 @@
+"""README and docs name only what exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.suite.model import Suite
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def help_text() -> str:
+    """What `pytest --help` prints."""
+    command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_option_that_is_named_exists(page: Path, help_text: str) -> None:
+    """An option that is documented is one that pytest or pytest-mlperf takes."""
+    named = set(re.findall(r"--mlperf-[a-z][a-z-]*", page.read_text("utf-8")))
+
+    assert {option for option in named if option not in help_text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Relative links name files of this repository."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text("utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_make_target_exists(page: Path) -> None:
+    """A command `make X` that is shown is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^\$ make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE))
+
+    assert named <= targets
+
+
+def test_every_outcome_is_explained() -> None:
+    """docs/outcomes.md has a row for each word a verdict can end in."""
+    text = (ROOT / "docs" / "outcomes.md").read_text("utf-8")
+    later = {Outcome.ACC_DROP, Outcome.POWER_DROP}
+
+    assert [o for o in Outcome if o not in later and f"| {o} |" not in text] == []
+
+
+def test_the_example_of_the_suite_page_is_a_suite() -> None:
+    """The TOML of docs/suites.md is accepted as it stands."""
+    text = (ROOT / "docs" / "suites.md").read_text("utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+
+    assert Suite.model_validate(tomllib.loads(example)).workload.name == "tiny-resnet50"
+
+
+def test_the_readme_says_who_verified_nothing() -> None:
+    """Trademark and label stand in the README."""
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+    assert "not affiliated" in text
+    assert "not verified by MLCommons Association" in text
