@@ -41,7 +41,7 @@ def _max_runs(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    if float(text) <= 0:
+    if not 0 < float(text) < 1e9:  # nan never ends a wait, more overflows the system calls
         raise ValueError
     return float(text)
 

@@ -110,7 +110,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if found := late_session(session.config):
-        found.finish()
+        found.finish(session)
 
 
 @pytest.hookimpl(optionalhook=True)

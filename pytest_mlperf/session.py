@@ -22,13 +22,13 @@ from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
 from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind, Profile
-from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.core.errors import MlperfError, UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.live import Live
 from pytest_mlperf.options import Options, read_options
-from pytest_mlperf.reports import benchmark, text
+from pytest_mlperf.reports import benchmark, selection, text
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores.results import write_results
@@ -67,6 +67,7 @@ class MlperfSession:
         self.not_here: Counter[str] = Counter()
         self.results: list[CaseResult] = []
         self.live = Live(config)
+        self._written: list[str] = []
         self._wanted: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Planned] = []
         self._bench: Bench | None = None
@@ -148,7 +149,14 @@ class MlperfSession:
     def bench(self) -> Bench:
         """The measuring side, made when the first test asks."""
         if self._bench is None:
-            ignore_in_git(self.options.runs_dir)
+            try:
+                ignore_in_git(self.options.runs_dir)
+            except OSError as error:
+                pytest.exit(
+                    f"mlperf: {self.options.runs_dir} cannot be written ({error.strerror}); "
+                    "name another folder with --mlperf-runs-dir",
+                    returncode=EXIT_ENVIRONMENT,
+                )
             conditions = Conditions(
                 folder=self.folder,
                 session=self.run_id,
@@ -250,15 +258,23 @@ class MlperfSession:
         self.not_here = Counter(not_here)
         self.uncollected = [Path(path) for path in uncollected]
 
-    def finish(self) -> None:
-        """Write the results file; an xdist worker only tells the controller what it left out."""
+    def finish(self, session: pytest.Session) -> None:
+        """Write the results file; an xdist worker only tells the controller what it left out.
+
+        Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
+        """
         if hasattr(self.config, "workerinput"):
             left_out = (dict(self.not_here), list(map(str, self.uncollected)))
             self.config.workeroutput["mlperf_notices"] = left_out  # type: ignore[attr-defined]
         elif self.results:
-            write_results(self.folder / "results.json", self.summary)
-            if self.options.json:
-                write_results(self.options.json, self.summary)
+            summary = self.summary
+            for path in filter(None, (self.folder / "results.json", self.options.json)):
+                try:
+                    write_results(path, summary)
+                    self._written.append(f"results: {selection.relative(path)}")
+                except MlperfError as error:
+                    self._written.append(f"ERROR {error}")
+                    session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
 
     @property
     def summary(self) -> Results:
@@ -276,15 +292,14 @@ class MlperfSession:
 
     def summarise(self, reporter: Any) -> None:
         """Print the summary."""
-        lines = text.notices(self.uncollected, self.not_here, self.machine.names)
+        width = reporter._tw.fullwidth
+        lines = selection.notices(self.uncollected, self.not_here, self.machine.names, width)
         if self.options.plan:
             cases = list({(p.path, p.case.id): p for p in self._plan}.values())
-            lines += text.plan(cases, self._wanted, reporter._tw.fullwidth)
+            lines += selection.plan(cases, self._wanted, width, max_runs=self.options.max_runs)
         elif self.results:
-            lines += text.summary(
-                self.summary, reporter._tw.fullwidth, colour=reporter._tw.hasmarkup
-            )
-            lines.append(f"results: {text.relative(self.folder / 'results.json')}")
+            lines += text.summary(self.summary, width, colour=reporter._tw.hasmarkup)
+            lines += self._written
         if lines:
             reporter.write_sep("=", "mlperf")
             for line in lines:
@@ -308,7 +323,9 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     ours = result is not None or planned_of(item) is not None
     if crash and ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
         # The short summary and JUnit quote this: the verdict, not the exception that carries it.
-        crash.message, crash.path, crash.lineno = str(error.msg), str(item.path), line
+        verdict = result.verdict if result else None
+        message = f"{verdict.outcome} {verdict.headline}" if verdict else str(error.msg)
+        crash.message, crash.path, crash.lineno = message, str(item.path), line
 
 
 _WORDS = {

@@ -17,7 +17,8 @@ import sys, pathlib, pytest
 code = pytest.main(sys.argv[1:])
 status = pathlib.Path("/proc/self/status").read_text()
 peak = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-heavy = [m for m in ("torch", "onnxruntime", "numpy", "mlperf_loadgen", "pynvml") if m in sys.modules]
+names = ("torch", "onnxruntime", "numpy", "mlperf_loadgen", "pynvml")
+heavy = [name for name in names if name in sys.modules]
 print(f"CODE {int(code)} PEAK_KB {peak} HEAVY {heavy}")
 """
 
@@ -32,8 +33,10 @@ def test_the_tiny_suite_runs_accurately_in_a_small_process(tmp_path: Path) -> No
     environment.pop("CI", None)
 
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, "short.mlperf.toml", f"--mlperf-json={results}"]
-        + ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"],
+        [
+            *(sys.executable, "-c", MEASURE, "short.mlperf.toml", f"--mlperf-json={results}"),
+            *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"),
+        ],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, Direction
 
 MINUS = "−"
 
@@ -15,6 +15,18 @@ def change(share: float) -> str:
     return (MINUS if percent < 0 else "+") + text
 
 
+def interval(low: float, high: float) -> str:
+    """Return the interval of a relative change: "−6.9 to −5.7 %"."""
+    return f"{change(low).removesuffix(' %')} to {change(high)}"
+
+
+def limit(metric: str, share: float) -> str:
+    """Return a limit with the sign of what is worse: "−3 %" of throughput, "+10 %" of a latency."""
+    known = METRICS.get(metric)
+    rises = known is not None and known.direction is Direction.LOWER
+    return ("+" if rises else MINUS) + percent(share)
+
+
 def percent(share: float) -> str:
     """Return a share in per cent without a sign: 0.03 is "3 %", 0.041 is "4.1 %"."""
     return f"{share * 100:.3g} %"
@@ -25,12 +37,17 @@ def quantity(metric: str, value: float) -> str:
     unit = METRICS[metric].unit if metric in METRICS else ""
     if unit == "s":
         for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-            if value * factor >= 1 or name == "µs":
+            if _rounded(value * factor) >= 1 or name == "µs":
                 return f"{_digits(value * factor)} {name}"
     return _digits(value)
 
 
+def _rounded(value: float) -> float:
+    """Return the value to four digits, so that 999.96 is written as the 1 000 it rounds to."""
+    return float(f"{value:.4g}")
+
+
 def _digits(value: float) -> str:
-    if abs(value) >= 1000:
+    if abs(_rounded(value)) >= 1000:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.4g}"

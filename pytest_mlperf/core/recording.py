@@ -134,6 +134,6 @@ def detectable_note(metric: MetricVerdict) -> str | None:
         return None
     return (
         f"{metric.metric}: can prove changes of {percent(metric.detectable)} and more, "
-        f"the limit is {percent(metric.limit)}: append runs (--mlperf-update=append) or "
-        "widen it"
+        f"the limit is {percent(metric.limit)}: record a longer baseline "
+        "(--mlperf-update=append) or widen it"
     )

@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any
 
+BRANDS = {"NVIDIA", "GeForce", "Tesla", "Quadro"}
+
 Property = str | int | float | bool | None
 
 
@@ -37,11 +39,16 @@ def read(nvml: Any) -> list[dict[str, Property]]:
 def accelerator_class(name: str) -> str:
     """Return the suite's word for a product name: "NVIDIA H200" is "H200".
 
-    The first word that is a letter-and-digits model name decides, e.g. "NVIDIA A100-SXM4-80GB" is
-    "A100", "NVIDIA GH200 480GB" is "GH200"; else the whole name without blanks.
+    The first word that is a model name decides: "NVIDIA A100-SXM4-80GB" is "A100", "NVIDIA GH200
+    480GB" is "GH200". Without one it is the words up to the number: "NVIDIA GeForce RTX 4090" is
+    "RTX_4090".
     """
-    found = re.search(r"\b([A-Z]{1,3}\d{2,4}[A-Z]?)\b", name.replace("-", " "))
-    return found[1] if found else re.sub(r"\W+", "_", name.removeprefix("NVIDIA ").strip())
+    found = re.search(r"\b([A-Z]{1,3}\d{1,4}[A-Z]?)\b", name.replace("-", " "))
+    if found:
+        return found[1]
+    words = [word for word in re.findall(r"\w+", name) if word not in BRANDS]
+    numbers = [position for position, word in enumerate(words) if word.isdigit()]
+    return "_".join(words[: numbers[0] + 1] if numbers else words)
 
 
 def _gpu(nvml: Any, handle: Any) -> dict[str, Property]:

@@ -1,58 +1,36 @@
-"""The texts a user reads: failure message, summary table, plan. Pure: values in, lines out."""
+"""The texts a user reads about verdicts: failure message, summary table, JUnit properties."""
 
 from __future__ import annotations
 
-import io
-import shlex
-import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import MINUS, change, percent, quantity
+from pytest_mlperf.core.numbers import change, interval, limit, percent, quantity
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.reports.layout import (
+    column_widths,
+    duration,
+    fold,
+    line,
+    paragraph,
+    paragraphs,
+    plural,
+    table,
+    unbroken,
+)
 
 PROMISE = (
     "no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; "
     "between 0 and the limit either answer may come"
 )
 
-_COLOURS = {
-    Outcome.OK: "green",
-    Outcome.IMPROVED: "green",
-    Outcome.RECORDED: "green",
-    Outcome.INCONCLUSIVE: "yellow",
-    Outcome.NO_BASELINE: "yellow",
-    Outcome.EXPECTED: "yellow",
-}
+APPEND = '--mlperf-update=append --mlperf-reason "..."'
+REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
 
-
-class PlannedCase(Protocol):
-    """What the plan needs of a case."""
-
-    @property
-    def case(self) -> Case:
-        """Its name."""
-        ...
-
-    @property
-    def path(self) -> Path:
-        """The suite file."""
-        ...
-
-    @property
-    def seconds_per_run(self) -> float:
-        """Length of one run, seconds."""
-        ...
+LOG = "log: "
+"""Notes that begin so are the last lines of the log."""
 
 
 # --- failure message -------------------------------------------------------------------------
@@ -66,91 +44,104 @@ def failure(verdict: Verdict, result: CaseResult, width: int) -> str:
         result: Where it was found.
         width: Columns; prose wraps, paths and commands do not.
     """
-    lines = [f"{verdict.outcome} {verdict.headline}"]
-    where = f"{verdict.case.id}  {result.suite}:{result.line}"
-    lines += _paragraph("case", where, width, fold=False)
+    lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
+    lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
     if verdict.metrics:
-        lines += ["", *_metric_table(verdict.metrics, width), ""]
-    lines += _about(verdict, result, width)
-    return "\n".join(line.rstrip() for line in lines)
+        lines += ["", *_metric_table(verdict, width), ""]
+    for blocks in (_reasons, _next_steps):
+        for block in blocks(verdict, result, width):
+            lines += block
+    return "\n".join(text.rstrip() for text in lines)
 
 
-def _about(verdict: Verdict, result: CaseResult, width: int) -> Iterator[str]:
-    judged = [m for m in verdict.metrics if m.runs_baseline and m.outcome]
-    for note in verdict.notes:
-        yield from _paragraph("note", note, width)
+def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+    """Yield what stands below the table: by which rule, against what, since what changed."""
+    notes = [note for note in verdict.notes if not note.startswith(LOG)]
+    for metric in verdict.metrics:
+        if metric.note and metric.note not in verdict.headline:
+            notes.append(f"{_title(metric.metric)}: {metric.note}")
+    yield paragraphs("note", notes, width)
+    judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if verdict.kind == "performance" and judged:
-        first = judged[0]
-        counts = f"{first.runs} runs now, {first.runs_baseline} in the baseline"
-        yield from _paragraph("rule", f"{PROMISE}; {counts}", width)
-        set_by = verdict.baseline_set or ""
-        yield from _paragraph("baseline", f"{verdict.baseline_file} {set_by}", width)
-        changed = verdict.changed or ("nothing recorded: same engine, weights, options and data",)
-        for text in changed:
-            yield from _paragraph("changed", text, width)
+        counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
+        yield paragraph("rule", f"{counts}; {PROMISE}", width)
+    if verdict.baseline_set:
+        yield [line("baseline", str(verdict.baseline_file))]
+        yield paragraph("", verdict.baseline_set, width)
+        unchanged = "nothing that is recorded: engine, weights, options and data are the same"
+        yield paragraphs("changed", verdict.changed or [unchanged], width)
     if verdict.outcome is Outcome.PERF_DROP and result.handicap:
-        yield from _paragraph("likely", f"the handicap of {percent(result.handicap)}", width)
-    command = " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
-    yield from _paragraph("reproduce", command, width, fold=False)
-    if verdict.outcome is Outcome.PERF_DROP and not result.handicap:
-        accept = f'{command} --mlperf-update=replace --mlperf-reason "..."'
-        yield from _paragraph("accept", accept, width, fold=False)
+        yield paragraph("likely", f"the handicap of {percent(result.handicap)}", width)
+
+
+def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+    """Yield what to do and where to look; commands and paths stay on one line."""
+    may_be_recorded = not (result.handicap or result.pretended)
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        yield paragraph("undecided", _what_decides(verdict), width)
+    yield [line("reproduce", _command(result))]
+    if verdict.outcome is Outcome.PERF_DROP and may_be_recorded:
+        yield [line("accept", f"{_command(result)} {REPLACE}")]
+    if verdict.outcome is Outcome.NO_BASELINE and may_be_recorded:
+        yield [line("record", f"{_command(result)} --mlperf-update=missing")]
     if verdict.log:
-        yield from _paragraph("log", verdict.log, width, fold=False)
+        yield [line("log", verdict.log)]
+        tail = [note.removeprefix(LOG) for note in verdict.notes if note.startswith(LOG)]
+        yield [line("", text) for text in tail]
     if verdict.folder:
-        yield from _paragraph("files", verdict.folder, width, fold=False)
+        yield [line("files", verdict.folder)]
 
 
-def _paragraph(head: str, text: str, width: int, *, fold: bool = True) -> list[str]:
-    """Return a labelled paragraph; commands and paths stay on one line, to be copied."""
-    if not fold:
-        return [f"{head:<9} {text}"]
-    return textwrap.wrap(
-        text,
-        max(width, 40),
-        initial_indent=f"{head:<9} ",
-        subsequent_indent=" " * 10,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _command(result: CaseResult) -> str:
+    command = f'pytest "{result.test}"'
+    if result.handicap:
+        command += f" --mlperf-handicap {result.handicap:.4g}"
+    if result.pretended:
+        command += f" --mlperf-pretend {result.verdict.case.accelerator}"
+    return command
 
 
-def _metric_table(metrics: Sequence[MetricVerdict], width: int) -> list[str]:
-    """Return one line per metric; columns that do not fit are dropped from the right."""
-    rows = [_metric_cells(metric) for metric in metrics]
-    columns = ["metric", "baseline", "now", "change", "limit", "verdict", "interval", "note"]
-    return _fitting(columns, rows, width, least=6, colour=False)
+def _metric_table(verdict: Verdict, width: int) -> list[str]:
+    """Return one line per metric; what is least needed is left out where it does not fit."""
+    left = ["metric", "verdict"]
+    if verdict.kind == "accuracy":
+        columns = ["metric", "reference", "needed", "now", "change", "verdict"]
+        rows = [_score_cells(metric) for metric in verdict.metrics]
+        return table(columns, rows, width, left=left, spare=["change"])
+    columns = ["metric", "baseline", "now", "change", "interval", "limit", "verdict"]
+    rows = [_metric_cells(metric) for metric in verdict.metrics]
+    return table(columns, rows, width, left=left, spare=["interval", "baseline"])
 
 
-def _metric_cells(metric: MetricVerdict) -> dict[str, str]:
-    name = METRICS[metric.metric].title if metric.metric in METRICS else metric.metric
+def _score_cells(metric: MetricVerdict) -> dict[str, str]:
+    needed = ""
+    if metric.baseline is not None and metric.limit is not None:
+        needed = f"{metric.baseline * (1 - metric.limit):.3f}"
     return {
-        "metric": name,
-        "baseline": _shown(metric.metric, metric.baseline),
-        "now": _shown(metric.metric, metric.now),
+        "metric": metric.metric,
+        "reference": "" if metric.baseline is None else f"{metric.baseline:.3f}",
+        "needed": needed,
+        "now": f"{metric.now:.3f}",
         "change": "" if metric.change is None else change(metric.change),
-        "limit": _limit(metric),
         "verdict": str(metric.outcome or "reported"),
-        "interval": _interval(metric),
-        "note": metric.note,
     }
 
 
-def _shown(metric: str, value: float | None) -> str:
-    return "" if value is None else quantity(metric, value)
+def _metric_cells(metric: MetricVerdict) -> dict[str, str]:
+    bounds = metric.low is not None and metric.high is not None
+    return {
+        "metric": _title(metric.metric),
+        "baseline": "" if metric.baseline is None else quantity(metric.metric, metric.baseline),
+        "now": quantity(metric.metric, metric.now),
+        "change": "" if metric.change is None else change(metric.change),
+        "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
+        "limit": "" if metric.limit is None else limit(metric.metric, metric.limit),
+        "verdict": str(metric.outcome or "reported"),
+    }
 
 
-def _interval(metric: MetricVerdict) -> str:
-    if metric.low is None or metric.high is None:
-        return ""
-    return f"{change(metric.low)} to {change(metric.high)}"
-
-
-def _limit(metric: MetricVerdict) -> str:
-    if metric.limit is None:
-        return ""
-    rises = metric.metric in METRICS and METRICS[metric.metric].direction == "lower"
-    return ("+" if rises else MINUS) + percent(metric.limit)
+def _title(metric: str) -> str:
+    return METRICS[metric].title if metric in METRICS else metric
 
 
 # --- summary ---------------------------------------------------------------------------------
@@ -159,18 +150,35 @@ def _limit(metric: MetricVerdict) -> str:
 def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     """Return the terminal summary: a table by case, what to do about it, one line of counts."""
     rows = [(result, row) for result in results.cases for row in _rows(result)]
-    columns = ["test", "verdict", "metric", "now", "vs base", "limit", "interval"]
+    columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
     cells = [row for _, row in rows]
-    head, *table = _fitting(columns, cells, width - 2, least=4, colour=colour)
+    head, *body = table(
+        columns,
+        cells,
+        width - 2,
+        left=["test", "verdict", "metric"],
+        spare=["interval", "limit", "vs base"],
+        colour=colour,
+    )
     lines = [f"  {head}"]
+    test_width, verdict_width = column_widths(columns[:2], cells)
+    indent = 2 + test_width + 2 + verdict_width + 2
     last = ""
-    for (result, _), line in zip(rows, table, strict=True):
+    for (result, row), text in zip(rows, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(last)
-        lines.append(f"  {line}")
-    lines += _advice(results, width)
-    lines.append(_counts(results))
+        if row.get("metric"):
+            lines.append(f"  {text}")
+            continue
+        # Nothing was measured: the reason stands in the place of the figures.
+        first, *rest = fold(result.verdict.headline, width - indent) or [""]
+        gap = " " * (verdict_width - len(row["verdict"]) + 2)
+        lines.append(f"  {text}{gap}{first}")
+        lines += [" " * indent + part for part in rest]
+    for block in _advice(results, width):
+        lines += block
+    lines += fold(_counts(results), width)
     lines.append(LABEL)
     return lines
 
@@ -179,153 +187,80 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row per gated metric, at least one per test."""
     verdict = result.verdict
     gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
-    head = {"test": verdict.kind, "verdict": str(verdict.outcome)}
-    if not gated:
-        yield head
-    for metric in gated:
-        cells = _metric_cells(metric)
-        own = str(metric.outcome) if metric.outcome and not _whole(verdict) else head["verdict"]
-        against = cells["change"] if metric.metric in METRICS else _of_reference(metric)
-        yield {
-            "test": head["test"],
-            "verdict": own,
-            "metric": cells["metric"],
-            "now": cells["now"],
-            "vs base": against,
-            "limit": cells["limit"],
-            "interval": cells["interval"],
-        }
-        head = {"test": "", "verdict": ""}
-
-
-def _whole(verdict: Verdict) -> bool:
-    """The word belongs to the whole test, not to its metrics."""
-    return verdict.outcome in {
+    whole = verdict.outcome in {
         Outcome.INVALID,
         Outcome.ERROR,
         Outcome.EXPECTED,
         Outcome.UNEXPECTED_PASS,
     }
+    first = {"test": verdict.kind, "verdict": str(verdict.outcome)}
+    if not gated:
+        yield first
+    for metric in gated:
+        cells = _metric_cells(metric)
+        own = str(metric.outcome) if metric.outcome and not whole else first["verdict"]
+        if verdict.kind == "accuracy":
+            scores = _score_cells(metric)
+            reference = f"ref {scores['reference']}" if scores["reference"] else ""
+            cells |= {"now": scores["now"], "change": reference}
+        yield {**cells, "test": first["test"], "verdict": own, "vs base": cells["change"]}
+        first = {"test": "", "verdict": ""}
 
 
-def _of_reference(metric: MetricVerdict) -> str:
-    """An accuracy is set against its reference, not against a baseline."""
-    return f"ref {metric.baseline:.4g}" if metric.baseline is not None else ""
-
-
-def _advice(results: Results, width: int) -> list[str]:
-    """Return what to do about verdicts that print no failure message."""
-    lines: list[str] = []
-    missing = [r for r in results.cases if r.verdict.outcome is Outcome.NO_BASELINE]
+def _advice(results: Results, width: int) -> Iterator[list[str]]:
+    """Yield what to do about verdicts that print no failure message."""
+    missing = [
+        result
+        for result in results.cases
+        if result.verdict.outcome is Outcome.NO_BASELINE
+        and not (result.handicap or result.pretended)
+    ]
     if missing:
-        suites = " ".join(sorted({r.suite for r in missing}))
-        lines.append(f"record the missing baselines: pytest {suites} --mlperf-update=missing")
+        suites = " ".join(sorted({result.suite for result in missing}))
+        yield [line("record", f"pytest {suites} --mlperf-update=missing")]
+    noted: set[str] = set()
     for result in results.cases:
         verdict = result.verdict
         if verdict.outcome is Outcome.INCONCLUSIVE:
-            lines += _paragraph("undecided", f"{verdict.case.id}: {_what_decides(verdict)}", width)
-        elif verdict.outcome in {Outcome.INVALID, Outcome.ERROR, Outcome.UNEXPECTED_PASS}:
-            text = f"{verdict.case.id}: {verdict.headline}"
-            lines += _paragraph(str(verdict.outcome), text, width)
+            text = f"{verdict.case.id}: {_what_decides(verdict)}"
+            yield paragraph("undecided", text, width)
         elif verdict.outcome is Outcome.IMPROVED:
-            how = '--mlperf-update=replace --mlperf-reason "..."'
-            text = f"{verdict.case.id}: keep it with {how}"
-            lines += _paragraph("improved", text, width)
+            yield paragraph(
+                "improved", f"{verdict.case.id}: keep it with {unbroken(REPLACE)}", width
+            )
+        elif verdict.outcome is Outcome.EXPECTED:
+            yield paragraph("expected", f"{verdict.case.id}: {verdict.headline}", width)
         if not result.failed:
             for note in verdict.notes:
-                lines += _paragraph("note", f"{verdict.case.id}: {note}", width)
-    return lines
+                text = f"{verdict.case.id}: {note}"
+                yield paragraph("note", text, width) if text not in noted else []
+                noted.add(text)
 
 
 def _what_decides(verdict: Verdict) -> str:
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
-        return verdict.headline
-    if metric.note.startswith("advisory"):
-        return f"{metric.note}; append a session with --mlperf-update=append"
+        return f"{verdict.headline}; a longer min_duration would decide"
+    if metric.note:
+        return f"{metric.note}; add a session to the baseline: {unbroken(APPEND)}"
     detectable = percent(metric.detectable) if metric.detectable else "more"
     return (
-        f"after {metric.runs} runs {metric.metric} could prove changes of {detectable}; a quieter "
-        "machine, a longer baseline (--mlperf-update=append) or --mlperf-max-runs decides"
+        f"after {plural(metric.runs, 'run')} {_title(metric.metric)} could prove changes of "
+        f"{detectable}; a longer baseline ({unbroken(APPEND)}), more runs (--mlperf-max-runs) or "
+        "a quieter machine would decide"
     )
 
 
 def _counts(results: Results) -> str:
-    counts = Counter(str(result.verdict.outcome) for result in results.cases)
+    counts = Counter(result.verdict.outcome for result in results.cases)
     runs = {run.folder for result in results.cases for run in result.verdict.runs}
-    shown = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    tests = f"{len(results.cases)} test" + ("s" if len(results.cases) != 1 else "")
+    shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
-    return f"{tests}: {shown}; {len(runs)} runs, {duration(results.seconds)}, profile {profiles}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as "41 s", "3 min 20 s" or "2 h 5 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def notices(uncollected: Sequence[Path], not_here: Mapping[str, int], here: str) -> list[str]:
-    """Return what was left out: one line each."""
-    lines = []
-    if uncollected:
-        folders = sorted({_suites_root(path) for path in uncollected})
-        count = _plural(len(uncollected), "suite")
-        lines.append(f"{count} not collected (pytest {' '.join(folders)})")
-    if not_here:
-        names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
-        count = _plural(sum(not_here.values()), "test")
-        lines.append(f"{count} deselected, accelerator not here: {names}; here: {here}")
-    return lines
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def _suites_root(path: Path) -> str:
-    """Return the folder to name: the outermost "suites" above a file, else its own folder."""
-    for parent in reversed(path.parents):
-        if parent.name == "suites":
-            return relative(parent)
-    return relative(path.parent)
-
-
-def relative(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-# --- plan ------------------------------------------------------------------------------------
-
-
-def plan(
-    cases: Sequence[PlannedCase], wanted: Mapping[tuple[Path, str], set[Kind]], width: int
-) -> list[str]:
-    """Return the cases that would run, with the time they need at least and at most."""
-    rows = []
-    for planned in cases:
-        kinds = wanted.get((planned.path, planned.case.id), set())
-        rows.append(
-            {
-                "case": planned.case.id,
-                "tests": ", ".join(sorted(kinds)),
-                "one run": duration(planned.seconds_per_run),
-                "at most": duration(5 * planned.seconds_per_run),
-            }
-        )
-    total = sum(planned.seconds_per_run for planned in cases)
-    lines = _fitting(["case", "one run", "at most", "tests"], rows, width, least=3, colour=False)
-    lines.append(
-        f"{_plural(len(cases), 'case')}: {duration(total)} of measuring if one run decides each, "
-        f"{duration(5 * total)} if five are needed; loading and accuracy passes come on top"
+    return (
+        f"{plural(len(results.cases), 'test')}: {shown}; "
+        f"{unbroken(plural(len(runs), 'run'))}, {unbroken(duration(results.seconds))}, "
+        f"profile {profiles}"
     )
-    return lines
 
 
 # --- properties ------------------------------------------------------------------------------
@@ -348,61 +283,3 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         if metric.change is not None:
             found.append((f"mlperf.{metric.metric}.change", f"{metric.change:.6f}"))
     return found
-
-
-# --- tables ----------------------------------------------------------------------------------
-
-
-def _fitting(
-    columns: Sequence[str],
-    rows: Sequence[Mapping[str, str]],
-    width: int,
-    *,
-    least: int,
-    colour: bool,
-) -> list[str]:
-    """Return a table; columns are dropped from the right until it fits, but `least` stay."""
-    kept = [c for c in columns if any(row.get(c) for row in rows)]
-    while len(kept) > least and _natural_width(kept, rows) > width:
-        kept.pop()
-    return _render(kept, rows, width, colour=colour)
-
-
-def _natural_width(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
-    """Return the width that a table needs."""
-    widest = (max(cell_len(t) for t in (c, *(row.get(c, "") for row in rows))) for c in columns)
-    return sum(width + 2 for width in widest) - 2
-
-
-_LEFT = {"case", "test", "tests", "verdict", "metric", "note", "interval"}
-
-
-def _render(
-    columns: Sequence[str], rows: Sequence[Mapping[str, str]], width: int, *, colour: bool
-) -> list[str]:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for column in columns:
-        justify: Any = "left" if column in _LEFT else "right"
-        table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        cells = [Text(row.get(column, "")) for column in columns]
-        for column, cell in zip(columns, cells, strict=True):
-            if column == "verdict" and _is_outcome(cell.plain):
-                cell.stylize(_COLOURS.get(Outcome(cell.plain), "red"))
-        table.add_row(*cells)
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        color_system="standard" if colour else None,
-        force_terminal=colour,
-        legacy_windows=False,
-        highlight=False,
-        emoji=False,
-    )
-    with console.capture() as capture:
-        console.print(table)
-    return [line.rstrip() for line in capture.get().splitlines()]
-
-
-def _is_outcome(word: str) -> bool:
-    return word in set(Outcome)

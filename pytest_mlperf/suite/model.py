@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import EFFICIENCY, LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
@@ -51,7 +51,7 @@ class Suite(Table):
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
     scenarios: list[ScenarioEntry] = Field(min_length=1)
-    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema())] = Field(
+    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
         default_factory=dict, description="The smallest change that matters, by metric."
     )
     prices: dict[Accelerator, Price] = Field(
@@ -80,10 +80,21 @@ class Suite(Table):
         """The workload is MLPerf's own, so MLPerf's gate may be claimed."""
         return self.workload.twin_of is None and self.rules is not None
 
-    def limit_of(self, metric: str) -> float | None:
-        """Return the limit this suite sets for a metric, as a share, or None."""
-        found = self.limits.get(metric)
-        return share(found[METRICS[metric].limit_key]) if isinstance(found, Mapping) else None
+    def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
+        """Return the metrics that are gated in a scenario, with their limits as shares.
+
+        The scenario's own metrics and those its `limits` name; a limit comes from there, else from
+        the suite's `[limits]`, else from the metric table.
+        """
+        tokens = bool(self.rules and self.rules.tokens)
+        names = dict.fromkeys((*gated_metrics(scenario.name, tokens=tokens), *scenario.limits))
+        limits = {**self.limits, **scenario.limits}
+        return {
+            name: share(limits[name][METRICS[name].limit_key])
+            if name in limits
+            else METRICS[name].limit
+            for name in names
+        }
 
 
 def _workload(suite: Suite) -> Iterator[Defect]:
@@ -148,9 +159,26 @@ def _rates(suite: Suite) -> Iterator[Defect]:
 
 
 def _limits(suite: Suite) -> Iterator[Defect]:
-    for name, given in suite.limits.items():
-        where = ("limits", name)
-        if name == "accuracy":
+    tables: list[tuple[tuple[str | int, ...], dict[str, Any]]] = [(("limits",), suite.limits)]
+    tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(suite.scenarios)]
+    for where, table in tables:
+        yield from _limits_table(suite, where, table)
+    for index, scenario in enumerate(suite.scenarios):
+        measured = OFFLINE if scenario.name == "Offline" else LATENCIES
+        for name in scenario.limits:
+            if name in METRICS and name not in measured:
+                yield (
+                    ("scenarios", index, "limits", name),
+                    f"{name} cannot be gated in {scenario.name}{nearest(name, sorted(measured))}",
+                )
+
+
+def _limits_table(
+    suite: Suite, path: tuple[str | int, ...], table: Mapping[str, Any]
+) -> Iterator[Defect]:
+    for name, given in table.items():
+        where = (*path, name)
+        if where == ("limits", "accuracy"):
             yield from _accuracy_limit(suite, given)
             continue
         if name not in METRICS:

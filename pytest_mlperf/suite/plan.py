@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.metrics import EFFICIENCY, LATENCIES, METRICS, OFFLINE, gated_metrics
+from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
@@ -101,11 +101,7 @@ class Planned:
     @property
     def limits(self) -> dict[str, float]:
         """The gated performance metrics with their limits, as shares."""
-        rules = self.suite.rules
-        gated = list(gated_metrics(self.case.scenario, tokens=bool(rules and rules.tokens)))
-        of_scenario = OFFLINE if self.case.scenario == "Offline" else LATENCIES
-        gated += [name for name in self.suite.limits if name in of_scenario and name not in gated]
-        return {name: self.suite.limit_of(name) or METRICS[name].limit for name in gated}
+        return self.suite.gated(self.scenario)
 
     @property
     def seconds_per_run(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.metrics import METRICS
@@ -89,6 +89,37 @@ class EngineEntry(Table):
         return self.name or self.use
 
 
+class AccuracyLimit(Table):
+    """Margin of the paired accuracy rule."""
+
+    margin: StrictStr | None = Field(
+        default=None,
+        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points)\s*$",
+        description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
+    )
+    reference: Name | None = Field(
+        default=None, description="Name of the engine entry whose scores are the baseline."
+    )
+
+
+def limits_schema(*, accuracy: bool) -> dict[str, Any]:
+    """Return the JSON Schema of a `limits` table, made from the metric table."""
+    table: dict[str, Any] = {
+        name: {
+            "type": "object",
+            "properties": {metric.limit_key: SHARE_SCHEMA},
+            "required": [metric.limit_key],
+            "additionalProperties": False,
+            "description": f"{metric.title}, {metric.direction} is better; "
+            f"default {metric.limit:.0%} where it is gated.",
+        }
+        for name, metric in METRICS.items()
+    }
+    if accuracy:
+        table["accuracy"] = AccuracyLimit.model_json_schema()
+    return {"type": "object", "properties": table, "additionalProperties": False}
+
+
 class ScenarioEntry(Table):
     """One scenario; lengths here belong to the quick profile."""
 
@@ -107,41 +138,16 @@ class ScenarioEntry(Table):
         default=None, description="Server: latency that 99 % of queries must meet; default: round."
     )
 
+    limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(
+        default_factory=dict,
+        description="Limits for this scenario alone; a metric named here is gated in it.",
+    )
+
     def rate_on(self, accelerator: str) -> float | None:
         """Return the suite's offered rate on an accelerator, samples/s, or None."""
         if isinstance(self.target_qps, dict):
             return self.target_qps.get(accelerator)
         return self.target_qps
-
-
-class AccuracyLimit(Table):
-    """Margin of the paired accuracy rule."""
-
-    margin: StrictStr | None = Field(
-        default=None,
-        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points)\s*$",
-        description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
-    )
-    reference: Name | None = Field(
-        default=None, description="Name of the engine entry whose scores are the baseline."
-    )
-
-
-def limits_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the `[limits]` table, made from the metric table."""
-    table: dict[str, Any] = {
-        name: {
-            "type": "object",
-            "properties": {metric.limit_key: SHARE_SCHEMA},
-            "required": [metric.limit_key],
-            "additionalProperties": False,
-            "description": f"{metric.title}, {metric.direction} is better; "
-            f"default {metric.limit:.0%} where it is gated.",
-        }
-        for name, metric in METRICS.items()
-    }
-    table["accuracy"] = AccuracyLimit.model_json_schema()
-    return {"type": "object", "properties": table, "additionalProperties": False}
 
 
 class Price(Table):

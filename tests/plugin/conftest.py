@@ -18,14 +18,16 @@ from tests.plugin.project import Project
 
 @pytest.fixture(autouse=True)
 def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep tests that run side by side from waiting for each other, and CI from changing them."""
+    """Let no test wait for another one's lease; hide that CI or xdist runs the tests."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
-    monkeypatch.delenv("CI", raising=False)
+    for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Project:
-    """Return an empty project."""
+    """Return a project without suites whose folder of baselines is empty."""
+    pytester.mkdir("baselines")
     return Project(pytester)
 
 

@@ -131,7 +131,7 @@ class Project:
         identity: Mapping[str, Property] | None = None,
         folder: str = "baselines",
     ) -> Path:
-        """Write a baseline of these runs, two a session, beside the suites."""
+        """Write a baseline of these runs, two a session."""
         of = of or case()
         record = Record(
             identity=dict(cpu.identity() if identity is None else identity),
@@ -179,11 +179,11 @@ class Project:
         )
         return path
 
-    def pytest(self, *arguments: str | Path) -> pytest.RunResult:
+    def run(self, *arguments: str | Path) -> pytest.RunResult:
         """Run pytest in this process; the workers are real processes all the same."""
         return self.pytester.runpytest_inprocess(*arguments)
 
-    def pytest_process(self, *arguments: str | Path) -> pytest.RunResult:
+    def run_process(self, *arguments: str | Path) -> pytest.RunResult:
         """Run pytest in a process of its own."""
         return self.pytester.runpytest_subprocess(*LIGHT, *arguments)
 
@@ -210,9 +210,13 @@ class Project:
         found = self.path.glob(".mlperf/runs/*/*/spec.json")
         return sorted((file.parent for file in found), key=lambda folder: folder.stat().st_ctime_ns)
 
+    def baseline_file(self, of: Case | None = None) -> Path:
+        """Return where the baseline of a case is kept."""
+        return baseline_file(self.path / "baselines", of or case(), "quick")
+
     def recorded(self, of: Case | None = None) -> Record:
         """Return the only record of a case's baseline."""
-        loaded = baselines.load(baseline_file(self.path / "baselines", of or case(), "quick"))
+        loaded = baselines.load(self.baseline_file(of))
         assert loaded is not None
         (record,) = loaded.records
         return record

@@ -35,7 +35,7 @@ def test_ids_name_kind_workload_scenario_engine_precision_and_accelerator(
 ) -> None:
     project.suite("suites/datacenter/first.mlperf.toml", top1=100.0, more=EFFICIENCY)
 
-    result = project.pytest("suites", "--collect-only", "-q")
+    result = project.run("suites", "--collect-only", "-q")
 
     assert ids(result) == [
         f"suites/datacenter/first.mlperf.toml::test_{kind}[first-Offline-null-fp32-cpu]"
@@ -46,7 +46,7 @@ def test_ids_name_kind_workload_scenario_engine_precision_and_accelerator(
 def test_the_tests_of_one_case_stand_together_in_the_order_of_the_file(project: Project) -> None:
     project.suite(top1=100.0, engines=TWO_ENGINES, scenarios=OFFLINE + STREAM)
 
-    result = project.pytest("suites", "--collect-only", "-q")
+    result = project.run("suites", "--collect-only", "-q")
 
     assert ids(result) == [
         f"{SUITE}::test_{kind}[first-{scenario}-{engine}-cpu]"
@@ -69,7 +69,7 @@ def test_what_a_user_calls_his_own_tests_does_not_empty_a_suite(project: Project
     project.suite(top1=100.0)
     project.pytester.makeini(f"[pytest]\n{ini}\n")
 
-    result = project.pytest("suites", "--collect-only", "-q")
+    result = project.run("suites", "--collect-only", "-q")
 
     assert len(ids(result)) == 2
 
@@ -80,7 +80,7 @@ def test_a_suite_is_collected_when_a_path_on_the_command_line_names_it(
 ) -> None:
     project.suite()
 
-    result = project.pytest(named, "--collect-only", "-q")
+    result = project.run(named, "--collect-only", "-q")
 
     assert len(ids(result)) == 1
     assert section(result) == []
@@ -90,7 +90,7 @@ def test_a_suite_is_collected_when_testpaths_names_it(project: Project) -> None:
     project.suite()
     project.pytester.makeini("[pytest]\ntestpaths = suites\n")
 
-    result = project.pytest("--collect-only", "-q")
+    result = project.run("--collect-only", "-q")
 
     assert len(ids(result)) == 1
     assert section(result) == []
@@ -100,9 +100,9 @@ def test_a_suite_nobody_named_is_one_line_that_says_how_to_collect_it(project: P
     project.suite("suites/one.mlperf.toml")
     project.pytester.makepyfile("def test_own(): pass")
 
-    one = project.pytest()
+    one = project.run()
     project.suite("suites/edge/two.mlperf.toml")
-    two = project.pytest()
+    two = project.run()
 
     assert last_line(one) == last_line(two) == "1 passed"
     assert section(one) == ["1 suite not collected (pytest suites)"]
@@ -112,7 +112,7 @@ def test_a_suite_nobody_named_is_one_line_that_says_how_to_collect_it(project: P
 def test_a_suite_that_is_not_collected_is_not_even_read(project: Project) -> None:
     project.suite().write_text("[[[", "utf-8")
 
-    result = project.pytest()
+    result = project.run()
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert section(result) == ["1 suite not collected (pytest suites)"]
@@ -158,7 +158,7 @@ def test_a_suite_is_parsed_once_however_many_tests_it_has(
 
     monkeypatch.setattr(tomllib, "loads", loads)
 
-    result = project.pytest("suites", "--collect-only", "-q")
+    result = project.run("suites", "--collect-only", "-q")
 
     assert len(ids(result)) == 12
     assert parsed.count(text) == 1
@@ -181,7 +181,7 @@ def test_a_broken_suite_is_one_collection_error_with_line_and_key(
     path = project.suite()
     path.write_text(path.read_text("utf-8").replace(right, wrong, 1), "utf-8")
 
-    result = project.pytest("suites", "--tb=long")
+    result = project.run("suites", "--tb=long")
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert last_line(result) == "1 error"
@@ -198,7 +198,7 @@ def test_a_broken_suite_does_not_hide_the_others(project: Project) -> None:
     project.suite("suites/bad.mlperf.toml").write_text("schema = 1\n", "utf-8")
     project.suite("suites/good.mlperf.toml")
 
-    result = project.pytest("suites", "--collect-only", "-q")
+    result = project.run("suites", "--collect-only", "-q")
 
     assert ids(result) == ["suites/good.mlperf.toml::test_performance[first-Offline-null-fp32-cpu]"]
     assert result.parseoutcomes()["errors"] == 1
@@ -208,7 +208,7 @@ def test_two_suites_at_once_keep_their_cases_apart(project: Project) -> None:
     project.suite("suites/one.mlperf.toml", name="one")
     project.suite("suites/two.mlperf.toml", name="two", top1=100.0)
 
-    result = project.pytest("suites/one.mlperf.toml", "suites/two.mlperf.toml", "--co", "-q")
+    result = project.run("suites/one.mlperf.toml", "suites/two.mlperf.toml", "--co", "-q")
 
     assert ids(result) == [
         "suites/one.mlperf.toml::test_performance[one-Offline-null-fp32-cpu]",
@@ -228,7 +228,7 @@ def test_the_conftest_of_a_suites_folder_holds_for_the_suite(project: Project) -
         "utf-8",
     )
 
-    result = project.pytest("suites", "-s")
+    result = project.run("suites", "-s")
 
     result.stdout.fnmatch_lines(
         ["*cooled down before test_performance[[]first-Offline-null-fp32-cpu[]]*"]
@@ -272,7 +272,7 @@ def test_collecting_measures_and_writes_nothing(project: Project) -> None:
     project.suite(top1=100.0)
     before = sorted(project.path.rglob("*"))
 
-    project.pytest("suites", "--collect-only", "-p", "no:cacheprovider")
+    project.run("suites", "--collect-only", "-p", "no:cacheprovider")
 
     assert sorted(p for p in project.path.rglob("*") if p.name not in {".benchmarks"}) == before
 
@@ -283,6 +283,6 @@ def test_a_suite_may_lie_outside_the_root_folder(project: Project, tmp_path: Pat
     outside.mkdir(exist_ok=True)
     project.suite(str(outside / "first.mlperf.toml"))
 
-    result = project.pytest(outside, "--rootdir", project.path, "--collect-only", "-q")
+    result = project.run(outside, "--rootdir", project.path, "--collect-only", "-q")
 
     assert len(ids(result)) == 1

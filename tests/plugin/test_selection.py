@@ -54,7 +54,7 @@ def test_an_expression_chooses_cases(
 ) -> None:
     project.suite(top1=100.0, scenarios=BOTH)
 
-    result = project.pytest("suites", "--collect-only", "-q", "--strict-markers", *arguments)
+    result = project.run("suites", "--collect-only", "-q", "--strict-markers", *arguments)
 
     assert chosen(result) == tests
 
@@ -62,7 +62,7 @@ def test_an_expression_chooses_cases(
 def test_an_exact_node_id_chooses_one_test(project: Project) -> None:
     project.suite(top1=100.0, scenarios=BOTH)
 
-    result = project.pytest(STREAM_ID, "--collect-only", "-q")
+    result = project.run(STREAM_ID, "--collect-only", "-q")
 
     assert chosen(result) == ["performance[first-SingleStream-null-fp32-cpu]"]
 
@@ -70,7 +70,7 @@ def test_an_exact_node_id_chooses_one_test(project: Project) -> None:
 def test_an_unknown_node_id_is_a_usage_error(project: Project) -> None:
     project.suite()
 
-    result = project.pytest(f"{SUITE}::test_performance[no-such-case]")
+    result = project.run(f"{SUITE}::test_performance[no-such-case]")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: not found: *::test_performance*"])
@@ -91,9 +91,9 @@ def run_order(result: pytest.RunResult) -> list[str]:
 def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None:
     two_suites(project)
 
-    first = project.pytest("suites", "-v", "-rN")
-    last_failed = project.pytest("suites", "-v", "-rN", "--lf")
-    failed_first = project.pytest("suites", "-v", "-rN", "--ff")
+    first = project.run("suites", "-v", "-rN")
+    last_failed = project.run("suites", "-v", "-rN", "--lf")
+    failed_first = project.run("suites", "-v", "-rN", "--ff")
 
     assert last_line(first) == "1 failed, 1 skipped"
     assert run_order(first)[:2] == ["skipped", "broken"]
@@ -106,11 +106,11 @@ def test_sw_goes_on_where_it_stopped(project: Project) -> None:
     project.breaks()
     project.breaks(case(scenario="SingleStream"))
 
-    first = project.pytest("suites", "--sw", "-v", "-rN")
+    first = project.run("suites", "--sw", "-v", "-rN")
     project.baseline([1.0]).unlink()
     skipped = project.suite(scenarios=BOTH)
     skipped.write_text(skipped.read_text("utf-8").replace(*MODEL), "utf-8")
-    second = project.pytest("suites", "--sw", "-v", "-rN")
+    second = project.run("suites", "--sw", "-v", "-rN")
 
     assert last_line(first) == "1 failed"
     first.stdout.fnmatch_lines([literal(OFFLINE_ID) + " ERROR*"])
@@ -123,7 +123,7 @@ def test_x_stops_at_the_first_verdict_that_fails(project: Project) -> None:
     project.breaks()
     project.breaks(case(scenario="SingleStream"))
 
-    result = project.pytest("suites", "-x")
+    result = project.run("suites", "-x")
 
     assert last_line(result) == "1 failed"
     assert [r.verdict.case.scenario for r in project.results().cases] == ["Offline"]
@@ -136,7 +136,7 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_line(
     project.suite(top1=100.0, accelerators=["cpu", "H200", "8xH100"])
     project.suite("suites/b.mlperf.toml", name="b", accelerators=["H200"])
 
-    result = project.pytest("suites", "--collect-only", "-q", *order.split())
+    result = project.run("suites", "--collect-only", "-q", *order.split())
 
     assert len(chosen(result)) == 2
     assert section(result) == [
@@ -148,7 +148,7 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_line(
 def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
     project.suite(accelerators=["H200"])
 
-    result = project.pytest("suites")
+    result = project.run("suites")
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert section(result) == ["1 test deselected, accelerator not here: H200 (1); here: cpu"]

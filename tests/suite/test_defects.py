@@ -69,7 +69,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     nothing_like_it=(
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
-        "known: name, target_qps, min_duration, min_query_count, latency_limit",
+        "known: name, target_qps, min_duration, min_query_count, latency_limit, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),

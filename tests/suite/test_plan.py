@@ -150,30 +150,21 @@ def test_a_workload_of_ones_own_keeps_all_its_samples_in_memory(file: Path) -> N
     ("scenario", "changes", "expected"),
     [
         ("Offline", "", {"throughput": 0.03}),
-        ("Offline", 'throughput = { max_drop = "5%" }', {"throughput": 0.05}),
-        (
-            "Offline",
-            'tokens_per_second = { max_drop = "2.5 %" }',
-            {"throughput": 0.03, "tokens_per_second": 0.025},
-        ),
-        ("Offline", 'latency_p99 = { max_rise = "5%" }', {"throughput": 0.03}),
         ("Server", "", {"latency_p50": 0.05, "latency_p99": 0.10}),
+        ("SingleStream", "", {"latency_p90": 0.03}),
+        ("MultiStream", "", {"latency_p99": 0.10}),
+        ("Offline", 'throughput = { max_drop = "5%" }', {"throughput": 0.05}),
+        ("Offline", 'latency_p99 = { max_rise = "5%" }', {"throughput": 0.03}),
         (
             "Server",
             'throughput = { max_drop = "5%" }\nlatency_p99 = { max_rise = "150%" }',
             {"latency_p50": 0.05, "latency_p99": 1.5},
         ),
-        (
-            "Server",
-            'latency_p90 = { max_rise = "4%" }',
-            {"latency_p50": 0.05, "latency_p99": 0.10, "latency_p90": 0.04},
-        ),
-        ("SingleStream", "", {"latency_p90": 0.03}),
+        ("Server", 'latency_p90 = { max_rise = "4%" }', {"latency_p50": 0.05, "latency_p99": 0.1}),
         ("SingleStream", 'samples_per_joule = { max_drop = "5%" }', {"latency_p90": 0.03}),
-        ("MultiStream", "", {"latency_p99": 0.10}),
     ],
 )
-def test_each_scenario_is_judged_by_its_metrics_and_those_the_suite_adds(
+def test_limits_are_those_of_the_metrics_that_a_scenario_gates(
     file: Path, scenario: str, changes: str, expected: dict[str, float]
 ) -> None:
     (planned,) = plan(
@@ -184,6 +175,58 @@ def test_each_scenario_is_judged_by_its_metrics_and_those_the_suite_adds(
     )
 
     assert planned.limits == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "limits", "expected"),
+    [
+        (
+            "Offline",
+            '{ tokens_per_second = { max_drop = "2.5 %" } }',
+            {"throughput": 0.07, "tokens_per_second": 0.025},
+        ),
+        ("Offline", '{ throughput = { max_drop = "1%" } }', {"throughput": 0.01}),
+        (
+            "Server",
+            '{ latency_p90 = { max_rise = "4%" } }',
+            {"latency_p50": 0.05, "latency_p99": 0.10, "latency_p90": 0.04},
+        ),
+    ],
+)
+def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(
+    file: Path, scenario: str, limits: str, expected: dict[str, float]
+) -> None:
+    (planned,) = plan(
+        file,
+        ('"mine"', '"resnet50"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"\nlimits = {limits}'),
+        ('"3%"', '"7%"'),
+    )
+
+    assert planned.limits == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            '{ latency_p99 = { max_rise = "4%" } }',
+            "scenarios[0].limits.latency_p99: latency_p99 cannot be gated in Offline; "
+            "known: throughput, tokens_per_second",
+        ),
+        (
+            '{ throughput = { max_rise = "4%" } }',
+            "scenarios[0].limits.throughput: throughput is higher-is-better: "
+            'write throughput = { max_drop = "3%" }',
+        ),
+        ("{ speed = 1 }", "scenarios[0].limits.speed: unknown metric 'speed'; known: "),
+    ],
+)
+def test_limits_of_a_scenario_are_checked(file: Path, limits: str, message: str) -> None:
+    with pytest.raises(SuiteError) as raised:
+        plan(file, ("target_qps = 100", f"limits = {limits}"))
+
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Decision, Judged, RuleR, Value, judge
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
-from pytest_mlperf.core.numbers import change
+from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
 
 
@@ -39,16 +39,16 @@ class Ruling:
         title = METRICS[metric.metric].title
         if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
             return f"{title}: {metric.note or 'no record of this machine'}"
-        shown = f"{title} {change(metric.change)} ({change(metric.low)} to {change(metric.high)})"
-        rises = METRICS[metric.metric].direction is Direction.LOWER
-        limit = change(metric.limit if rises else -metric.limit)
-        match self.outcome:
-            case Outcome.OK | Outcome.IMPROVED:
-                return f"{shown}; inside {limit}"
-            case Outcome.INCONCLUSIVE:
-                return f"{shown}; {limit} neither proven nor excluded"
-            case _:
-                return f"{shown}; {limit} not excluded"
+        shown = f"{title} {change(metric.change)} ({interval(metric.low, metric.high)})"
+        bound = limit(metric.metric, metric.limit)
+        if self.outcome in {Outcome.OK, Outcome.IMPROVED}:
+            why = f"inside {bound}"
+        elif self.outcome is Outcome.INCONCLUSIVE:
+            why = metric.note or f"{bound} undecided"
+        else:
+            beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
+            why = f"{bound} exceeded" if beyond else f"{bound} not excluded"
+        return f"{shown}; {why}"
 
 
 def rule_on(
@@ -72,10 +72,12 @@ def rule_on(
     reported = [_reported(name, runs, record) for name in measured if name not in limits]
     verdicts = [metric for metric, _ in gated]
     outcomes = [metric.outcome for metric in verdicts if metric.outcome is not None]
-    outcome = worst(outcomes) if outcomes else Outcome.OK
+    # Metrics with too few queries are only reported; a case with no other was not judged.
+    outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    deciding = next((metric for metric in verdicts if metric.outcome is outcome), None)
+    own = outcome if outcomes else None
+    deciding = next((metric for metric in verdicts if metric.outcome is own), None)
     return Ruling(
         outcome=outcome,
         metrics=(*verdicts, *reported),
@@ -139,7 +141,7 @@ def _gated(
         return new, False
     fewest = METRICS[name].min_queries
     if min(run.queries for run in runs) < fewest:
-        note = f"reported only: under {fewest:,} queries a run"
+        note = f"under {fewest:,} queries a run, only reported"
         return _reported(name, runs, record, note=note), False
     judged = judge(before, now, direction=METRICS[name].direction, limit=limit, rule=rule)
     outcome, note = _word(judged, failing)
@@ -193,6 +195,13 @@ def _reported(
 def _mean(sample: Sequence[Value]) -> float:
     """Return the geometric mean: rule R works on logarithms."""
     return math.exp(math.fsum(math.log(v.value) for v in sample) / len(sample))
+
+
+def _beyond(metric: str, limit: float, low: float, high: float) -> bool:
+    """Whether the whole interval of a change lies beyond the limit."""
+    if METRICS[metric].direction is Direction.HIGHER:
+        return high < -limit
+    return low > limit
 
 
 def is_worse(metric: str, old: float, new: float) -> bool:

@@ -1,0 +1,71 @@
+"""A CPU machine is known by its model, the cores it may use, and its governor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.hardware import cpu
+
+XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
+
+
+def tree(root: Path, **files: str) -> Path:
+    """Write files of /proc and /sys; "__" in a name stands for "/"."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (XEON, "Intel(R) Xeon(R) Platinum 8480+"),
+        (ARM, os.uname().machine),
+        ("", os.uname().machine),
+    ],
+)
+def test_the_model_name_or_the_architecture(tmp_path: Path, cpuinfo: str, expected: str) -> None:
+    """Blanks are folded; a kernel that names no model leaves the architecture."""
+    found = cpu.identity(tree(tmp_path, proc__cpuinfo=cpuinfo))
+
+    assert found["cpu"] == expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [
+        (None, None),
+        ("max 100000", None),
+        ("50000 100000", 0.5),
+        ("99900000 100000", None),
+        ("nonsense", None),
+    ],
+)
+def test_cores_are_those_this_process_may_use(
+    tmp_path: Path, quota: str | None, cores: float | None
+) -> None:
+    """Affinity, cut by a container's quota; None in the table means the affinity alone."""
+    if quota:
+        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text(quota)
+
+    assert cpu.identity(tmp_path)["cores"] == (cores or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("performance\n", "performance"), ("\n", None)])
+def test_the_governor_is_part_of_the_identity(
+    tmp_path: Path, text: str, expected: str | None
+) -> None:
+    """Unknown is None."""
+    folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+    folder.mkdir(parents=True)
+    (folder / "scaling_governor").write_text(text)
+
+    assert cpu.identity(tmp_path)["governor"] == expected
+    assert cpu.identity(tmp_path / "elsewhere")["governor"] is None

@@ -1,0 +1,206 @@
+"""Pytest ended in the middle of a measurement: nothing of ours is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from tests.plugin.project import LIGHT, PERFORMANCE, Project, case, last_line
+
+LIMIT_S = 60.0
+"""A pytest process that needs longer hangs."""
+
+GONE_S = 20.0
+"""Time for everything to be gone after a signal: two seconds by design; execnet takes six more."""
+
+SERVES = """
+import subprocess, time
+from pytest_mlperf.core.extension import Engine
+
+class Serves(Engine):
+    \"\"\"Starts a server of its own, and is measured for longer than any test waits.\"\"\"
+
+    def __init__(self, dataset, model, precision):
+        pass
+
+    def __enter__(self):
+        self.server = subprocess.Popen(["sleep", "1000"])
+        return self
+
+    def __exit__(self, *error):
+        self.server.kill()
+
+    def submit(self, ids, indices, sink):
+        for id in ids:
+            time.sleep(0.002)
+            sink.done([id])
+"""
+
+LONG = """
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "10min"
+"""
+
+
+def write(project: Project) -> None:
+    """Write a suite that breaks at once, and one whose measurement is interrupted."""
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="broken")
+    project.breaks(case(workload="broken"))
+    project.suite(
+        "suites/b.mlperf.toml",
+        name="long",
+        engines='[[engines]]\nuse = "serves:Serves"\nname = "serves"\n',
+        scenarios=LONG,
+    )
+
+
+@contextlib.contextmanager
+def measuring(project: Project, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run pytest in a process of its own until LoadGen runs."""
+    with (project.path / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:benchmark", "-v", *arguments],
+            cwd=project.path,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(project, ".mlperf/runs/*/long-*/performance/mlperf_log_detail.txt", process)
+        yield process
+    finally:
+        for child in family(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.wait()
+
+
+def wait_for(project: Project, pattern: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not list(project.path.glob(pattern)):
+        output = (project.path / "output.txt").read_text("utf-8", "replace")
+        assert process.poll() is None, output
+        assert time.monotonic() < deadline, output
+        time.sleep(0.02)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and all that came from it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait, and return the processes that do not end; one that nobody buried yet has ended."""
+    deadline = time.monotonic() + GONE_S
+    left = processes
+    while left and time.monotonic() < deadline:
+        left = [process for process in left if is_alive(process)]
+        time.sleep(0.02)
+    return left
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def accelerator_is_free(project: Project) -> None:
+    """Measure once more, with little patience for a lease that was not given back."""
+    project.suite("suites/first.mlperf.toml")
+
+    result = project.run(PERFORMANCE, "--mlperf-lease-timeout=5", "--mlperf-runs-dir=next")
+
+    assert last_line(result) == "1 no baseline"
+
+
+@pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
+    project: Project, distribution: list[str]
+) -> None:
+    write(project)
+
+    with measuring(project, "suites", *distribution) as process:
+        everyone = family(process.pid)
+        names = [" ".join(p.cmdline()) for p in everyone]
+        process.send_signal(signal.SIGINT)
+        code = process.wait(LIMIT_S)
+
+        assert left_of(everyone) == []
+
+    assert any("pytest_mlperf.run.worker" in name for name in names)
+    assert any(name == "sleep 1000" for name in names)
+    assert code == pytest.ExitCode.INTERRUPTED
+    (result,) = project.results().cases
+    assert (result.verdict.case.workload, result.verdict.outcome) == ("broken", Outcome.ERROR)
+    assert "KeyboardInterrupt" in (project.path / "output.txt").read_text("utf-8")
+    accelerator_is_free(project)
+
+
+@pytest.mark.parametrize(
+    ("number", "distribution"),
+    [(signal.SIGTERM, []), (signal.SIGKILL, []), (signal.SIGKILL, ["-n", "1"])],
+    ids=["SIGTERM", "SIGKILL", "SIGKILL under xdist"],
+)
+def test_a_killed_pytest_leaves_no_process_and_no_lease(
+    project: Project, number: signal.Signals, distribution: list[str]
+) -> None:
+    write(project)
+
+    with measuring(project, "suites/b.mlperf.toml", *distribution) as process:
+        everyone = family(process.pid)
+        process.send_signal(number)
+        code = process.wait(LIMIT_S)
+
+        assert left_of(everyone) == []
+
+    assert len(everyone) >= 4  # pytest, the worker, its guard, the engine's server
+    assert code == -number
+    accelerator_is_free(project)
+
+
+def test_a_killed_worker_is_an_error_of_its_case_only(project: Project) -> None:
+    write(project)
+
+    with measuring(project, "suites") as process:
+        everyone = family(process.pid)
+        (worker,) = (
+            p
+            for p in psutil.Process(process.pid).children()
+            if "pytest_mlperf.run.worker" in " ".join(p.cmdline())
+        )
+        worker.kill()
+        code = process.wait(LIMIT_S)
+
+        assert left_of(everyone) == []
+
+    assert code == pytest.ExitCode.TESTS_FAILED
+    verdicts = {r.verdict.case.workload: r.verdict for r in project.results().cases}
+    assert verdicts["long"].headline.startswith("worker: the worker was killed by SIGKILL during ")
+
+
+def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> None:
+    project.pytester.makepyfile(hangs=SERVES.replace("sink.done([id])", "time.sleep(1000)"))
+    project.suite(engines='[[engines]]\nuse = "hangs:Serves"\nname = "hangs"\n')
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+
+    project.run("suites", "--mlperf-timeout=1")
+
+    verdict = project.verdicts()["performance"]
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.headline.startswith("worker: no progress for 1 s during ")
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert left_of(left) == []

@@ -1,0 +1,293 @@
+"""Options and their ini settings: what they mean, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_mlperf.options import Options, read_options
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import OFFLINE, RATE, Project, last_line, near, section, spec_of
+
+NAMES = [
+    ("profile", "official", "official"),
+    ("accelerator", "cpu", "cpu"),
+    ("pretend", "H200", "H200"),
+    ("update", "missing", "missing"),
+    ("baseline-runs", "6", 6),
+    ("reason", "new driver", "new driver"),
+    ("no-baseline", "fail", "fail"),
+    ("inconclusive", "fail", "fail"),
+    ("max-runs", "3", 3),
+    ("power", "off", "off"),
+    ("handicap", "25%", 0.25),
+    ("timeout", "30", 30.0),
+    ("lease-timeout", "60", 60.0),
+]
+PATHS = ["baselines", "runs-dir", "json"]
+
+
+def field(options: Options, name: str) -> object:
+    return getattr(options, name.replace("-", "_"))
+
+
+@pytest.mark.parametrize(("name", "text", "value"), NAMES)
+def test_an_ini_setting_equals_its_option(
+    pytester: pytest.Pytester, name: str, text: str, value: object
+) -> None:
+    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}={text}"))
+    pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = {text}\n")
+    by_ini = read_options(pytester.parseconfig())
+
+    assert field(by_option, name) == field(by_ini, name) == value
+
+
+@pytest.mark.parametrize("name", ["strict", "plan"])
+def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) -> None:
+    without = read_options(pytester.parseconfig())
+    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}"))
+    pytester.makeini(f"[pytest]\nmlperf_{name} = true\n")
+    by_ini = read_options(pytester.parseconfig())
+
+    assert (field(without, name), field(by_option, name), field(by_ini, name)) == (
+        False,
+        True,
+        True,
+    )
+
+
+def test_every_option_is_covered_here() -> None:
+    covered = {name for name, *_ in NAMES} | set(PATHS) | {"strict", "plan"}
+
+    assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
+
+
+def test_the_command_line_wins_over_the_ini_file(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmlperf_max_runs = 3\nmlperf_handicap = 50%\n")
+
+    options = read_options(pytester.parseconfig("--mlperf-max-runs=4"))
+
+    assert (options.max_runs, options.handicap) == (4, 0.5)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    below = pytester.mkdir("below")
+    pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = here\n")
+    monkeypatch.chdir(below)
+
+    by_ini = read_options(pytester.parseconfig("--rootdir", pytester.path))
+    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}=there"))
+    absolute = read_options(pytester.parseconfig(f"--mlperf-{name}={pytester.path}/x"))
+
+    assert field(by_ini, name) == pytester.path / "here"
+    assert field(by_option, name) == below / "there"
+    assert field(absolute, name) == pytester.path / "x"
+
+
+@pytest.mark.parametrize("place", ["option", "ini"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("profile", "fast"),
+        ("update", "always"),
+        ("baseline-runs", "0"),
+        ("baseline-runs", "many"),
+        ("no-baseline", "warn"),
+        ("inconclusive", "maybe"),
+        ("max-runs", "1"),
+        ("power", "on"),
+        ("handicap", "100%"),
+        ("handicap", "-1%"),
+        ("handicap", "half"),
+        ("handicap", "nan"),
+        ("timeout", "0"),
+        ("timeout", "nan"),
+        ("timeout", "inf"),
+        ("timeout", "1min"),
+        ("lease-timeout", "-5"),
+    ],
+)
+def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
+    project: Project, name: str, text: str, place: str
+) -> None:
+    arguments = [f"--mlperf-{name}={text}"] if place == "option" else []
+    if place == "ini":
+        project.pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = {text}\n")
+
+    result = project.run(*arguments)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = filter(None, result.errlines)
+    assert line.startswith(f"ERROR: --mlperf-{name}: {text!r} is not ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("--mlperf-update=missing", "--mlperf-handicap=50%"),
+            "--mlperf-update with --mlperf-handicap: such a run is never recorded",
+        ),
+        (
+            ("--mlperf-update=missing", "--mlperf-pretend=H200"),
+            "--mlperf-update with --mlperf-pretend: such a run is never recorded",
+        ),
+        (
+            ("--mlperf-update=replace",),
+            '--mlperf-update=replace needs --mlperf-reason "why this value is accepted"',
+        ),
+        (
+            ("--mlperf-update=append",),
+            '--mlperf-update=append needs --mlperf-reason "why this value is accepted"',
+        ),
+    ],
+)
+def test_options_that_exclude_or_need_each_other_are_refused(
+    project: Project, arguments: tuple[str, ...], line: str
+) -> None:
+    result = project.run(*arguments)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [text for text in result.errlines if text] == [f"ERROR: {line}"]
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
+    project: Project, distribution: list[str]
+) -> None:
+    stream = '[[scenarios]]\nname = "SingleStream"\nmin_duration = "2min"\n'
+    project.suite(top1=100.0, scenarios=OFFLINE + stream)
+
+    result = project.run_process("suites", "--mlperf-plan", *distribution)
+
+    assert result.ret == pytest.ExitCode.OK
+    lines = [line.split() for line in section(result)]
+    assert lines[:3] == [
+        ["case", "one", "run", "at", "most", "tests"],
+        ["first-Offline-null-fp32-cpu", "0", "s", "0", "s", "accuracy,", "performance"],
+        [
+            *("first-SingleStream-null-fp32-cpu", "2", "min", "0", "s", "10", "min", "0", "s"),
+            *("accuracy,", "performance"),
+        ],
+    ]
+    assert section(result)[3].startswith("2 cases: 2 min 0 s of measuring if one run decides each")
+    assert not (project.path / ".mlperf").exists()
+
+
+def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
+    project.suite(accelerators=["cpu", "H200", "8xH100"])
+
+    result = project.run("suites", "--mlperf-plan", "--mlperf-pretend", "H200")
+
+    lines = section(result)
+    assert [line.split()[0] for line in lines[2:4]] == [
+        "first-Offline-null-fp32-cpu",
+        "first-Offline-null-fp32-H200",
+    ]
+    assert lines[0] == "1 test deselected, accelerator not here: 8xH100 (1); here: cpu"
+
+
+def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Project) -> None:
+    project.suite()
+
+    result = project.run("suites", "--mlperf-plan", "--mlperf-profile=official")
+
+    assert section(result)[1].split() == [
+        *("first-Offline-null-fp32-cpu", "10", "min", "0", "s", "50", "min", "0", "s"),
+        "performance",
+    ]
+
+
+# --- one run that uses several -------------------------------------------------------------------
+
+
+def test_a_required_accelerator_runs_its_cases_only(project: Project) -> None:
+    project.suite(accelerators=["cpu", "H200"])
+    project.baseline(near(RATE))
+
+    result = project.run(
+        "suites", "--mlperf-accelerator", "cpu", "--mlperf-json", "out/mine.json",
+        "--mlperf-runs-dir", "elsewhere",
+    )  # fmt: skip
+
+    assert last_line(result) == "1 passed, 1 deselected"
+    assert section(result)[0] == "1 test deselected, accelerator not here: H200 (1); here: cpu"
+    written = read_results(project.path / "out/mine.json")
+    (own,) = project.path.glob("elsewhere/runs/*/results.json")
+    assert read_results(own) == written
+    assert written.deselected == {"H200": 1}
+    assert not (project.path / ".mlperf").exists()
+
+
+def test_a_runs_folder_that_cannot_be_written_is_exit_3_before_anything_is_measured(
+    project: Project,
+) -> None:
+    path = project.suite()
+
+    result = project.run("suites", "--mlperf-runs-dir", path / "runs")
+
+    assert result.ret == 3
+    result.stdout.fnmatch_lines(["!*mlperf: * cannot be written *--mlperf-runs-dir*"])
+
+
+def test_results_that_cannot_be_kept_are_named_and_exit_3(project: Project) -> None:
+    path = project.suite()
+    project.baseline(near(RATE))
+
+    result = project.run("suites", "--mlperf-json", path / "results.json")
+
+    assert result.ret == 3
+    assert last_line(result) == "1 passed"
+    assert section(result)[-1].startswith(f"ERROR {path}/results.json: ")
+
+
+def test_baselines_are_looked_for_where_the_option_says(project: Project) -> None:
+    project.suite()
+    project.baseline(near(RATE))
+    project.baseline(near(RATE * 2), folder="strict")
+
+    result = project.run("suites", "--mlperf-baselines", "strict")
+
+    assert last_line(result) == "1 failed"
+    assert project.verdicts()["performance"].baseline_file == (
+        "strict/cpu/quick/first/Offline.null.fp32.json"
+    )
+
+
+def test_a_pretended_accelerator_is_measured_but_marked(project: Project) -> None:
+    project.suite(accelerators=["H200"])
+
+    result = project.run("suites", "--mlperf-pretend", "H200")
+
+    assert last_line(result) == "1 no baseline"
+    assert project.cases()["performance"].pretended
+
+
+def test_the_handicap_reaches_the_worker(project: Project) -> None:
+    project.suite()
+    project.baseline(near(RATE / 2))
+
+    project.run("suites", "--mlperf-handicap", "50%")
+
+    assert [spec_of(folder)["handicap"] for folder in project.run_folders()] == [0.5]
+
+
+def test_the_profile_option_overrules_every_suite(project: Project) -> None:
+    project.suite()
+    project.breaks()
+    official = project.path / "baselines/cpu/official/first/Offline.null.fp32.json"
+    official.parent.mkdir(parents=True)
+    official.write_text(json.dumps({"schema": 99}), "utf-8")
+
+    project.run("suites", "--mlperf-profile=official")
+
+    found = project.cases()["performance"]
+    assert found.profile == "official"
+    assert "schema 99" in found.verdict.headline

@@ -1,0 +1,291 @@
+"""Baselines are recorded on request only, whole, with their reason; else they are only read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware import cpu
+from tests.plugin.project import (
+    RATE,
+    SERVER,
+    SUITE,
+    Project,
+    case,
+    last_line,
+    near,
+    section,
+    spec_of,
+)
+
+RECORD = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+REASON = "--mlperf-reason=kernels were fused"
+
+
+def test_an_absent_baseline_is_recorded_once_and_judged_from_then_on(project: Project) -> None:
+    project.suite(top1=100.0)
+
+    first = project.run("suites", *RECORD, "--mlperf-json=1.json")
+    record = project.recorded()
+    second = project.run("suites", *RECORD, "--mlperf-json=2.json")
+
+    assert last_line(first) == "1 passed, 1 recorded"
+    assert project.verdicts("1.json")["performance"].headline == (
+        "2 runs in baselines/cpu/quick/first/Offline.null.fp32.json"
+    )
+    assert len(record.runs) == 2
+    assert record.identity == cpu.identity()
+    assert (record.target_qps, record.qps_source) == (RATE, "suite")
+    assert record.fingerprint["engine.latency_s"] == "0.002"
+    assert set(record.minimum_detectable_change) == {"throughput"}
+    (entry,) = record.history
+    assert (entry.action, entry.reason, entry.runs, entry.old) == (
+        "record",
+        "first baseline",
+        2,
+        {},
+    )
+    assert last_line(second) == "1 inconclusive, 1 passed" or last_line(second) == "2 passed"
+    assert project.verdicts("2.json")["performance"].metrics[0].runs_baseline == 2
+    assert project.recorded() == record
+
+
+def test_every_baseline_run_is_a_fresh_process_of_one_session(project: Project) -> None:
+    project.suite()
+
+    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=3")
+
+    folders = project.run_folders()
+    assert len(folders) == 3
+    assert len({spec_of(folder)["folder"] for folder in folders}) == 3
+    assert {run.session for run in project.recorded().runs} == {folders[0].parent.name}
+
+
+def test_append_adds_a_session_of_two_runs_and_keeps_the_others(project: Project) -> None:
+    project.suite()
+    project.run("suites", *RECORD)
+    before = project.recorded()
+
+    result = project.run("suites", "--mlperf-update=append", REASON)
+
+    after = project.recorded()
+    assert last_line(result) == "1 recorded"
+    assert after.runs[:2] == before.runs
+    assert len(after.runs) == 4
+    assert len({run.session for run in after.runs}) == 2
+    assert [(e.action, e.reason, e.runs) for e in after.history] == [
+        ("record", "first baseline", 2),
+        ("append", "kernels were fused", 4),
+    ]
+
+
+def test_append_is_refused_when_the_engine_has_other_options(project: Project) -> None:
+    project.suite()
+    project.run("suites", *RECORD)
+    before = project.recorded()
+    project.suite(options="{ latency_s = 0.002, batch_size = 8, threads = 1 }")
+
+    result = project.run("suites", "--mlperf-update=append", REASON)
+
+    assert last_line(result) == "1 failed"
+    result.stdout.fnmatch_lines(
+        ["ERROR baseline: cannot append to the baseline: engine.batch_size ('16' → '8')*"]
+    )
+    assert project.recorded() == before
+
+
+def test_append_without_a_baseline_is_refused_before_anything_is_measured(
+    project: Project,
+) -> None:
+    project.suite()
+
+    result = project.run("suites", "--mlperf-update=append", REASON)
+
+    assert last_line(result) == "1 failed"
+    result.stdout.fnmatch_lines(["ERROR baseline: *no baseline of this machine to append to*"])
+    assert project.run_folders() == []
+
+
+def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
+    project.suite()
+    project.baseline(near(RATE * 2))
+    before = project.recorded()
+
+    result = project.run("suites", "--mlperf-update=replace", REASON, "--mlperf-baseline-runs=2")
+
+    after = project.recorded()
+    assert last_line(result) == "1 recorded"
+    assert len(after.runs) == 2
+    assert after.history[0] == before.history[0]
+    last = after.history[1]
+    assert (last.action, last.reason) == ("replace", "kernels were fused")
+    assert last.old["throughput"] == pytest.approx(RATE * 2, rel=0.01)
+    assert last.new["throughput"] == pytest.approx(RATE, rel=0.4)
+
+
+def test_replace_accepts_another_offered_rate(project: Project) -> None:
+    project.suite(scenarios=SERVER + "min_query_count = 662\n", options="{ latency_s = 0.0001 }")
+    suite = project.path / SUITE
+    suite.write_text(suite.read_text("utf-8").replace("= 20\n", "= 2000\n"), "utf-8")
+    server = case(scenario="Server")
+    project.baseline(near(0.01), of=server, metric="latency_p50", target_qps=30)
+
+    project.run("suites", "--mlperf-update=replace", REASON, "--mlperf-baseline-runs=2")
+
+    assert project.recorded(server).target_qps == 2000
+
+
+def test_a_record_of_another_machine_stays_beside_the_new_one(project: Project) -> None:
+    project.suite()
+    path = project.baseline(near(RATE), identity={"cpu": "Other", "cores": 96, "governor": None})
+
+    project.run("suites", *RECORD)
+
+    records = json.loads(path.read_text("utf-8"))["records"]
+    assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"top1": 200.0}, Outcome.INVALID),
+        ({"engines": '[[engines]]\nuse = "mine:Missing"\nname = "null"\n'}, Outcome.ERROR),
+        (
+            {"scenarios": SERVER.replace("= 20\n", "= 2000\nmin_query_count = 100\n")},
+            Outcome.INVALID,
+        ),
+    ],
+    ids=["gate missed", "engine broken", "too few queries"],
+)
+def test_nothing_is_recorded_when_a_run_fails(
+    project: Project, change: dict[str, object], outcome: Outcome
+) -> None:
+    project.suite(**change)  # type: ignore[arg-type]
+
+    result = project.run("suites", *RECORD)
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.verdicts()["performance"].outcome is outcome
+    assert not list(project.path.rglob("baselines/**/*.json"))
+
+
+@pytest.mark.parametrize("option", [(), RECORD], ids=["judge", "record"])
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: path.write_text("{", "utf-8"), "is not JSON: line 1, column 2"),
+        (
+            lambda path: path.write_text('{"schema": 99}', "utf-8"),
+            "written by a newer pytest-mlperf (schema 99; this one reads up to 1): upgrade",
+        ),
+        (
+            lambda path: path.write_text(
+                path.read_text("utf-8").replace('"workload": "first"', '"workload": "other"'),
+                "utf-8",
+            ),
+            "this is the baseline of other-Offline-null-fp32-cpu, not of",
+        ),
+        (lambda path: (path.unlink(), path.mkdir()), "is a folder where a baseline file should"),
+        (
+            lambda path: (path.unlink(), path.parent.rmdir(), path.parent.write_text("")),
+            "cannot be read: Not a directory",
+        ),
+    ],
+    ids=["damaged", "newer", "another case's", "folder", "no folder"],
+)
+def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
+    project: Project, damage: Callable[[Path], object], reason: str, option: tuple[str, ...]
+) -> None:
+    project.suite()
+    path = project.baseline(near(RATE))
+    damage(path)
+
+    result = project.run("suites", *option)
+
+    assert last_line(result) == "1 failed"
+    headline = project.verdicts()["performance"].headline
+    assert headline.startswith(f"baseline: {path}: ")
+    assert reason in headline
+    assert project.run_folders() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured(
+    project: Project,
+) -> None:
+    project.suite()
+    (project.path / "baselines").chmod(0o555)
+
+    result = project.run("suites", *RECORD)
+
+    assert last_line(result) == "1 failed"
+    headline = project.verdicts()["performance"].headline
+    assert headline == f"baseline: {project.path}/baselines cannot be written; nothing was measured"
+    assert project.run_folders() == []
+
+
+def test_without_a_folder_of_baselines_above_the_suite_one_is_made_beside_it(
+    project: Project,
+) -> None:
+    (project.path / "baselines").rmdir()
+    project.suite()
+
+    project.run("suites", *RECORD)
+
+    assert (project.path / "suites/baselines/cpu/quick/first/Offline.null.fp32.json").is_file()
+
+
+def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
+    project.suite("suites/old.mlperf.toml")
+    project.suite("suites/new.mlperf.toml", name="new")
+    before = project.baseline(near(RATE)).read_bytes()
+
+    result = project.run("suites", *RECORD)
+
+    assert last_line(result) == "1 passed, 1 recorded"
+    assert len(project.recorded(case(workload="new")).runs) == 2
+    assert project.baseline_file().read_bytes() == before
+
+
+def test_a_record_that_cannot_prove_its_limit_says_what_it_can_prove(project: Project) -> None:
+    project.suite(more='[limits]\nthroughput = { max_drop = "1%" }\n')
+
+    result = project.run("suites", *RECORD)
+
+    shown = " ".join(" ".join(section(result)).split())
+    assert "throughput: can prove changes of " in shown
+    assert "the limit is 1 %: append runs (--mlperf-update=append) or widen it" in shown
+
+
+def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
+    project.suite()
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments],
+            cwd=project.path,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "suite")
+    commit = git("rev-parse", "--short=12", "HEAD").strip()
+
+    project.run("suites", *RECORD, "-p", "no:cacheprovider", "-p", "no:benchmark")
+
+    assert git("status", "--porcelain", "--untracked-files=all").split() == [
+        "??",
+        "baselines/cpu/quick/first/Offline.null.fp32.json",
+    ]
+    assert {run.commit for run in project.recorded().runs} == {commit}
+    assert dataclasses.asdict(project.results())["commit"] == commit

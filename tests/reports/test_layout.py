@@ -1,0 +1,100 @@
+"""Tables and paragraphs fit the terminal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.reports.layout import duration, fold, line, paragraphs, plural, table, unbroken
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.0, "0 s"),
+        (0.4, "0 s"),
+        (1.0, "1 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (60.0, "1 min"),
+        (61.0, "1 min 1 s"),
+        (200.0, "3 min 20 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h"),
+        (3629.0, "1 h"),
+        (3660.0, "1 h 1 min"),
+        (7500.0, "2 h 5 min"),
+        (7170.0, "2 h"),
+        (360_000.0, "100 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_one_is_singular(count: int, expected: str) -> None:
+    assert plural(count, "run") == expected
+
+
+def test_what_is_to_be_copied_is_never_folded() -> None:
+    command = "pytest " + "x" * 300 + " --option"
+
+    assert line("reproduce", command) == f"reproduce {command}"
+    assert fold(f"see {'x' * 300} there", 80) == ["see", "x" * 300, "there"]
+
+
+def test_only_the_first_paragraph_has_the_label() -> None:
+    assert paragraphs("note", ["one two three four", "five"], 22) == [
+        "note      one two",
+        "          three four",
+        "          five",
+    ]
+
+
+WORDS = st.sampled_from(["a", "longer", "−6.3 %", "100 %", "--mlperf-max-runs", "x" * 50])
+
+
+@given(st.lists(WORDS, max_size=30), st.integers(20, 120))
+def test_folding_loses_nothing_and_keeps_percentages_whole(words: list[str], width: int) -> None:
+    lines = fold(" ".join(words), width, rest="  ")
+
+    assert " ".join(lines).split() == " ".join(words).split()
+    assert not any(one.lstrip().startswith("%") for one in lines)
+    assert all(len(one) <= width or one.strip() == "x" * 50 for one in lines)
+
+
+def test_an_unbroken_text_moves_to_the_next_line_as_a_whole() -> None:
+    assert fold(f"a word {unbroken('two of them')} end", 20) == ["a word two of them", "end"]
+    assert fold(f"some words {unbroken('two of them')}", 20) == ["some words", "two of them"]
+
+
+ROWS = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict": "PERF DROP"}]
+
+
+def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
+    assert table(["a", "b", "c", "verdict"], ROWS, 80, left=["a", "verdict"]) == [
+        "a      b  verdict",
+        "x      1  ok",
+        "yyy  100  PERF DROP",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "kept"), [(19, "a b verdict"), (18, "a verdict"), (5, "verdict")]
+)
+def test_a_narrow_table_leaves_out_what_is_least_needed(width: int, kept: str) -> None:
+    head = table(["a", "b", "verdict"], ROWS, width, left=["a", "verdict"], spare=["b", "a"])[0]
+
+    assert head.split() == kept.split()
+
+
+def test_only_words_of_verdicts_are_coloured() -> None:
+    rows = [{"a": "ok", "verdict": "ok"}, {"a": "", "verdict": "reported"}]
+
+    assert table(["a", "verdict"], rows, 80, left=["a", "verdict"], colour=True) == [
+        "a   verdict",
+        "ok  \x1b[32mok\x1b[0m",
+        "    reported",
+    ]

@@ -1,0 +1,100 @@
+"""The plan, and what is said about cases that do not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.reports.selection import notices, plan, relative
+from tests.reports.verdicts import CASE
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case as the plan needs it."""
+
+    case: Case
+    path: Path
+    seconds_per_run: float
+
+
+SUITE = Path("suites/rn.mlperf.toml")
+QUICK = Planned(CASE, SUITE, 60.0)
+OFFICIAL = Planned(replace(CASE, scenario="Server", accelerator="8xH200"), SUITE, 600.0)
+
+PLAN_80 = """\
+case                             one run  at most  tests
+resnet50-Offline-ort-fp16-H200     1 min    5 min  accuracy, performance
+resnet50-Server-ort-fp16-8xH200   10 min   50 min  performance
+2 cases: 11 min of measuring if one run decides each, 55 min if all 5 are
+needed; loading and accuracy passes come on top
+"""
+PLAN_60 = """\
+case                             one run  at most
+resnet50-Offline-ort-fp16-H200     1 min    5 min
+resnet50-Server-ort-fp16-8xH200   10 min   50 min
+2 cases: 11 min of measuring if one run decides each, 55 min
+if all 5 are needed; loading and accuracy passes come on top
+"""
+
+
+@pytest.mark.parametrize(("width", "expected"), [(80, PLAN_80), (60, PLAN_60)])
+def test_the_plan_reads_as_designed(width: int, expected: str) -> None:
+    wanted: dict[tuple[Path, str], set[Kind]] = {
+        (SUITE, QUICK.case.id): {"performance", "accuracy"},
+        (SUITE, OFFICIAL.case.id): {"performance"},
+    }
+
+    assert "\n".join(plan([QUICK, OFFICIAL], wanted, width, max_runs=5)) + "\n" == expected
+
+
+def test_the_plan_counts_with_the_most_runs_that_are_allowed() -> None:
+    lines = plan([QUICK], {}, 120, max_runs=2)
+
+    assert lines[-1] == (
+        "1 case: 1 min of measuring if one run decides each, 2 min if all 2 are needed; loading "
+        "and accuracy passes come on top"
+    )
+
+
+def test_suites_that_were_not_asked_for_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = [
+        tmp_path / "suites" / "tiny" / "a.mlperf.toml",
+        tmp_path / "suites" / "b.mlperf.toml",
+        tmp_path / "other" / "c.mlperf.toml",
+    ]
+
+    assert notices(here, {}, "cpu", 80) == ["3 suites not collected (pytest other suites)"]
+    assert notices(here[:1], {}, "cpu", 80) == ["1 suite not collected (pytest suites)"]
+
+
+def test_tests_whose_accelerator_is_not_here_are_one_line() -> None:
+    assert notices([], {"8xH100": 1, "H200": 2}, "2xL40S, cpu", 100) == [
+        "3 tests deselected, accelerator not here: 8xH100 (1), H200 (2); here: 2xL40S, cpu"
+    ]
+
+
+def test_a_long_list_of_accelerators_is_folded() -> None:
+    lines = notices([], {f"GPU{n}": 1 for n in range(20)}, "cpu", 60)
+
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 60
+
+
+def test_nothing_left_out_says_nothing() -> None:
+    assert notices([], {}, "cpu", 80) == []
+
+
+def test_paths_are_shown_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert relative(tmp_path / "a" / "b.json") == "a/b.json"
+    assert relative(Path("/elsewhere/b.json")) == "/elsewhere/b.json"

@@ -1,0 +1,264 @@
+"""Verdicts of every kind, as a session would find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+
+CASE = Case(
+    workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
+)
+SERVER = replace(CASE, scenario="Server")
+SUITE = "suites/rn.mlperf.toml"
+RUNS = ".mlperf/runs/20261120-ab12"
+SUBJECT = Subject(
+    identity={"gpu": "NVIDIA H200", "ecc": True, "mig": None},
+    fingerprint={"engine": "onnxruntime", "engine.version": "1.20.1"},
+)
+
+
+def run(number: int = 1, *, case: Case = CASE, **metrics: float) -> Run:
+    """Return a valid run."""
+    return Run(
+        metrics=metrics or {"throughput": 22_598.0},
+        within_se={},
+        samples=24_576,
+        queries=24_576,
+        duration_s=60.0,
+        target_qps=25_000.0,
+        session="20261120-ab12",
+        started="2026-11-20T10:11:12+00:00",
+        commit="9d0e77a1b2c3",
+        folder=f"{RUNS}/{case.id}.{number}/performance",
+    )
+
+
+def metric(
+    name: str = "throughput", outcome: Outcome | None = None, **fields: Any
+) -> MetricVerdict:
+    """Return a judged metric that fell by 6.3 %, unless `fields` say otherwise."""
+    given: dict[str, Any] = {
+        "now": 22_598.0,
+        "baseline": 24_118.0,
+        "change": -0.063,
+        "low": -0.069,
+        "high": -0.057,
+        "limit": 0.03,
+        "detectable": 0.021,
+        "runs": 2,
+        "runs_baseline": 8,
+    }
+    return MetricVerdict(metric=name, outcome=outcome, **{**given, **fields})
+
+
+def unset(name: str, outcome: Outcome | None, now: float, **fields: Any) -> MetricVerdict:
+    """Return a metric without a baseline."""
+    return MetricVerdict(metric=name, outcome=outcome, now=now, **fields)
+
+
+def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: Any) -> Verdict:
+    """Return a performance verdict."""
+    given: dict[str, Any] = {
+        "case": CASE,
+        "kind": "performance",
+        "runs": (run(1), run(2)) if metrics else (),
+        "subject": SUBJECT if metrics else None,
+        "folder": f"{RUNS}/{fields.get('case', CASE).id}.2/performance",
+    }
+    return Verdict(outcome=outcome, headline=headline, metrics=metrics, **{**given, **fields})
+
+
+def result(verdict: Verdict, **fields: Any) -> CaseResult:
+    """Return a verdict as the test of a quick suite."""
+    given: dict[str, Any] = {
+        "test": f"{SUITE}::test_{verdict.kind}[{verdict.case.id}]",
+        "suite": SUITE,
+        "line": 14,
+        "round": "v4.1",
+        "profile": "quick",
+        "failed": verdict.outcome.fails,
+        "limits": {"throughput": 0.03},
+        "scored": False,
+        "handicap": 0.0,
+        "pretended": False,
+        "target_qps": 25_000.0,
+        "qps_source": "suite",
+    }
+    return CaseResult(verdict=verdict, **{**given, **fields})
+
+
+def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Results:
+    """Return a whole session."""
+    versions: Mapping[str, str] = {"pytest": "9.2.0"}
+    return Results(
+        run="20261120-ab12",
+        started="2026-11-20T10:11:12+00:00",
+        seconds=seconds,
+        commit="9d0e77a1b2c3",
+        versions=versions,
+        deselected={},
+        cases=results,
+        **fields,
+    )
+
+
+DROP = verdict(
+    Outcome.PERF_DROP,
+    "samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded",
+    metric(outcome=Outcome.PERF_DROP),
+    MetricVerdict(
+        metric="latency_p50",
+        outcome=None,
+        now=0.0125,
+        baseline=0.0123,
+        change=0.0163,
+        runs=2,
+        runs_baseline=8,
+    ),
+    changed=("engine.version 1.20.0 → 1.20.1", 'options {"threads": 2} → {"threads": 1}'),
+    baseline_file="baselines/H200/quick/resnet50/Offline.ort.fp16.json",
+    baseline_set='set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"',
+)
+OK = verdict(
+    Outcome.OK,
+    "samples/s +0.1 % (−0.5 to +0.6 %); inside −3 %",
+    metric(outcome=Outcome.OK, now=24_140.0, change=0.001, low=-0.005, high=0.006),
+)
+IMPROVED = verdict(
+    Outcome.IMPROVED,
+    "samples/s +5.0 % (+3.1 to +6.9 %); inside −3 %",
+    metric(outcome=Outcome.IMPROVED, now=25_324.0, change=0.05, low=0.031, high=0.069),
+)
+INCONCLUSIVE = verdict(
+    Outcome.INCONCLUSIVE,
+    "samples/s −2.1 % (−4.5 to +0.3 %); −3 % undecided",
+    metric(
+        outcome=Outcome.INCONCLUSIVE,
+        change=-0.021,
+        low=-0.045,
+        high=0.003,
+        runs=5,
+        detectable=0.041,
+    ),
+)
+ADVISORY = verdict(
+    Outcome.INCONCLUSIVE,
+    "samples/s −6.3 % (−6.9 to −5.7 %); advisory: 3 of 5 baseline runs",
+    metric(outcome=Outcome.INCONCLUSIVE, note="advisory: 3 of 5 baseline runs", runs_baseline=3),
+)
+FEW_QUERIES = verdict(
+    Outcome.INCONCLUSIVE,
+    "p99 latency: under 1,000 queries a run, only reported",
+    MetricVerdict(
+        metric="latency_p99",
+        outcome=None,
+        now=0.125,
+        baseline=0.123,
+        change=0.016,
+        runs_baseline=8,
+        note="under 1,000 queries a run, only reported",
+    ),
+    case=replace(CASE, scenario="MultiStream"),
+)
+NO_BASELINE = verdict(
+    Outcome.NO_BASELINE,
+    "samples/s: no record of this machine",
+    unset("throughput", Outcome.NO_BASELINE, 24_140.0, limit=0.03),
+    notes=("nearest baseline differs in power_limit_w: 700 there, 500 here",),
+)
+RECORDED = verdict(
+    Outcome.RECORDED,
+    "8 runs in baselines/H200/quick/resnet50/Offline.ort.fp16.json",
+    unset("throughput", Outcome.RECORDED, 24_140.0, limit=0.03, detectable=0.041),
+    notes=(
+        "throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer "
+        "baseline (--mlperf-update=append) or widen it",
+    ),
+)
+EXPECTED = replace(
+    DROP,
+    outcome=Outcome.EXPECTED,
+    headline=f"PERF DROP {DROP.headline}; until 2027-01-31: issue 812",
+)
+UNEXPECTED_PASS = replace(
+    OK,
+    outcome=Outcome.UNEXPECTED_PASS,
+    headline=f"remove the expected failure (issue 812): {OK.headline}",
+)
+INVALID = verdict(
+    Outcome.INVALID,
+    "offered rate differs: suite 120/s, baseline 100/s",
+    case=SERVER,
+    folder=None,
+    notes=(
+        "latencies at different rates cannot be compared: set target_qps back, or record anew "
+        'with --mlperf-update=replace --mlperf-reason "..."',
+    ),
+)
+ERROR = verdict(
+    Outcome.ERROR,
+    "engine: RuntimeError: CUDA out of memory",
+    case=SERVER,
+    folder=f"{RUNS}/{SERVER.id}.1",
+    log=f"{RUNS}/{SERVER.id}.1/engine.log",
+    notes=("log: Traceback (most recent call last):", "log: RuntimeError: CUDA out of memory"),
+)
+SCORED = Accuracy(scores={"top1": 71.65}, samples=50_000, full=True, folder=f"{RUNS}/x")
+GATE_FAIL = verdict(
+    Outcome.GATE_FAIL,
+    "top1 71.650 < 75.695, 99 % of MLPerf's reference",
+    MetricVerdict(
+        metric="top1",
+        outcome=Outcome.GATE_FAIL,
+        now=71.65,
+        baseline=76.46,
+        change=-0.0629,
+        limit=0.01,
+    ),
+    kind="accuracy",
+    accuracy=SCORED,
+)
+UNGATED = verdict(
+    Outcome.OK,
+    "top1 76.523; gate not evaluated (quick profile)",
+    unset("top1", None, 76.523),
+    kind="accuracy",
+    accuracy=SCORED,
+)
+ACC_DROP = replace(
+    GATE_FAIL,
+    outcome=Outcome.ACC_DROP,
+    headline="top1 −6.3 %; −0.5 % exceeded",
+    metrics=(replace(GATE_FAIL.metrics[0], outcome=Outcome.ACC_DROP),),
+)
+POWER_DROP = verdict(
+    Outcome.POWER_DROP,
+    "samples/J −6.3 % (−6.9 to −5.7 %); −5 % exceeded",
+    metric("samples_per_joule", Outcome.POWER_DROP, now=33.1, baseline=35.3, limit=0.05),
+    kind="efficiency",
+)
+
+ALL = (
+    DROP,
+    OK,
+    IMPROVED,
+    INCONCLUSIVE,
+    ADVISORY,
+    FEW_QUERIES,
+    NO_BASELINE,
+    RECORDED,
+    EXPECTED,
+    UNEXPECTED_PASS,
+    INVALID,
+    ERROR,
+    GATE_FAIL,
+    UNGATED,
+    ACC_DROP,
+    POWER_DROP,
+)

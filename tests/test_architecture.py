@@ -1,0 +1,199 @@
+"""The map of the package: four layers, imports point down, one module per outside thing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "pytest_mlperf"
+
+LAYERS = {
+    # 4: the pytest shell may import pytest
+    "plugin": 4,
+    "options": 4,
+    "checks": 4,
+    "collect": 4,
+    "fixtures": 4,
+    "live": 4,
+    "session": 4,
+    "xdist": 4,
+    "reports.benchmark": 4,
+    "reports.selection": 4,
+    # 3: the pipeline knows no pytest
+    "bench": 3,
+    "case_runs": 3,
+    "cli": 3,
+    "registry": 3,
+    "run": 3,
+    "suite": 3,
+    # 2: adapters know core and their one library each
+    "datasets": 2,
+    "engines": 2,
+    "hardware": 2,
+    "reports": 2,
+    "rounds": 2,
+    "scorers": 2,
+    "stores": 2,
+    # 1: the domain is pure
+    "core": 1,
+}
+"""Longest prefix wins: "reports.benchmark" before "reports"."""
+
+SHARED = {"engines.queueing"}
+"""What engines may share; otherwise engines, data sets and scorers never import each other."""
+
+ONLY = {
+    "mlperf_loadgen": {"run.loadgen"},
+    "pynvml": {"hardware.nvidia"},
+    "onnxruntime": {"engines.onnxruntime"},
+    "xdist": {"xdist"},
+}
+"""Outside things that one module knows."""
+
+LONG = {"reports.text", "core.judge.rule_r", "session", "run.measure"}
+"""Modules over 300 lines; each is one subject that a split would only scatter."""
+
+
+def modules() -> dict[str, Path]:
+    """Return every module by its name below the package."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def layer(name: str) -> int:
+    """Return the layer of a module, by the longest prefix in the map."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in LAYERS:
+            return LAYERS[prefix]
+    raise KeyError(f"{name} is in no layer; add it to the map")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield every imported module, also those inside functions; type-only ones are left out."""
+    tree = ast.parse(path.read_text("utf-8"))
+    type_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in type_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            for alias in node.names:
+                if f"{node.module}.{alias.name}".removeprefix("pytest_mlperf.") in MODULES:
+                    yield f"{node.module}.{alias.name}"
+
+
+def ours(path: Path) -> set[str]:
+    """Return the modules of this package that a file imports."""
+    names = {name.removeprefix("pytest_mlperf.") for name in imports(path)}
+    return names & set(MODULES)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {""}))
+def test_imports_point_down(name: str) -> None:
+    """A module imports its own layer or a lower one."""
+    mine = layer(name)
+
+    assert {other for other in ours(MODULES[name]) if layer(other) > mine} == set()
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n and layer(n) == 2))
+def test_adapters_never_import_each_other(name: str) -> None:
+    """An adapter imports core, and what its own folder shares."""
+    folder = name.split(".", maxsplit=1)[0]
+    adapters = {other for other in ours(MODULES[name]) if layer(other) == 2}
+    siblings = {other for other in adapters if other.startswith(f"{folder}.")}
+
+    assert adapters - siblings <= {folder}
+    if folder in {"engines", "datasets", "scorers"}:
+        assert siblings <= SHARED
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("core")))
+def test_core_knows_only_the_standard_library(name: str) -> None:
+    """No outside library, and none of the modules that do I/O or read clocks."""
+    impure = {"os", "pathlib", "time", "random", "subprocess", "socket", "threading", "io"}
+    outside = {
+        module.split(".")[0]
+        for module in imports(MODULES[name])
+        if not module.startswith("pytest_mlperf")
+    }
+
+    assert outside <= sys.stdlib_module_names - impure
+
+
+@pytest.mark.parametrize("thing", sorted(ONLY))
+def test_one_module_per_outside_thing(thing: str) -> None:
+    """LoadGen, NVML and the engines' libraries are each known to one module."""
+    users = {
+        name
+        for name, path in MODULES.items()
+        if any(module.split(".")[0] == thing for module in imports(path))
+        or f'import_module("{thing}")' in path.read_text("utf-8")
+    }
+
+    assert users <= ONLY[thing]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n and layer(n) < 4))
+def test_only_the_shell_knows_pytest(name: str) -> None:
+    """The pipeline, the adapters and the domain run without pytest."""
+    roots = {module.split(".")[0] for module in imports(MODULES[name])}
+
+    assert roots & {"pytest", "_pytest"} == set()
+
+
+def test_there_are_no_import_cycles() -> None:
+    """The graph of imports at module level has no cycle."""
+    graph = {name: ours(path) - {name} for name, path in MODULES.items() if name}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail, name))
+        if name not in done:
+            for other in sorted(graph.get(name, ())):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - LONG))
+def test_modules_stay_short(name: str) -> None:
+    """300 lines, or a reason in LONG."""
+    assert len(MODULES[name].read_text("utf-8").splitlines()) <= 300
+
+
+def test_no_engine_is_named_outside_the_engines() -> None:
+    """What differs between engines lives in the engine: nobody compares with an engine's name."""
+    named = [
+        f"{name}:{node.lineno}"
+        for name, path in MODULES.items()
+        if not name.startswith("engines")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+        if isinstance(side, ast.Constant) and side.value in {"null", "onnxruntime"}
+    ]
+
+    assert named == []
