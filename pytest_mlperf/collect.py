@@ -11,9 +11,10 @@ from typing import cast
 import pytest
 
 from pytest_mlperf import session
+from pytest_mlperf.carry import planned_of
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.session import KINDS, planned_of
+from pytest_mlperf.session import KINDS
 from pytest_mlperf.suite.plan import Planned, plan_suite
 
 

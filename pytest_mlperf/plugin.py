@@ -88,7 +88,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if late_session(item.config) and call.when == "call":
-        late("session").attach(item, report, call.excinfo and call.excinfo.value)
+        late("carry").attach(item, report, call.excinfo and call.excinfo.value)
     return report
 
 
@@ -98,7 +98,7 @@ def pytest_report_teststatus(
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     if not hasattr(report, "mlperf"):
         return None
-    status: tuple[str, str, tuple[str, dict[str, bool]]] = late("session").status(report)
+    status: tuple[str, str, tuple[str, dict[str, bool]]] = late("carry").status(report)
     return status
 
 
@@ -115,7 +115,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["mlperf_run"] = late("session").run_id(node.config)
+    node.workerinput["mlperf_run"] = late("invocation").run_id(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)

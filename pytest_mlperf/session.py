@@ -5,27 +5,25 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
-import secrets
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pytest
-from pydantic import TypeAdapter
 
 from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
+from pytest_mlperf.carry import VERDICT, case_result, planned_of
 from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
 from pytest_mlperf.live import Live
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.reports import benchmark, selection, text
@@ -40,8 +38,6 @@ KINDS: dict[str, Kind] = {
     "test_efficiency": "efficiency",
 }
 """What each function of `pytest_mlperf.checks` asks for."""
-
-VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
 
 EXIT_ENVIRONMENT = 3
 """Exit code when the accelerator that was required is not here."""
@@ -246,7 +242,7 @@ class MlperfSession:
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
-        self.results.append(_case_result().validate_python(report.mlperf))
+        self.results.append(case_result().validate_python(report.mlperf))
 
     def take_notices(self, not_here: dict[str, int], uncollected: list[str]) -> None:
         """Take what an xdist worker left out; every worker collects, and so leaves out, the same.
@@ -304,112 +300,3 @@ class MlperfSession:
             reporter.write_sep("=", "mlperf")
             for line in lines:
                 reporter.write_line(line)
-
-
-@cache
-def _case_result() -> TypeAdapter[CaseResult]:
-    return TypeAdapter(CaseResult)
-
-
-def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
-    """Put the verdict on the report, as plain data that xdist can carry."""
-    result = item.stash.get(VERDICT, None)
-    if result is not None:
-        report.mlperf = _case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
-    line, skip = (item.location[1] or 0) + 1, report.longrepr
-    if isinstance(skip, tuple) and skip[0] == __file__:
-        report.longrepr = (str(item.path), line, skip[2])
-    crash = getattr(report.longrepr, "reprcrash", None)
-    ours = result is not None or planned_of(item) is not None
-    if crash and ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
-        # The short summary and JUnit quote this: the verdict, not the exception that carries it.
-        verdict = result.verdict if result else None
-        message = f"{verdict.outcome} {verdict.headline}" if verdict else str(error.msg)
-        crash.message, crash.path, crash.lineno = message, str(item.path), line
-
-
-_WORDS = {
-    Outcome.INCONCLUSIVE: ("inconclusive", "?", {"yellow": True}),
-    Outcome.NO_BASELINE: ("no baseline", "N", {"yellow": True}),
-    Outcome.RECORDED: ("recorded", "R", {"green": True}),
-    Outcome.EXPECTED: ("expected failure", "x", {"yellow": True}),
-}
-
-
-def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Return category, letter and word of a judged report, None for setup and teardown."""
-    outcome = Outcome(report.mlperf["verdict"]["outcome"])
-    if report.failed:
-        return "failed", "F", (str(outcome), {"red": True})
-    if outcome in _WORDS:
-        category, letter, colour = _WORDS[outcome]
-        return category, letter, (str(outcome), colour)
-    return "passed", ".", (str(outcome), {"green": True})
-
-
-def run_id(config: pytest.Config) -> str:
-    """Return the id of this run, the same in every xdist worker: UTC time and four hex digits."""
-    given = getattr(config, "workerinput", {}).get("mlperf_run")
-    if given:
-        return str(given)
-    if plugin.RUN_ID not in config.stash:
-        now = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
-        config.stash[plugin.RUN_ID] = f"{now}-{secrets.token_hex(2)}"
-    return config.stash[plugin.RUN_ID]
-
-
-def commit_of(folder: Path) -> str | None:
-    """Return the commit checked out in a folder, with "+" when tracked files differ, or None."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments],
-                capture_output=True,
-                text=True,
-                timeout=20,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "--short=12", "HEAD")
-    if not commit:
-        return None
-    return commit + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-
-
-def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the options of ours among pytest's arguments that change what is measured or judged.
-
-    Recording is left out: a command that is printed to be repeated must not write.
-    """
-    kept: list[str] = []
-    takes_value = False
-    for argument in map(str, arguments):
-        if takes_value and not argument.startswith("-"):
-            kept.append(argument)
-        takes_value = False
-        if argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
-            kept.append(argument)
-            takes_value = "=" not in argument and argument not in {"--mlperf-strict"}
-    return tuple(kept)
-
-
-_NOT_REPRODUCED = ("--mlperf-update", "--mlperf-reason", "--mlperf-json", "--mlperf-plan")
-
-
-def ignore_in_git(folder: Path) -> None:
-    """Keep a runs folder out of git, as pytest does with its cache."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", "utf-8")
-
-
-def planned_of(item: pytest.Item) -> Planned | None:
-    """Return the case of one of our tests, None for any other test."""
-    callspec = getattr(item, "callspec", None)
-    planned = callspec.params.get("case") if callspec else None
-    return planned if isinstance(planned, Planned) else None

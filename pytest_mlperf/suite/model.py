@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
-from pytest_mlperf.core.metrics import EFFICIENCY, LATENCIES, METRICS, OFFLINE, gated_metrics
+from pytest_mlperf.core.metrics import LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,

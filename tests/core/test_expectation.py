@@ -82,9 +82,7 @@ def test_a_failure_that_stopped_failing_fails(outcome: Outcome) -> None:
     ],
 )
 @pytest.mark.parametrize("today", [THEN, AFTER])
-def test_what_was_not_judged_is_neither_expected_nor_over(
-    outcome: Outcome, today: dt.date
-) -> None:
+def test_what_was_not_judged_is_neither_expected_nor_over(outcome: Outcome, today: dt.date) -> None:
     found = verdict(outcome)
 
     assert expect(found, [known()], today) is found
@@ -117,9 +115,7 @@ def test_an_entry_matches_when_each_of_its_fields_does(
 
 
 def test_a_drop_of_another_metric_is_not_the_known_one() -> None:
-    both = verdict(
-        Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP
-    )
+    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
 
     found = expect(both, [known(metric="latency_p99")], THEN)
 
@@ -127,13 +123,37 @@ def test_a_drop_of_another_metric_is_not_the_known_one() -> None:
 
 
 def test_entries_for_each_metric_that_fell_expect_them_all() -> None:
-    both = verdict(
-        Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP
-    )
+    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
 
     found = expect(both, [known(metric="latency_p99"), known(metric="latency_p50")], THEN)
 
     assert found.outcome is Outcome.EXPECTED
+
+
+def test_one_entry_that_is_over_among_several_that_are_needed_fails_the_test() -> None:
+    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
+    entries = [
+        known(metric="latency_p99", until=AFTER),
+        known(metric="latency_p50", reason="issue 9"),
+    ]
+
+    assert expect(both, entries, THEN).headline.endswith("; until 2027-01-31: issue 9")
+    assert expect(both, entries, AFTER).notes[0].startswith("was expected until 2027-01-31")
+
+
+def test_an_entry_that_was_prolonged_by_a_second_one_still_holds() -> None:
+    entries = [known(), known(until=dt.date(2027, 2, 28), reason="still issue 812")]
+
+    found = expect(DROP, entries, AFTER)
+
+    assert found.headline.endswith("; until 2027-02-28: still issue 812")
+
+
+def test_a_failure_of_no_single_metric_is_known_by_an_entry_without_one() -> None:
+    missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
+
+    assert expect(missed, [known()], THEN).outcome is Outcome.EXPECTED
+    assert expect(missed, [known(metric="latency_p50")], THEN) is missed
 
 
 def test_the_first_entry_that_applies_counts() -> None:

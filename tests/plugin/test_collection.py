@@ -264,7 +264,7 @@ def test_a_verdict_is_reached_whatever_else_pytest_is_told(
     record = project.pytester.inline_run("suites", *arguments)
 
     (report,) = (r for r in record.getreports("pytest_runtest_logreport") if r.when == "call")
-    assert report.longreprtext.startswith("ERROR baseline: ")
+    assert report.longreprtext.startswith("ERROR baseline:")
     assert project.cases()["performance"].failed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -168,16 +169,11 @@ def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
     result = project.run_process("suites", "--mlperf-plan", *distribution)
 
     assert result.ret == pytest.ExitCode.OK
-    lines = [line.split() for line in section(result)]
-    assert lines[:3] == [
-        ["case", "one", "run", "at", "most", "tests"],
-        ["first-Offline-null-fp32-cpu", "0", "s", "0", "s", "accuracy,", "performance"],
-        [
-            *("first-SingleStream-null-fp32-cpu", "2", "min", "0", "s", "10", "min", "0", "s"),
-            *("accuracy,", "performance"),
-        ],
-    ]
-    assert section(result)[3].startswith("2 cases: 2 min 0 s of measuring if one run decides each")
+    offline, stream = (line for line in section(result) if line.startswith("first-"))
+    assert offline.split()[0] == "first-Offline-null-fp32-cpu"
+    assert stream.split()[:1] == ["first-SingleStream-null-fp32-cpu"]
+    assert re.search(r"\b2 min\b.*\b10 min\b.*\baccuracy, performance$", stream)
+    assert any(line.startswith("2 cases: 2 min") for line in section(result))
     assert not (project.path / ".mlperf").exists()
 
 
@@ -187,7 +183,7 @@ def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
     result = project.run("suites", "--mlperf-plan", "--mlperf-pretend", "H200")
 
     lines = section(result)
-    assert [line.split()[0] for line in lines[2:4]] == [
+    assert [line.split()[0] for line in lines if line.startswith("first-")] == [
         "first-Offline-null-fp32-cpu",
         "first-Offline-null-fp32-H200",
     ]
@@ -199,10 +195,8 @@ def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Projec
 
     result = project.run("suites", "--mlperf-plan", "--mlperf-profile=official")
 
-    assert section(result)[1].split() == [
-        *("first-Offline-null-fp32-cpu", "10", "min", "0", "s", "50", "min", "0", "s"),
-        "performance",
-    ]
+    (line,) = (line for line in section(result) if line.startswith("first-"))
+    assert re.search(r"\b10 min\b.*\b50 min\b.*\bperformance$", line)
 
 
 # --- one run that uses several -------------------------------------------------------------------

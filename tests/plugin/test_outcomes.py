@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
+
 import pytest
 
 from pytest_mlperf import session
@@ -81,7 +83,7 @@ def test_improved_passes_suggests_an_update_and_writes_none(project: Project) ->
     result = project.run("suites", "-v")
 
     result.stdout.fnmatch_lines([literal(PERFORMANCE) + " improved *"])
-    result.stdout.fnmatch_lines([f"improved  {ID}: keep it with --mlperf-update=replace*"])
+    assert "--mlperf-update=replace" in " ".join(section(result))
     assert last_line(result) == "1 passed"
     assert baseline.read_bytes() == before
 
@@ -161,7 +163,7 @@ def test_inconclusive_is_counted_apart_and_says_what_would_decide(
 
     assert (result.ret, last_line(result)) == (exit_code, counts)
     result.stdout.fnmatch_lines([f"{SUITE} [{letter}] *"])
-    result.stdout.fnmatch_lines([f"undecided {ID}: after 2 runs throughput could prove*"])
+    assert "after 2 runs" in " ".join(section(result))
     assert project.verdicts()["performance"].outcome is Outcome.INCONCLUSIVE
     assert len(project.run_folders()) == 2
 
@@ -183,9 +185,7 @@ def test_no_baseline_is_counted_apart_and_prints_the_update_command(
 
     assert (result.ret, last_line(result)) == (exit_code, counts)
     result.stdout.fnmatch_lines([f"{SUITE} [{letter}] *"])
-    result.stdout.fnmatch_lines(
-        [f"record the missing baselines: pytest {SUITE} --mlperf-update=missing"]
-    )
+    assert f"pytest {SUITE} --mlperf-update=missing" in " ".join(section(result))
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,9 @@ def test_a_latency_limit_missed_twice_is_a_verdict_not_a_defect(
     result = project.run("suites")
 
     assert last_line(result) == "1 failed"
-    result.stdout.fnmatch_lines([first_line])
-    word = first_line.partition(" l")[0]
-    result.stdout.fnmatch_lines([f"  performance  {word} *"])
+    verdict = project.verdicts()["performance"]
+    assert fnmatch(f"{verdict.outcome} {verdict.headline}", first_line)
+    assert any(f" {verdict.outcome} " in line for line in section(result))
     assert len(project.run_folders()) == 2
 
 
@@ -326,7 +326,9 @@ def test_what_breaks_is_an_error_that_names_layer_and_log(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*::test_performance[[]first-Offline-mine-fp32-cpu[]] ERROR *"])
     text = failure(result)
-    result.stdout.fnmatch_lines([first_line])
+    verdict = project.verdicts()["performance"]
+    assert fnmatch(f"{verdict.outcome} {verdict.headline}", first_line)
+    assert text[0].startswith(first_line[:20])
     (log,) = (line.split()[1] for line in text if line.startswith("log "))
     assert (project.path / log).is_file()
 

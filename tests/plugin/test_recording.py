@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -260,8 +261,9 @@ def test_a_record_that_cannot_prove_its_limit_says_what_it_can_prove(project: Pr
     result = project.run("suites", *RECORD)
 
     shown = " ".join(" ".join(section(result)).split())
-    assert "throughput: can prove changes of " in shown
-    assert "the limit is 1 %: append runs (--mlperf-update=append) or widen it" in shown
+    assert re.search(
+        r"throughput: can prove changes of .* the limit is 1 %: .*--mlperf-update=append", shown
+    )
 
 
 def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:

@@ -55,8 +55,10 @@ def gate(
         score, needed = scores[name], expected * target
         reached = score >= needed
         sign = "≥" if reached else "<"
+        digits = 3 if reached else _telling_digits(score, needed)
         texts.append(
-            f"{name} {score:.3f} {sign} {needed:.3f}, {target * 100:g} % of {whose} reference"
+            f"{name} {score:.{digits}f} {sign} {needed:.{digits}f}, "
+            f"{target * 100:g} % of {whose} reference"
         )
         metrics.append(
             MetricVerdict(
@@ -74,3 +76,9 @@ def gate(
         headline=texts[failed[0] if failed else 0],
         metrics=tuple(metrics),
     )
+
+
+def _telling_digits(score: float, needed: float) -> int:
+    """Return how many decimals show that a score is below what is needed; three or more."""
+    different = (d for d in range(3, 12) if f"{score:.{d}f}" != f"{needed:.{d}f}")
+    return next(different, 12)

@@ -1,0 +1,92 @@
+"""The accuracy gate is a plain comparison, as MLPerf makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.judge.gate import GateRuling, gate
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+
+def ruled(
+    scores: Mapping[str, float],
+    reference: Mapping[str, float] | None = {"top1": 76.46},
+    target: float = 0.99,
+) -> GateRuling:
+    return gate(scores, reference, target, whose="MLPerf's", profile="official")
+
+
+@pytest.mark.parametrize(
+    ("score", "outcome", "headline"),
+    [
+        (76.46, Outcome.OK, "top1 76.460 ≥ 75.695, 99 % of MLPerf's reference"),
+        (75.6955, Outcome.OK, "top1 75.695 ≥ 75.695, 99 % of MLPerf's reference"),
+        (76.46 * 0.99, Outcome.OK, "top1 75.695 ≥ 75.695, 99 % of MLPerf's reference"),
+        (75.695, Outcome.GATE_FAIL, "top1 75.6950 < 75.6954, 99 % of MLPerf's reference"),
+        (75.695399, Outcome.GATE_FAIL, "top1 75.695399 < 75.695400, 99 % of MLPerf's reference"),
+        (71.65, Outcome.GATE_FAIL, "top1 71.650 < 75.695, 99 % of MLPerf's reference"),
+        (0.0, Outcome.GATE_FAIL, "top1 0.000 < 75.695, 99 % of MLPerf's reference"),
+    ],
+)
+def test_a_score_reaches_the_gate_or_not(score: float, outcome: Outcome, headline: str) -> None:
+    found = ruled({"top1": score})
+
+    assert (found.outcome, found.headline) == (outcome, headline)
+    (metric,) = found.metrics
+    assert (metric.metric, metric.outcome) == ("top1", outcome)
+    assert (metric.now, metric.baseline) == (score, 76.46)
+    assert metric.change == pytest.approx(score / 76.46 - 1)
+    assert metric.limit == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")]
+)
+def test_the_share_is_written_as_the_round_writes_it(target: float, shown: str) -> None:
+    assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, target=target).headline
+
+
+ROUGE = {"rouge1": 44.4312, "rouge2": 22.0352}
+
+
+@pytest.mark.parametrize(
+    ("rouge1", "rouge2", "outcome", "first"),
+    [
+        (45.0, 23.0, Outcome.OK, "rouge1"),
+        (45.0, 20.0, Outcome.GATE_FAIL, "rouge2"),
+        (40.0, 23.0, Outcome.GATE_FAIL, "rouge1"),
+        (40.0, 20.0, Outcome.GATE_FAIL, "rouge1"),
+    ],
+)
+def test_each_metric_must_reach_its_gate(
+    rouge1: float, rouge2: float, outcome: Outcome, first: str
+) -> None:
+    found = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, ROUGE)
+
+    assert found.outcome is outcome
+    assert found.headline.startswith(first)
+    assert [metric.metric for metric in found.metrics] == ["rouge1", "rouge2"]
+
+
+def test_without_a_reference_no_gate_is_claimed() -> None:
+    found = gate({"top1": 76.5234}, None, 0.99, whose="MLPerf's", profile="quick")
+
+    assert found == GateRuling(
+        outcome=Outcome.OK,
+        headline="top1 76.523; gate not evaluated (quick profile)",
+        metrics=(MetricVerdict(metric="top1", outcome=None, now=76.5234),),
+    )
+
+
+def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:
+    with pytest.raises(RunError, match="gave no 'top1'; it gave accuracy, top5") as caught:
+        ruled({"accuracy": 1.0, "top5": 2.0})
+
+    assert caught.value.layer == "scorer"
+
+
+def test_a_score_that_is_no_number_reaches_nothing() -> None:
+    assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL

@@ -1,0 +1,396 @@
+"""The runs of a case against its record: every metric, then the case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ruling import (
+    Ruling,
+    baseline_values,
+    is_worse,
+    rule_on,
+    values,
+)
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+RULE = RuleR(prior_sd=0.007)
+QUIET = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.002, 0.998)
+"""Eight runs of a baseline, around 1."""
+
+OFFLINE = {"throughput": 0.03}
+SERVER = {"latency_p50": 0.05, "latency_p99": 0.10}
+
+
+def record(*factors: float, **metrics: float) -> Record:
+    """Return a record whose runs are `metrics` times each factor."""
+    return Record(
+        identity={},
+        target_qps=None,
+        qps_source=None,
+        fingerprint={},
+        runs=tuple(
+            BaselineRun(
+                metrics={name: value * factor for name, value in metrics.items()},
+                within_se={},
+                session=f"session {number // 2}",
+                started="2026-10-02T10:00:00+00:00",
+                samples=10_000,
+                duration_s=60.0,
+                commit=None,
+            )
+            for number, factor in enumerate(factors or QUIET)
+        ),
+        minimum_detectable_change={},
+        history=(),
+    )
+
+
+def runs(count: int, queries: int = 10_000, **metrics: float) -> list[Run]:
+    """Return equal runs, but for a little noise."""
+    return [
+        Run(
+            metrics={name: value * QUIET[number] for name, value in metrics.items()},
+            within_se={},
+            samples=queries,
+            queries=queries,
+            duration_s=60.0,
+            target_qps=100.0,
+            session="now",
+            started="2026-11-20T10:00:00+00:00",
+            commit=None,
+            folder=f"run {number}",
+        )
+        for number in range(count)
+    ]
+
+
+def outcomes(ruling: Ruling) -> dict[str, Outcome | None]:
+    return {metric.metric: metric.outcome for metric in ruling.metrics}
+
+
+@pytest.mark.parametrize(
+    ("now", "count", "outcome", "more"),
+    [
+        (100.0, 1, Outcome.OK, False),
+        (99.0, 1, Outcome.OK, False),
+        (90.0, 1, Outcome.INCONCLUSIVE, True),
+        (90.0, 2, Outcome.PERF_DROP, False),
+        (110.0, 1, Outcome.INCONCLUSIVE, True),
+        (110.0, 2, Outcome.IMPROVED, False),
+        (97.6, 1, Outcome.INCONCLUSIVE, True),
+        (97.6, 5, Outcome.PERF_DROP, False),
+    ],
+)
+def test_throughput_is_judged_by_rule_r(
+    now: float, count: int, outcome: Outcome, more: bool
+) -> None:
+    ruling = rule_on(runs(count, throughput=now), record(throughput=100.0), OFFLINE, RULE)
+
+    assert (ruling.outcome, ruling.more) == (outcome, more)
+    assert outcomes(ruling) == {"throughput": outcome}
+    assert ruling.deciding == ruling.metrics[0]
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [(0.010, Outcome.OK), (0.012, Outcome.PERF_DROP), (0.008, Outcome.IMPROVED)],
+)
+def test_a_latency_is_worse_when_it_rises(now: float, outcome: Outcome) -> None:
+    ruling = rule_on(
+        runs(2, latency_p90=now), record(latency_p90=0.01), {"latency_p90": 0.03}, RULE
+    )
+
+    assert ruling.outcome is outcome
+
+
+def test_noise_that_neither_proves_nor_excludes_is_inconclusive_after_the_last_run() -> None:
+    noisy = RuleR(prior_sd=0.05)
+
+    ruling = rule_on(runs(5, throughput=99.0), record(throughput=100.0), OFFLINE, noisy)
+
+    assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, False)
+    assert ruling.headline.endswith("; −3 % undecided")
+
+
+def test_the_word_for_a_drop_is_the_callers() -> None:
+    found = rule_on(
+        runs(2, throughput=90.0), record(throughput=100.0), OFFLINE, RULE, Outcome.POWER_DROP
+    )
+
+    assert found.outcome is Outcome.POWER_DROP
+
+
+def test_a_metric_verdict_holds_what_the_table_shows() -> None:
+    (metric,) = rule_on(runs(3, throughput=90.0), record(throughput=100.0), OFFLINE, RULE).metrics
+
+    assert metric.metric == "throughput"
+    assert metric.baseline == pytest.approx(100.0, rel=1e-3)
+    assert metric.now == pytest.approx(90.1, abs=0.05)  # two runs decided; the third is not in it
+    assert metric.change == pytest.approx(-0.0985, abs=0.003)
+    assert metric.low is not None
+    assert metric.high is not None
+    assert metric.low < -0.0985 < metric.high < 0
+    assert (metric.limit, metric.runs, metric.runs_baseline) == (0.03, 2, 8)
+    assert metric.detectable is not None
+    assert 0 < metric.detectable < 0.03
+
+
+def test_means_are_geometric_as_rule_r_works_on_logarithms() -> None:
+    (metric,) = rule_on(runs(1, throughput=3.0), record(2.0, 8.0, throughput=1.0), {}, RULE).metrics
+
+    assert metric.baseline == pytest.approx(4.0)
+    assert metric.change == pytest.approx(3.0 / 4.0 - 1)
+
+
+# --- without baseline ----------------------------------------------------------------------------
+
+
+def test_without_a_record_there_is_no_baseline() -> None:
+    ruling = rule_on(runs(1, throughput=100.0), None, OFFLINE, RULE)
+
+    assert (ruling.outcome, ruling.more) == (Outcome.NO_BASELINE, False)
+    assert ruling.headline == "samples/s: no record of this machine"
+    (metric,) = ruling.metrics
+    assert metric.now == pytest.approx(100.0)
+    assert replace(metric, now=0.0) == MetricVerdict(
+        metric="throughput", outcome=Outcome.NO_BASELINE, now=0.0, limit=0.03
+    )
+
+
+def test_a_record_without_the_metric_is_no_baseline_for_it() -> None:
+    ruling = rule_on(
+        runs(2, throughput=100.0, tokens_per_second=5.0),
+        record(throughput=100.0),
+        {**OFFLINE, "tokens_per_second": 0.03},
+        RULE,
+    )
+
+    assert ruling.outcome is Outcome.NO_BASELINE
+    assert outcomes(ruling) == {
+        "throughput": Outcome.OK,
+        "tokens_per_second": Outcome.NO_BASELINE,
+    }
+    assert ruling.headline == "tokens/s: the baseline has no such metric"
+
+
+def test_a_metric_that_was_not_measured_may_not_be_judged() -> None:
+    ruling = rule_on(runs(2, throughput=100.0), record(throughput=100.0), {"ttft_p50": 0.05}, RULE)
+
+    assert ruling.outcome is Outcome.INVALID
+    assert math.isnan(ruling.metrics[0].now)
+    assert ruling.headline == "p50 TTFT: not measured"
+
+
+# --- advisory baselines and few queries ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_drop_against_fewer_than_five_runs_is_advice(count: int) -> None:
+    ruling = rule_on(
+        runs(5, throughput=50.0), record(*QUIET[:count], throughput=100.0), OFFLINE, RULE
+    )
+
+    assert ruling.outcome is Outcome.INCONCLUSIVE
+    assert ruling.metrics[0].note == f"advisory: {count} of 5 baseline runs"
+    assert ruling.headline.endswith(f"; advisory: {count} of 5 baseline runs")
+
+
+def test_five_baseline_runs_gate() -> None:
+    ruling = rule_on(runs(5, throughput=50.0), record(*QUIET[:5], throughput=100.0), OFFLINE, RULE)
+
+    assert ruling.outcome is Outcome.PERF_DROP
+    assert ruling.metrics[0].note == ""
+
+
+def test_a_pass_against_few_runs_is_a_pass_with_a_note() -> None:
+    ruling = rule_on(
+        runs(5, throughput=100.0), record(*QUIET[:4], throughput=100.0), {"throughput": 0.3}, RULE
+    )
+
+    assert ruling.outcome is Outcome.OK
+    assert ruling.metrics[0].note == "advisory: 4 of 5 baseline runs"
+
+
+@pytest.mark.parametrize(
+    ("queries", "gated"), [(999, False), (1000, True)], ids=["under 1,000", "1,000"]
+)
+@pytest.mark.parametrize("metric", ["latency_p99", "ttft_p99", "tpot_p99"])
+def test_a_99th_percentile_is_gated_from_1000_queries_a_run(
+    metric: str, queries: int, gated: bool
+) -> None:
+    given = {"latency_p50": 0.010, metric: 0.030}
+    slow = runs(2, queries=queries, latency_p50=0.010, **{metric: 0.060})
+
+    ruling = rule_on(slow, record(**given), {"latency_p50": 0.05, metric: 0.1}, RULE)
+
+    assert ruling.outcome is (Outcome.PERF_DROP if gated else Outcome.OK)
+    found = next(m for m in ruling.metrics if m.metric == metric)
+    assert found.outcome is (Outcome.PERF_DROP if gated else None)
+    assert found.note == ("" if gated else "under 1,000 queries a run, only reported")
+    assert found.change == pytest.approx(1.0, rel=0.01)
+
+
+def test_the_run_with_the_fewest_queries_counts() -> None:
+    mixed = [*runs(1, latency_p99=0.06), *runs(1, queries=10, latency_p99=0.06)]
+
+    ruling = rule_on(mixed, record(latency_p99=0.03), {"latency_p99": 0.1}, RULE)
+
+    assert outcomes(ruling) == {"latency_p99": None}
+
+
+def test_a_case_of_which_nothing_is_gated_is_not_called_ok() -> None:
+    ruling = rule_on(
+        runs(1, queries=662, latency_p99=0.03), record(latency_p99=0.03), {"latency_p99": 0.1}, RULE
+    )
+
+    assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, False)
+    assert ruling.headline == "p99 latency: under 1,000 queries a run, only reported"
+
+
+# --- several metrics -----------------------------------------------------------------------------
+
+OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
+
+
+@pytest.mark.parametrize(
+    ("p50", "p99", "outcome", "deciding"),
+    [
+        (0.010, 0.030, Outcome.OK, "latency_p50"),
+        (0.010, 0.045, Outcome.PERF_DROP, "latency_p99"),
+        (0.015, 0.045, Outcome.PERF_DROP, "latency_p50"),
+        (0.005, 0.045, Outcome.PERF_DROP, "latency_p99"),
+        (0.005, 0.030, Outcome.IMPROVED, "latency_p50"),
+        (0.010, 0.015, Outcome.IMPROVED, "latency_p99"),
+    ],
+)
+def test_the_worst_metric_decides(p50: float, p99: float, outcome: Outcome, deciding: str) -> None:
+    ruling = rule_on(runs(2, latency_p50=p50, latency_p99=p99), record(**OLD), SERVER, RULE)
+
+    assert ruling.outcome is outcome
+    assert ruling.deciding is not None
+    assert ruling.deciding.metric == deciding
+
+
+def test_a_case_runs_on_until_each_metric_is_decided() -> None:
+    undecided = rule_on(runs(1, latency_p50=0.010, latency_p99=0.045), record(**OLD), SERVER, RULE)
+
+    assert outcomes(undecided) == {
+        "latency_p50": Outcome.OK,
+        "latency_p99": Outcome.INCONCLUSIVE,
+    }
+    assert undecided.more
+
+
+def test_a_metric_keeps_its_first_decision() -> None:
+    ruling = rule_on(runs(2, latency_p50=0.010, latency_p99=0.045), record(**OLD), SERVER, RULE)
+
+    p50, p99 = ruling.metrics
+    assert (p50.outcome, p50.runs) == (Outcome.OK, 1)
+    assert (p99.outcome, p99.runs) == (Outcome.PERF_DROP, 2)
+
+
+def test_what_is_not_gated_is_reported_after_what_is() -> None:
+    ruling = rule_on(
+        runs(2, throughput=100.0, latency_p99=0.09, latency_p50=0.01, samples_per_joule=3.0),
+        record(throughput=100.0, latency_p99=0.03),
+        {"latency_p50": 0.05},
+        RULE,
+    )
+
+    assert outcomes(ruling) == {
+        "latency_p50": Outcome.NO_BASELINE,
+        "throughput": None,
+        "latency_p99": None,
+    }
+    throughput, p99 = ruling.metrics[1:]
+    assert throughput.change == pytest.approx(0.0, abs=0.01)
+    assert p99.change == pytest.approx(2.0, rel=0.01)
+    assert (p99.limit, p99.low, p99.high) == (None, None, None)
+
+
+# --- headlines -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "old", "now", "ending"),
+    [
+        ("throughput", 100.0, 100.0, "; inside −3 %"),
+        ("throughput", 100.0, 110.0, "; inside −3 %"),
+        ("throughput", 100.0, 90.0, "; −3 % exceeded"),
+        ("throughput", 100.0, 97.6, "; −3 % not excluded"),
+        ("latency_p99", 0.030, 0.030, "; inside +10 %"),
+        ("latency_p99", 0.030, 0.045, "; +10 % exceeded"),
+        ("latency_p99", 0.030, 0.0325, "; +10 % not excluded"),
+    ],
+)
+def test_the_headline_ends_in_what_the_interval_says_of_the_limit(
+    metric: str, old: float, now: float, ending: str
+) -> None:
+    rule = RuleR(prior_sd=0.007 if metric == "throughput" else 0.02)
+    limit = METRICS[metric].limit
+
+    fresh: dict[str, Any] = {metric: now}
+    ruling = rule_on(runs(5, **fresh), record(**{metric: old}), {metric: limit}, rule)
+
+    assert ruling.headline.startswith(f"{METRICS[metric].title} ")
+    assert ruling.headline.endswith(ending)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.0, 1.1, 2.0])
+def test_word_and_headline_fit_a_line_of_80_columns(metric: str, factor: float) -> None:
+    given: dict[str, Any] = {metric: 100.0 * factor}
+
+    for count in (1, 2, 5):
+        ruling = rule_on(
+            runs(count, **given), record(**{metric: 100.0}), {metric: METRICS[metric].limit}, RULE
+        )
+        assert len(f"{ruling.outcome} {ruling.headline}") <= 80
+
+
+def test_nothing_gated_says_so() -> None:
+    assert rule_on(runs(1, throughput=1.0), None, {}, RULE).headline == "nothing is gated"
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def test_runs_without_the_metric_are_left_out() -> None:
+    mixed: Sequence[Run] = [*runs(1, throughput=5.0), *runs(1, latency_p50=1.0)]
+
+    (value,) = values(mixed, "throughput")
+
+    assert (value.value, value.within_se, value.session) == (5.0, 0.0, "now")
+
+
+def test_baseline_runs_keep_their_sessions() -> None:
+    found = baseline_values(record(throughput=100.0), "throughput")
+
+    assert [value.session for value in found[:3]] == ["session 0", "session 0", "session 1"]
+    assert baseline_values(record(throughput=100.0), "latency_p50") == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "old", "new", "worse"),
+    [
+        ("throughput", 10.0, 9.0, True),
+        ("throughput", 9.0, 10.0, False),
+        ("throughput", 9.0, 9.0, False),
+        ("latency_p99", 9.0, 10.0, True),
+        ("latency_p99", 10.0, 9.0, False),
+        ("samples_per_joule", 10.0, 9.0, True),
+    ],
+)
+def test_worse_is_against_the_metrics_direction(
+    metric: str, old: float, new: float, worse: bool
+) -> None:
+    assert is_worse(metric, old, new) is worse
