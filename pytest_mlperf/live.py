@@ -39,9 +39,10 @@ class Live:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wipe the line, so that pytest goes on where it was."""
+        """Wipe the line and go back to the end of pytest's own, one above."""
         if self._shown:
-            self._write("\r\x1b[K")
+            column = self._writer.width_of_current_line + 1
+            self._write(f"\r\x1b[K\x1b[A\x1b[{column}G")
             self._shown = False
 
     def show(self, line: str) -> None:
@@ -52,7 +53,8 @@ class Live:
         self._last = now
         if self._on_terminal:
             width = self._writer.fullwidth - 1
-            self._write(f"\r\x1b[K{line[:width]}")
+            start = "\r\x1b[K" if self._shown else "\n"
+            self._write(start + line[:width])
             self._shown = True
         else:
             self._write(f"\nmlperf: {line}\n")

@@ -71,8 +71,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    found = late_session(session.config)
-    return True if found and found.options.plan else None
+    return True if read_options(session.config).plan else None
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores import atomic
 
 SUITE = """\
 # A first suite: the null engine waits 2 ms per sample and computes nothing, so this runs anywhere.
@@ -58,16 +61,34 @@ def run(parsed: argparse.Namespace) -> int:
         folder / "baselines" / "README.md": BASELINES,
     }
     for path in files:
-        if path.exists():
-            raise MlperfError(f"{path} exists; nothing was written")
+        if os.path.lexists(path):
+            raise MlperfError(
+                f"{path} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
+            )
+    write_all(files)
+    for path in files:
+        print(f"wrote {path}")
+    suites = folder / "suites"
+    print(f"next: pytest {suites}                            measure; there is no baseline yet")
+    print(f"      pytest {suites} --mlperf-update=missing    record one, then commit baselines/")
+    print(f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like")
+    return 0
+
+
+def write_all(files: Mapping[Path, str]) -> None:
+    """Write all files, or none.
+
+    Raises:
+        MlperfError: One cannot be written; those before it are taken away again.
+    """
+    written: list[Path] = []
     for path, text in files.items():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
+            atomic.write_text(path, text)
         except OSError as error:
-            raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
-        print(f"wrote {path}")
-    print("next: pytest suites                            measure; there is no baseline yet")
-    print("      pytest suites --mlperf-update=missing    record one, then commit baselines/")
-    print("      pytest suites --mlperf-handicap 50%      see what a failure looks like")
-    return 0
+            for other in written:
+                other.unlink()
+            raise MlperfError(
+                f"{path} cannot be written: {error.strerror}; nothing was written"
+            ) from None
+        written.append(path)

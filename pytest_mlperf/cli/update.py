@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.case_runs import baseline_file, nearest_baselines, rule_for
+from pytest_mlperf.case_runs import baseline_file, load_checked, nearest_baselines, rule_for
 from pytest_mlperf.core.baseline import Baseline, Record, find, geometric_means, with_record
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.judge.ruling import is_worse
 from pytest_mlperf.core.numbers import change, quantity
@@ -126,7 +126,12 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
     assert verdict.subject is not None
     root = parsed.baselines or nearest_baselines(Path(result.suite))
     file = baseline_file(root, case, result.profile)
-    loaded = baselines.load(file)
+    if not parsed.baselines and (elsewhere := other_place(result, file)):
+        return elsewhere
+    try:
+        loaded = load_checked(file, case)
+    except BaselineError as error:
+        return str(error)
     old = find(loaded, verdict.subject.identity) if loaded else None
     fresh = tuple(baseline_run(run) for run in verdict.runs)
     if old and old.runs == fresh:
@@ -151,6 +156,16 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
         worse = "; ".join(_step(proposal, metric) for metric in proposal.worse)
         return f"gets worse ({worse}); to accept it: --accept-regression {shlex.quote(case.id)}"
     return proposal
+
+
+def other_place(result: CaseResult, file: Path) -> str | None:
+    """Return why this is not where the session's baselines are, or None."""
+    if not Path(result.suite).exists():
+        return f"{result.suite} is not here: run this in the folder that the tests ran in"
+    used = result.verdict.baseline_file
+    if used is None or Path(used).resolve() == file.resolve():
+        return None
+    return f"it was judged against {used}; name that folder of baselines with --baselines"
 
 
 def unfit(result: CaseResult) -> str | None:

@@ -75,7 +75,8 @@ class MetricVerdict:
         metric: Metric name.
         outcome: Its own outcome; None when it is only reported.
         baseline: Geometric mean of the baseline's runs, SI units; None without baseline.
-        now: Geometric mean of the runs that were judged (accuracy: the score).
+        now: Geometric mean of the runs that were judged (accuracy: the score); None where the
+            metric was not measured.
         change: Relative change; None without baseline.
         low, high: Interval of the change that the decision used; None without baseline.
         limit: The smallest change that matters, as a share; None when not gated.
@@ -87,7 +88,7 @@ class MetricVerdict:
 
     metric: str
     outcome: Outcome | None
-    now: float
+    now: float | None
     baseline: float | None = None
     change: float | None = None
     low: float | None = None

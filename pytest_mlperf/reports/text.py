@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -93,12 +94,7 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
 
 
 def _command(result: CaseResult) -> str:
-    command = f'pytest "{result.test}"'
-    if result.handicap:
-        command += f" --mlperf-handicap {result.handicap:.4g}"
-    if result.pretended:
-        command += f" --mlperf-pretend {result.verdict.case.accelerator}"
-    return command
+    return " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
 
 
 def _metric_table(verdict: Verdict, width: int) -> list[str]:
@@ -121,7 +117,7 @@ def _score_cells(metric: MetricVerdict) -> dict[str, str]:
         "metric": metric.metric,
         "reference": "" if metric.baseline is None else f"{metric.baseline:.3f}",
         "needed": needed,
-        "now": f"{metric.now:.3f}",
+        "now": "" if metric.now is None else f"{metric.now:.3f}",
         "change": "" if metric.change is None else change(metric.change),
         "verdict": str(metric.outcome or "reported"),
     }
@@ -132,7 +128,7 @@ def _metric_cells(metric: MetricVerdict) -> dict[str, str]:
     return {
         "metric": _title(metric.metric),
         "baseline": "" if metric.baseline is None else quantity(metric.metric, metric.baseline),
-        "now": quantity(metric.metric, metric.now),
+        "now": "" if metric.now is None else quantity(metric.metric, metric.now),
         "change": "" if metric.change is None else change(metric.change),
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
         "limit": "" if metric.limit is None else limit(metric.metric, metric.limit),
@@ -187,12 +183,8 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row per gated metric, at least one per test."""
     verdict = result.verdict
     gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
-    whole = verdict.outcome in {
-        Outcome.INVALID,
-        Outcome.ERROR,
-        Outcome.EXPECTED,
-        Outcome.UNEXPECTED_PASS,
-    }
+    # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
+    whole = verdict.outcome not in {metric.outcome for metric in verdict.metrics}
     first = {"test": verdict.kind, "verdict": str(verdict.outcome)}
     if not gated:
         yield first
@@ -277,7 +269,8 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         ("mlperf.runs", str(len(verdict.runs))),
     ]
     for metric in verdict.metrics:
-        found.append((f"mlperf.{metric.metric}", f"{metric.now:.9g}"))
+        if metric.now is not None:
+            found.append((f"mlperf.{metric.metric}", f"{metric.now:.9g}"))
         if metric.baseline is not None:
             found.append((f"mlperf.{metric.metric}.baseline", f"{metric.baseline:.9g}"))
         if metric.change is not None:

@@ -39,7 +39,7 @@ def read_results(path: Path) -> Results:
         raw = json.loads(path.read_bytes())
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MlperfError(f"{path}: not a results file: {error}") from None
     found = raw.get("schema") if isinstance(raw, dict) else None
     if isinstance(found, int) and found > SCHEMA:

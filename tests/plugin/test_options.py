@@ -156,6 +156,18 @@ def test_options_that_exclude_or_need_each_other_are_refused(
     assert [text for text in result.errlines if text] == [f"ERROR: {line}"]
 
 
+def test_help_lists_every_option_and_markers_the_marker(project: Project) -> None:
+    options = project.run("--help").stdout.str()
+    markers = project.run("--markers").stdout.str()
+
+    for name in Options.__dataclass_fields__:
+        assert f"  --mlperf-{name.replace('_', '-')}" in options
+        assert f"  mlperf_{name} (" in options
+    assert (
+        "@pytest.mark.mlperf(workload, scenario, engine, precision, accelerator, kind)" in markers
+    )
+
+
 # --- plan ----------------------------------------------------------------------------------------
 
 
@@ -175,6 +187,23 @@ def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
     assert re.search(r"\b2 min\b.*\b10 min\b.*\baccuracy, performance$", stream)
     assert any(line.startswith("2 cases: 2 min") for line in section(result))
     assert not (project.path / ".mlperf").exists()
+
+
+def test_a_plan_runs_no_test_of_the_project_either(project: Project) -> None:
+    project.pytester.makepyfile("def test_own(): open('ran', 'w')")
+
+    result = project.run("--mlperf-plan")
+
+    assert result.ret == pytest.ExitCode.OK
+    assert not (project.path / "ran").exists()
+
+
+def test_a_plan_of_a_broken_suite_is_no_success(project: Project) -> None:
+    project.suite().write_text("schema = 2\n", "utf-8")
+
+    result = project.run("suites", "--mlperf-plan")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
-from tests.plugin.project import Project, last_line, spec_of
+from tests.plugin.project import Project, last_line
 
 MINE = """
 import time
@@ -96,8 +96,9 @@ def test_my_ranker(mlperf):
     assert found.verdict.subject.fingerprint["dataset"] == hashlib.sha256(text.encode()).hexdigest()
 
 
+@pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
 def test_the_worker_imports_a_test_module_from_any_folder_that_pytest_found_it_in(
-    project: Project,
+    project: Project, mode: str
 ) -> None:
     write(
         project,
@@ -109,11 +110,9 @@ def test_my_ranker(mlperf):
         "checks/test_deep.py",
     )
 
-    result = project.run("checks")
+    result = project.run("checks", f"--import-mode={mode}")
 
     assert last_line(result) == "1 no baseline"
-    (folder,) = project.run_folders()
-    assert str(project.path / "checks") in spec_of(folder)["import_path"]
 
 
 @pytest.mark.parametrize(

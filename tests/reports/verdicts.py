@@ -57,7 +57,7 @@ def metric(
     return MetricVerdict(metric=name, outcome=outcome, **{**given, **fields})
 
 
-def unset(name: str, outcome: Outcome | None, now: float, **fields: Any) -> MetricVerdict:
+def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) -> MetricVerdict:
     """Return a metric without a baseline."""
     return MetricVerdict(metric=name, outcome=outcome, now=now, **fields)
 

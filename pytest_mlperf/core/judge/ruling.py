@@ -124,7 +124,7 @@ def _gated(
     now = values(runs, name)
     if not now:
         missing = MetricVerdict(
-            metric=name, outcome=Outcome.INVALID, now=math.nan, limit=limit, note="not measured"
+            metric=name, outcome=Outcome.INVALID, now=None, limit=limit, note="not measured"
         )
         return missing, False
     before = baseline_values(record, name) if record else []

@@ -1,0 +1,213 @@
+"""Records are made from runs; what changed since is said in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.recording import (
+    Action,
+    baseline_run,
+    changes,
+    detectable_note,
+    empty_baseline,
+    new_record,
+    set_by,
+)
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+RULE = RuleR(prior_sd=0.007)
+SUBJECT = Subject(
+    identity={"gpu": "NVIDIA H200", "mig": None},
+    fingerprint={"engine": "onnxruntime", "engine.version": "1.20.1"},
+)
+RUN = Run(
+    metrics={"throughput": 100.0, "latency_p50": 0.01},
+    within_se={"throughput": 0.002},
+    samples=24_576,
+    queries=3072,
+    duration_s=60.5,
+    target_qps=120.0,
+    session="20261120-ab12",
+    started="2026-11-20T10:11:12+00:00",
+    commit="9d0e77a1b2c3",
+    folder="/somewhere/else",
+)
+
+
+def fresh(*values: float) -> list[BaselineRun]:
+    return [baseline_run(replace(RUN, metrics={"throughput": value})) for value in values]
+
+
+def recorded(
+    values: tuple[float, ...], old: Record | None = None, action: Action = "record", **fields: Any
+) -> Record:
+    given: dict[str, Any] = {
+        "reason": "first",
+        "subject": SUBJECT,
+        "target_qps": 120.0,
+        "qps_source": "suite",
+        "limits": {"throughput": 0.03},
+        "rule": RULE,
+    }
+    return new_record(fresh(*values), old, action=action, **{**given, **fields})
+
+
+def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
+    assert baseline_run(RUN) == BaselineRun(
+        metrics={"throughput": 100.0, "latency_p50": 0.01},
+        within_se={"throughput": 0.002},
+        session="20261120-ab12",
+        started="2026-11-20T10:11:12+00:00",
+        samples=24_576,
+        duration_s=60.5,
+        commit="9d0e77a1b2c3",
+    )
+
+
+def test_a_new_file_is_named_as_its_case() -> None:
+    case = Case(
+        workload="resnet50", scenario="Server", engine="ort", precision="fp16", accelerator="H200"
+    )
+
+    empty = empty_baseline(case, round_name="v5.0", profile="official")
+
+    assert (empty.round, empty.profile, empty.workload) == ("v5.0", "official", "resnet50")
+    assert (empty.scenario, empty.engine, empty.precision) == ("Server", "ort", "fp16")
+    assert (empty.accelerator, empty.records) == ("H200", ())
+
+
+def test_the_first_record_has_one_entry_of_history() -> None:
+    record = recorded((100.0, 102.01))
+
+    assert record.identity == {"gpu": "NVIDIA H200", "mig": None}
+    assert record.fingerprint == SUBJECT.fingerprint
+    assert (record.target_qps, record.qps_source) == (120.0, "suite")
+    assert record.history == (
+        HistoryEntry(
+            date="2026-11-20",
+            commit="9d0e77a1b2c3",
+            reason="first",
+            action="record",
+            runs=2,
+            old={},
+            new={"throughput": pytest.approx(101.0)},  # type: ignore[dict-item]
+        ),
+    )
+
+
+def test_a_replaced_record_keeps_its_history_and_its_new_runs_only() -> None:
+    old = recorded((100.0,) * 8)
+
+    new = recorded((90.0,) * 5, old, "replace", reason="slower but right")
+
+    assert [run.metrics["throughput"] for run in new.runs] == [90.0] * 5
+    assert [(h.action, h.reason, h.runs) for h in new.history] == [
+        ("record", "first", 8),
+        ("replace", "slower but right", 5),
+    ]
+    assert new.history[1].old["throughput"] == pytest.approx(100.0)
+    assert new.history[1].new["throughput"] == pytest.approx(90.0)
+
+
+def test_an_appended_session_adds_to_the_runs() -> None:
+    old = recorded((100.0,) * 4)
+
+    new = recorded((102.0,) * 4, old, "append", reason="second session")
+
+    assert len(new.runs) == 8
+    assert (new.history[-1].action, new.history[-1].runs) == ("append", 8)
+    assert new.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
+
+
+def test_runs_of_another_engine_version_are_not_appended() -> None:
+    old = recorded((100.0,) * 4)
+    other = replace(SUBJECT, fingerprint={**SUBJECT.fingerprint, "engine.version": "1.21.0"})
+
+    with pytest.raises(BaselineError, match=r"engine\.version"):
+        recorded((100.0,), old, "append", subject=other)
+    assert len(recorded((100.0,), old, "replace", subject=other).runs) == 1
+
+
+def test_a_longer_baseline_proves_smaller_changes() -> None:
+    short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
+
+    assert set(short.minimum_detectable_change) == {"throughput"}
+    assert (
+        0
+        < long.minimum_detectable_change["throughput"]
+        < short.minimum_detectable_change["throughput"]
+    )
+
+
+def test_what_was_not_measured_can_prove_nothing() -> None:
+    record = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
+
+    assert set(record.minimum_detectable_change) == {"throughput"}
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ({"engine": "onnxruntime", "engine.version": "1.20.1"}, ()),
+        (
+            {"engine": "onnxruntime", "engine.version": "1.21.0"},
+            ("engine.version 1.20.1 → 1.21.0",),
+        ),
+        (
+            {"engine": "null"},
+            ("engine onnxruntime → null", "engine.version 1.20.1 → absent"),
+        ),
+        (
+            {"engine": "onnxruntime", "engine.version": "1.20.1", "dataset": "ab12"},
+            ("dataset absent → ab12",),
+        ),
+    ],
+)
+def test_what_changed_since_the_baseline_is_listed_by_key(
+    now: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    assert changes(recorded((100.0,)), replace(SUBJECT, fingerprint=now)) == expected
+
+
+def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
+    record = recorded((100.0,))
+
+    assert set_by(record) == 'set 2026-11-20 at 9d0e77a1b2c3: "first"'
+    assert set_by(replace(record, history=())) is None
+    outside_git = replace(record.history[0], commit=None)
+    assert set_by(replace(record, history=(outside_git,))) == 'set 2026-11-20: "first"'
+
+
+@pytest.mark.parametrize(
+    ("detectable", "limit", "expected"),
+    [
+        (0.041, 0.03, "throughput: can prove changes of 4.1 % and more, the limit is 3 %: "),
+        (0.03, 0.03, None),
+        (0.02, 0.03, None),
+        (None, 0.03, None),
+        (0.041, None, None),
+    ],
+)
+def test_a_baseline_that_cannot_prove_its_own_limit_says_so(
+    detectable: float | None, limit: float | None, expected: str | None
+) -> None:
+    note = detectable_note(
+        MetricVerdict(
+            metric="throughput",
+            outcome=Outcome.RECORDED,
+            now=100.0,
+            limit=limit,
+            detectable=detectable,
+        )
+    )
+
+    cure = "record a longer baseline (--mlperf-update=append) or widen it"
+    assert note == (expected and f"{expected}{cure}")

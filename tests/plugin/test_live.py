@@ -1,0 +1,86 @@
+"""A measurement shows that it is alive, past pytest's capture."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+schema = 1
+round = "v4.1"
+[workload]
+name = "demo"
+dataset = { use = "synthetic", samples = 8 }
+[[engines]]
+use = "null"
+options = { latency_s = 0.002 }
+[[scenarios]]
+name = "Offline"
+min_duration = "1200ms"
+target_qps = 500.0
+"""
+
+FAST_HEARTBEAT = "from pytest_mlperf import live\nlive.HEARTBEAT_S = 0.1\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a suite of one run of a second."""
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "demo.mlperf.toml").write_text(SUITE)
+    return tmp_path
+
+
+def on_a_terminal(project: Path, *more: str) -> str:
+    """Run pytest on a pseudo-terminal and return everything it wrote."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "demo.mlperf.toml", *more],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=child,
+        stderr=child,
+    )
+    os.close(child)
+    written = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            written += chunk
+    except OSError:  # Linux's word for the end of a terminal
+        pass
+    os.close(parent)
+    assert process.wait(60) == 0
+    return written.decode()
+
+
+def test_a_terminal_shows_one_line_that_renews_itself_and_goes_away(project: Path) -> None:
+    """It names case, run, phase and rate; then the cursor is back on pytest's own line."""
+    text = on_a_terminal(project)
+
+    assert "demo-Offline-null-fp32-cpu run 1: performance" in text
+    back = "\r\x1b[K\x1b[A\x1b[" + str(len("demo.mlperf.toml ") + 1) + "G"
+    assert text.count(back) == 1
+    assert text.index(back) < text.index("NO BASELINE")
+
+
+def test_quiet_is_quiet(project: Path) -> None:
+    """With -q there is no line of progress."""
+    assert "run 1: performance" not in on_a_terminal(project, "-q")
+
+
+def test_a_log_gets_a_heartbeat_without_control_codes(
+    project: Path, pytester: pytest.Pytester
+) -> None:
+    """Where the output is no terminal, such as in CI, lines come once a minute."""
+    (project / "conftest.py").write_text(FAST_HEARTBEAT)
+
+    done = pytester.run(sys.executable, "-m", "pytest", str(project / "demo.mlperf.toml"))
+
+    done.stdout.fnmatch_lines(["mlperf: demo-Offline-null-fp32-cpu run 1: performance *"])
+    assert "\x1b" not in done.stdout.str()
