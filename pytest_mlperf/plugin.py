@@ -1,7 +1,7 @@
 """Pytest hooks, each a few statements that hand over.
 
 This module is imported in every project that has the plugin installed, so it is light: what needs
-pydantic or rich is loaded by `late` when the first suite, marker or result appears.
+pydantic is loaded by `late` when the first suite, marker or result appears.
 """
 
 from __future__ import annotations

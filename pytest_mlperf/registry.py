@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -65,7 +65,7 @@ def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
     Raises:
         SuiteError: An option is unknown, or is required and missing.
     """
-    parameters = inspect.signature(factory).parameters.values()
+    parameters = _parameters(factory)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     known = {p.name: p for p in parameters if p.name not in GIVEN}
@@ -75,3 +75,9 @@ def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in options:
             raise SuiteError(f"{what} needs the option {name!r}")
+
+
+@lru_cache(maxsize=64)
+def _parameters(factory: Any) -> tuple[inspect.Parameter, ...]:
+    # A suite of thousands of cases names the same few factories again and again.
+    return tuple(inspect.signature(factory).parameters.values())

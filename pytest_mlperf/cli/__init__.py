@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pytest_mlperf import __version__
 from pytest_mlperf.cli import init, schema, update
@@ -29,13 +28,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pytest-mlperf: {error}", file=sys.stderr)
         return 3 if isinstance(error, EnvironmentFault) else 2
     return code
-
-
-def shown(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it."""
-    here = Path.cwd()
-    resolved = path.resolve()
-    return str(resolved.relative_to(here)) if resolved.is_relative_to(here) else str(path)
 
 
 if __name__ == "__main__":

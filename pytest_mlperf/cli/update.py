@@ -18,6 +18,7 @@ from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 
@@ -82,7 +83,7 @@ def run(parsed: argparse.Namespace) -> int:
     Raises:
         MlperfError: The file is unreadable, or an argument is missing or unknown.
     """
-    if parsed.write and not parsed.reason:
+    if parsed.write and not (parsed.reason or "").strip():
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     path = parsed.results or newest_results(parsed.runs_dir)
     results = read_results(path)
@@ -196,7 +197,7 @@ def describe(proposal: Proposal) -> Iterable[str]:
     for metric in proposal.result.limits:
         if metric in proposal.new.minimum_detectable_change:
             yield f"  {_step(proposal, metric)}"
-    yield f"  {len(proposal.new.runs)} runs -> {proposal.file}"
+    yield f"  {len(proposal.new.runs)} runs -> {relative(proposal.file)}"
 
 
 def _step(proposal: Proposal, metric: str) -> str:
@@ -214,8 +215,8 @@ def finish(proposals: list[Proposal], refused: int, *, write: bool) -> int:
         for proposal in proposals:
             baselines.update(proposal.file, proposal.put)
     counts = f"{len(proposals)} to write, {refused} refused"
-    if write:
-        print(f"wrote {len(proposals)}, refused {refused}; review and commit: git add -p baselines")
+    if write and proposals:
+        print(f"wrote {len(proposals)}, refused {refused}; review and commit: git add baselines")
     elif proposals:
         print(f'dry run: {counts}; to write: pytest-mlperf update --write --reason "..."')
     else:

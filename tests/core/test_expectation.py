@@ -149,6 +149,12 @@ def test_an_entry_that_was_prolonged_by_a_second_one_still_holds() -> None:
     assert found.headline.endswith("; until 2027-02-28: still issue 812")
 
 
+def test_an_entry_holds_through_its_last_day() -> None:
+    entries = [known(), known(until=dt.date(2027, 2, 28), reason="a later one")]
+
+    assert expect(DROP, entries, THEN).headline.endswith("; until 2027-01-31: issue 812")
+
+
 def test_a_failure_of_no_single_metric_is_known_by_an_entry_without_one() -> None:
     missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
 

@@ -66,8 +66,10 @@ def write(project: Project) -> None:
 
 
 @contextlib.contextmanager
-def measuring(project: Project, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run pytest in a process of its own until LoadGen runs."""
+def measuring(
+    project: Project, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], list[psutil.Process]]]:
+    """Run pytest in a process of its own until LoadGen runs; return it, and all its processes."""
     with (project.path / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:benchmark", "-v", *arguments],
@@ -75,13 +77,15 @@ def measuring(project: Project, *arguments: str) -> Iterator[subprocess.Popen[by
             stdout=output,
             stderr=subprocess.STDOUT,
         )
+    everyone: list[psutil.Process] = []
     try:
         wait_for(project, ".mlperf/runs/*/long-*/performance/mlperf_log_detail.txt", process)
-        yield process
+        everyone = family(process.pid)
+        yield process, everyone
     finally:
-        for child in family(process.pid):
+        for one in everyone or family(process.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+                one.kill()
         process.wait()
 
 
@@ -133,8 +137,7 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
 ) -> None:
     write(project)
 
-    with measuring(project, "suites", *distribution) as process:
-        everyone = family(process.pid)
+    with measuring(project, "suites", *distribution) as (process, everyone):
         names = [" ".join(p.cmdline()) for p in everyone]
         process.send_signal(signal.SIGINT)
         code = process.wait(LIMIT_S)
@@ -160,8 +163,7 @@ def test_a_killed_pytest_leaves_no_process_and_no_lease(
 ) -> None:
     write(project)
 
-    with measuring(project, "suites/b.mlperf.toml", *distribution) as process:
-        everyone = family(process.pid)
+    with measuring(project, "suites/b.mlperf.toml", *distribution) as (process, everyone):
         process.send_signal(number)
         code = process.wait(LIMIT_S)
 
@@ -175,8 +177,7 @@ def test_a_killed_pytest_leaves_no_process_and_no_lease(
 def test_a_killed_worker_is_an_error_of_its_case_only(project: Project) -> None:
     write(project)
 
-    with measuring(project, "suites") as process:
-        everyone = family(process.pid)
+    with measuring(project, "suites") as (process, everyone):
         (worker,) = (
             p
             for p in psutil.Process(process.pid).children()

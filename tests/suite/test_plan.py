@@ -104,6 +104,7 @@ def test_the_seeds_are_those_of_the_suites_round(
         ("Offline", {"min_duration": '"250ms"'}, {"fixed_work_s": 0.25}),
         ("Offline", {"min_duration": '"1.5 min"'}, {"fixed_work_s": 90.0}),
         ("Offline", {"min_query_count": "7"}, {"min_query_count": 7}),
+        ("Offline", {"latency_limit": '"15ms"'}, {}),
         (
             "Server",
             {"latency_limit": '"7.5ms"'},

@@ -1,0 +1,97 @@
+"""`pytest-mlperf init` writes a first suite that works, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.suite.plan import plan_suite
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+def test_it_writes_a_suite_and_a_folder_for_baselines_and_says_what_is_next(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init"]) == 0
+
+    assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
+    assert capsys.readouterr().out == (
+        "wrote suites/demo.mlperf.toml\n"
+        "wrote baselines/README.md\n"
+        "next: pytest suites                            measure; there is no baseline yet\n"
+        "      pytest suites --mlperf-update=missing    record one, then commit baselines/\n"
+        "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
+    )
+
+
+def test_the_suite_runs_anywhere_and_says_what_to_edit(here: Path) -> None:
+    main(["init"])
+
+    (planned,) = plan_suite(here / "suites" / "demo.mlperf.toml")
+
+    assert planned.case.id == "demo-Offline-null-fp32-cpu"
+    assert (here / "suites" / "demo.mlperf.toml").read_text("utf-8").count("# edit") == 3
+
+
+def test_another_folder_may_be_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "sub/project"]) == 0
+
+    assert tree(here) == {
+        "sub/project/suites/demo.mlperf.toml",
+        "sub/project/baselines/README.md",
+    }
+    assert "next: pytest sub/project/suites " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("existing", ["suites/demo.mlperf.toml", "baselines/README.md"])
+def test_nothing_is_overwritten_and_nothing_half_written(
+    here: Path, existing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / existing).parent.mkdir()
+    (here / existing).write_text("mine")
+
+    assert main(["init"]) == 2
+
+    assert tree(here) == {existing}
+    assert (here / existing).read_text() == "mine"
+    assert capsys.readouterr() == (
+        "",
+        f"pytest-mlperf: {existing} exists; nothing was written. "
+        "Another place: pytest-mlperf init FOLDER\n",
+    )
+
+
+def test_a_link_to_nowhere_is_not_written_through(here: Path) -> None:
+    (here / "suites").mkdir()
+    (here / "suites" / "demo.mlperf.toml").symlink_to(here / "elsewhere")
+
+    assert main(["init"]) == 2
+    assert not (here / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("blocked", ["suites", "baselines"])
+def test_where_one_file_cannot_be_written_none_is(
+    here: Path, blocked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / blocked).write_text("a file where a folder should be")
+
+    assert main(["init"]) == 2
+
+    assert tree(here) == {blocked}
+    assert "cannot be written: " in capsys.readouterr().err
+
+
+def test_the_working_folder_need_not_be_the_one_that_is_named(here: Path) -> None:
+    assert main(["init", str(here / "x")]) == 0
+    assert (here / "x" / "suites" / "demo.mlperf.toml").is_file()

@@ -1,0 +1,411 @@
+"""`pytest-mlperf update` shows what would be accepted, and writes only what may be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.core.baseline import Baseline
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.results import write_results
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, SUITE, result, run, session
+
+FILE = Path("baselines/H200/quick/resnet50/Offline.ort.fp16.json")
+RESULTS = Path(".mlperf/runs/20261120-ab12/results.json")
+WRITE = ("--write", "--reason", "onnxruntime 1.21")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("baselines").mkdir()
+    Path(SUITE).parent.mkdir()
+    Path(SUITE).touch()
+    return tmp_path
+
+
+def measured(
+    *throughputs: float,
+    case: Case = CASE,
+    outcome: Outcome = Outcome.NO_BASELINE,
+    verdict: dict[str, Any] | None = None,
+    **fields: Any,
+) -> CaseResult:
+    """Return a result whose runs reached these throughputs."""
+    base = {Outcome.NO_BASELINE: verdicts.NO_BASELINE}.get(outcome, verdicts.OK)
+    given: dict[str, Any] = {
+        "case": case,
+        "outcome": outcome,
+        "runs": tuple(
+            run(number, case=case, throughput=value)
+            for number, value in enumerate(throughputs or (100.0, 101.0) * 4)
+        ),
+        "baseline_file": f"baselines/{case.accelerator}/quick/{case.workload}/"
+        f"{case.scenario}.{case.engine}.{case.precision}.json",
+        **(verdict or {}),
+    }
+    found: Verdict = replace(base, **given)
+    return result(found, **fields)
+
+
+def update(*arguments: str) -> int:
+    return main(["update", *arguments])
+
+
+def save(*results: CaseResult, path: Path = RESULTS) -> None:
+    write_results(path, session(*results))
+
+
+def stored(path: Path = FILE) -> Baseline:
+    found = baselines.load(path)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return what was printed since the last call."""
+    return lambda: capsys.readouterr().out
+
+
+# --- accepting -----------------------------------------------------------------------------------
+
+
+def test_without_write_it_only_shows(shown: Any) -> None:
+    save(measured())
+
+    assert update() == 0
+
+    assert shown() == (
+        f"from {RESULTS}, run 20261120-ab12\n"
+        "resnet50-Offline-ort-fp16-H200\n"
+        "  throughput new 100.5\n"
+        f"  8 runs -> {FILE}\n"
+        'dry run: 1 to write, 0 refused; to write: pytest-mlperf update --write --reason "..."\n'
+    )
+    assert list(Path("baselines").iterdir()) == []
+
+
+def test_write_records_the_runs_with_reason_and_history(shown: Any) -> None:
+    save(measured())
+
+    assert update(*WRITE) == 0
+
+    assert shown().endswith("wrote 1, refused 0; review and commit: git add baselines\n")
+    found = stored()
+    (record,) = found.records
+    assert (found.workload, found.scenario, found.profile) == ("resnet50", "Offline", "quick")
+    assert [r.metrics["throughput"] for r in record.runs] == [100.0, 101.0] * 4
+    assert record.identity == verdicts.SUBJECT.identity
+    assert record.fingerprint == verdicts.SUBJECT.fingerprint
+    assert (record.target_qps, record.qps_source) == (25_000.0, "suite")
+    assert [(h.action, h.reason, h.runs) for h in record.history] == [
+        ("record", "onnxruntime 1.21", 8)
+    ]
+    assert 0 < record.minimum_detectable_change["throughput"] < 0.05
+
+
+def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    shown()
+    save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
+
+    assert update("--write", "--reason", "faster kernels") == 0
+
+    assert "  throughput 100.5 -> 110 (+9.5 %)\n" in shown()
+    (record,) = stored().records
+    assert [r.metrics["throughput"] for r in record.runs] == [110.0] * 8
+    assert [(h.action, h.reason) for h in record.history] == [
+        ("record", "onnxruntime 1.21"),
+        ("replace", "faster kernels"),
+    ]
+    assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
+
+
+def test_a_second_write_of_the_same_results_changes_nothing(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    before = FILE.read_bytes()
+    shown()
+
+    assert update(*WRITE) == 1
+
+    assert "  refused: these very runs are the baseline already\n" in shown()
+    assert FILE.read_bytes() == before
+
+
+def test_other_machines_keep_their_records() -> None:
+    save(measured())
+    update(*WRITE)
+    other = replace(verdicts.SUBJECT, identity={"gpu": "NVIDIA H200", "ecc": False, "mig": None})
+    save(measured(*(50.0,) * 8, verdict={"subject": other}))
+
+    assert update(*WRITE) == 0
+
+    assert [record.identity["ecc"] for record in stored().records] == [True, False]
+
+
+def test_the_newest_results_are_taken_unless_a_file_is_named(shown: Any) -> None:
+    save(measured(), path=Path(".mlperf/runs/20261119-ffff/results.json"))
+    save(measured(), path=Path(".mlperf/runs/20261121-0000/results.json"))
+    save(measured(), path=Path("other/results.json"))
+
+    update()
+    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
+    update("other/results.json")
+    assert shown().startswith("from other/results.json, ")
+    update("--runs-dir", "nothing")
+    update("--runs-dir", ".mlperf")
+    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
+
+
+def test_only_named_cases_are_taken(shown: Any) -> None:
+    other = replace(CASE, engine="trt")
+    save(measured(), measured(case=other))
+
+    assert update("--case", other.id, *WRITE) == 0
+
+    assert not FILE.exists()
+    assert FILE.with_name("Offline.trt.fp16.json").exists()
+
+
+def test_accuracy_tests_are_no_baselines(shown: Any) -> None:
+    save(result(verdicts.UNGATED))
+
+    assert update() == 0
+    assert shown().endswith("nothing to write, 0 refused\n")
+
+
+def test_one_refused_case_does_not_hinder_the_others(shown: Any) -> None:
+    other = replace(CASE, engine="trt")
+    save(measured(100.0), measured(case=other))
+
+    assert update(*WRITE) == 1
+
+    assert shown().endswith("wrote 1, refused 1; review and commit: git add baselines\n")
+    assert not FILE.exists()
+
+
+# --- refusing ------------------------------------------------------------------------------------
+
+
+def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
+    """Return why a result is refused, after checking that nothing was written."""
+    before = {p: p.read_bytes() for p in Path("baselines").rglob("*.json")}
+    save(found)
+    assert update(*arguments, *WRITE) == 1
+    assert {p: p.read_bytes() for p in Path("baselines").rglob("*.json")} == before
+    lines = str(shown()).splitlines()
+    assert lines[-1] == "nothing to write, 1 refused"
+    assert lines[1] == found.verdict.case.id
+    assert lines[2].startswith("  refused: ")
+    return lines[2].removeprefix("  refused: ")
+
+
+TEST = f"{SUITE}::test_performance[{CASE.id}]"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (measured(handicap=0.1), "measured with --mlperf-handicap"),
+        (measured(pretended=True), "measured with --mlperf-pretend"),
+        (
+            measured(outcome=Outcome.INVALID, verdict={"headline": "offered rate differs"}),
+            "INVALID offered rate differs",
+        ),
+        (
+            measured(outcome=Outcome.ERROR, verdict={"headline": "engine: it broke"}),
+            "ERROR engine: it broke",
+        ),
+        (
+            measured(outcome=Outcome.GATE_FAIL, verdict={"headline": "latency limit missed"}),
+            "GATE FAIL latency limit missed",
+        ),
+        (measured(verdict={"runs": ()}), "nothing was measured"),
+        (measured(verdict={"subject": None}), "nothing was measured"),
+        (
+            measured(scored=True),
+            f'accuracy was not checked; run pytest "{SUITE}" without selecting tests',
+        ),
+        (
+            measured(*(100.0,) * 4),
+            f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" '
+            "--mlperf-update=missing",
+        ),
+        (
+            measured(*(100.0,) * 2, outcome=Outcome.PERF_DROP),
+            f'2 runs, a baseline needs 5; record them with: pytest "{TEST}" '
+            '--mlperf-update=replace --mlperf-reason "..."',
+        ),
+    ],
+    ids=[
+        *("handicap", "pretended", "INVALID", "ERROR", "GATE FAIL", "no runs", "no subject"),
+        *("no accuracy", "4 runs", "2 runs"),
+    ],
+)
+def test_what_may_never_be_a_baseline_is_refused(
+    found: CaseResult, reason: str, shown: Any
+) -> None:
+    assert refusal(found, shown) == reason
+
+
+def test_five_runs_are_enough() -> None:
+    save(measured(*(100.0,) * 5))
+
+    assert update(*WRITE) == 0
+
+
+def test_a_checked_accuracy_is_enough() -> None:
+    save(measured(scored=True, verdict={"accuracy": verdicts.SCORED}))
+
+    assert update(*WRITE) == 0
+
+
+def test_worse_values_need_to_be_accepted_by_name(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    shown()
+    slower = measured(*(90.0,) * 8, outcome=Outcome.PERF_DROP)
+
+    assert refusal(slower, shown) == (
+        "gets worse (throughput 100.5 -> 90 (−10.4 %)); "
+        f"to accept it: --accept-regression {CASE.id}"
+    )
+    assert update("--accept-regression", CASE.id, *WRITE) == 0
+    assert [r.metrics["throughput"] for r in stored().records[0].runs] == [90.0] * 8
+
+
+def test_worse_is_against_the_metrics_direction(shown: Any) -> None:
+    def latency(value: float) -> CaseResult:
+        runs = tuple(run(number, latency_p90=value) for number in range(8))
+        return measured(verdict={"runs": runs}, limits={"latency_p90": 0.03})
+
+    save(latency(0.010))
+    update(*WRITE)
+    shown()
+
+    assert refusal(latency(0.012), shown).startswith(
+        "gets worse (latency_p90 10 ms -> 12 ms (+20.0 %))"
+    )
+    save(latency(0.009))
+    assert update(*WRITE) == 0
+
+
+def test_a_damaged_baseline_is_refused_and_left_alone(shown: Any) -> None:
+    FILE.parent.mkdir(parents=True)
+    FILE.write_text('{"schema": 1}')
+
+    assert refusal(measured(), shown).startswith(f"{FILE.resolve()}: ")
+
+
+def test_the_baseline_of_another_case_is_not_written_over(shown: Any) -> None:
+    other = replace(CASE, workload="mobilenet")
+    save(measured(case=other))
+    update(*WRITE)
+    moved = Path("baselines/H200/quick/mobilenet/Offline.ort.fp16.json")
+    FILE.parent.mkdir(parents=True)
+    moved.rename(FILE)
+    shown()
+
+    assert refusal(measured(), shown) == (
+        f"{FILE.resolve()}: this is the baseline of mobilenet-Offline-ort-fp16-H200, not of "
+        f"{CASE.id}; move it away, or rename the engine entry"
+    )
+
+
+def test_the_wrong_folder_is_noticed(
+    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("elsewhere/baselines").mkdir(parents=True)
+    monkeypatch.chdir("elsewhere")
+
+    assert refusal(measured(), shown) == (
+        f"{SUITE} is not here: run this in the folder that the tests ran in"
+    )
+
+
+def test_other_baselines_than_those_of_the_session_must_be_named(shown: Any) -> None:
+    used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
+    found = measured(verdict={"baseline_file": used})
+
+    assert refusal(found, shown) == (
+        f"it was judged against {used}; name that folder of baselines with --baselines"
+    )
+    assert update("--baselines", "kept", *WRITE) == 0
+    assert Path(used).exists()
+
+
+# --- usage ---------------------------------------------------------------------------------------
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert update(*arguments) == 2
+    return capsys.readouterr().err.removeprefix("pytest-mlperf: ").rstrip("\n")
+
+
+def test_writing_needs_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    save(measured())
+
+    expected = 'update --write needs --reason "why these values are accepted"'
+    assert complaint(capsys, "--write") == expected
+    assert complaint(capsys, "--write", "--reason", " ") == expected
+    assert not FILE.exists()
+
+
+@pytest.mark.parametrize("option", ["--case", "--accept-regression"])
+def test_an_unknown_case_is_named_with_the_known_ones(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(measured(), measured(case=replace(CASE, engine="trt")))
+
+    assert complaint(capsys, option, "resnet50") == (
+        f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
+    )
+
+
+def test_without_results_it_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capsys) == "no results in .mlperf/runs; measure first: pytest suites"
+
+
+def document(**changes: Any) -> str:
+    save(measured())
+    content = json.loads(RESULTS.read_text("utf-8"))
+    return json.dumps({**content, **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda: "", "not a results file: Expecting value: line 1 column 1 (char 0)"),
+        (lambda: "[]", "not a results file: "),
+        (lambda: "[" * 100_000, "not a results file: maximum recursion depth exceeded"),
+        (lambda: document(cases=3), "not a results file: cases: Input should be a valid tuple"),
+        (lambda: document(run=None), "not a results file: run: Input should be a valid string"),
+        (
+            lambda: document(schema=2),
+            "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",
+        ),
+    ],
+    ids=["empty", "list", "deep", "cases", "run", "newer"],
+)
+def test_a_damaged_or_newer_results_file_is_named(
+    content: Any, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r.json").write_text(content(), "utf-8")
+
+    assert complaint(capsys, "r.json").startswith(f"r.json: {message}")
+
+
+def test_a_results_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capsys, "gone.json") == "gone.json: cannot be read: No such file or directory"

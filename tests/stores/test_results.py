@@ -1,0 +1,133 @@
+"""The results file: written whole, read back equal, and as its published schema says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_mlperf.cli.schema import published
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import SCHEMA, Results
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.reports import verdicts
+from tests.reports.verdicts import metric, result, session
+
+EVERY = session(*map(result, verdicts.ALL))
+
+
+def strict(path: Path) -> Any:
+    """Read JSON that is JSON for every tool: no NaN, no Infinity."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    return json.loads(path.read_text("utf-8"), parse_constant=refuse)
+
+
+def validate(content: Any) -> None:
+    schema = json.loads(published("results").read_text("utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(content)
+
+
+def test_every_outcome_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "results.json"
+
+    write_results(file, EVERY)
+
+    assert read_results(file) == EVERY
+
+
+def test_what_is_written_is_what_the_schema_says(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    missing = verdicts.unset("ttft_p50", None, None, limit=0.05, note="not measured")
+    write_results(
+        file,
+        session(
+            *EVERY.cases,
+            result(
+                verdicts.verdict(
+                    verdicts.INVALID.outcome, "p50 TTFT: not measured", missing, metric()
+                )
+            ),
+        ),
+    )
+
+    validate(strict(file))
+
+
+def test_a_run_of_pytest_writes_what_the_schema_says(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))
+    monkeypatch.delenv("CI", raising=False)
+    (pytester.path / "s.mlperf.toml").write_text(
+        'schema = 1\nround = "v4.1"\n[workload]\nname = "demo"\n'
+        'dataset = { use = "synthetic", samples = 8 }\nscorer = { use = "top1" }\n'
+        '[[engines]]\nuse = "null"\noptions = { latency_s = 0.001 }\n'
+        '[[scenarios]]\nname = "Offline"\nmin_duration = "200ms"\ntarget_qps = 900\n',
+        "utf-8",
+    )
+
+    pytester.runpytest_inprocess("s.mlperf.toml", "--mlperf-json", "r.json", "-p", "no:benchmark")
+
+    content = strict(pytester.path / "r.json")
+    validate(content)
+    found = read_results(pytester.path / "r.json")
+    assert [c.verdict.kind for c in found.cases] == ["accuracy", "performance"]
+    assert found.cases[1].verdict.runs[0].metrics["throughput"] > 0
+    (beside,) = pytester.path.glob(".mlperf/runs/*/results.json")
+    assert read_results(beside) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"run": 3}, "run"),
+        ({"cases": [{}]}, "cases"),
+        ({"seconds": "long"}, "seconds"),
+        ({"deselected": {"H200": "x"}}, "deselected.H200"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_place(
+    tmp_path: Path, change: dict[str, Any], place: str
+) -> None:
+    file = tmp_path / "results.json"
+    write_results(file, EVERY)
+    content = {**json.loads(file.read_text("utf-8")), **change}
+    file.write_text(json.dumps(content), "utf-8")
+
+    with pytest.raises(MlperfError) as caught:
+        read_results(file)
+
+    assert str(caught.value).startswith(f"{file}: not a results file: {place}")
+    with pytest.raises(jsonschema.ValidationError):
+        validate(content)
+
+
+def test_a_newer_file_asks_for_an_upgrade(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"schema": SCHEMA + 1, "anything": "else"}))
+
+    with pytest.raises(MlperfError, match=r"written by a newer pytest-mlperf .*: upgrade"):
+        read_results(file)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(
+        MlperfError, match=r"the results cannot be written: (File exists|Not a directory)"
+    ):
+        write_results(tmp_path / "file" / "results.json", session())
+
+
+def test_the_label_that_mlcommons_asks_for_is_in_every_file(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    empty: Results = session()
+    write_results(file, empty)
+
+    assert strict(file)["label"] == "Result not verified by MLCommons Association."
