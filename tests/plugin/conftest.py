@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 # pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
@@ -30,9 +29,3 @@ def project(pytester: pytest.Pytester) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
     pytester.mkdir("baselines")
     return Project(pytester)
-
-
-@pytest.fixture
-def suite(project: Project) -> Callable[..., Path]:
-    """Return the factory of suite files."""
-    return project.suite

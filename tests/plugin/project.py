@@ -110,7 +110,7 @@ class Project:
             f'[[engines]]\nuse = "null"\naccelerators = {json.dumps(list(accelerators))}\n'
             f"options = {options}\n"
         )
-        limits = "" if "[limits]" in more else '[limits]\nthroughput = { max_drop = "30%" }\n'
+        limits = "" if "[limits]" in more else '[limits]\nthroughput = { max_drop = "40%" }\n'
         path = self.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(

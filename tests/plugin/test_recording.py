@@ -41,6 +41,9 @@ def test_an_absent_baseline_is_recorded_once_and_judged_from_then_on(project: Pr
     assert project.verdicts("1.json")["performance"].headline == (
         "2 runs in baselines/cpu/quick/first/Offline.null.fp32.json"
     )
+    folders = project.run_folders()[:2]
+    assert {run.session for run in record.runs} == {folder.parent.name for folder in folders}
+    assert [spec_of(folder)["folder"] for folder in folders] == [str(f) for f in folders]
     assert len(record.runs) == 2
     assert record.identity == cpu.identity()
     assert (record.target_qps, record.qps_source) == (RATE, "suite")
@@ -53,20 +56,9 @@ def test_an_absent_baseline_is_recorded_once_and_judged_from_then_on(project: Pr
         2,
         {},
     )
-    assert last_line(second) == "1 inconclusive, 1 passed" or last_line(second) == "2 passed"
+    assert last_line(second) in {"2 passed", "1 passed, 1 inconclusive"}
     assert project.verdicts("2.json")["performance"].metrics[0].runs_baseline == 2
     assert project.recorded() == record
-
-
-def test_every_baseline_run_is_a_fresh_process_of_one_session(project: Project) -> None:
-    project.suite()
-
-    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=3")
-
-    folders = project.run_folders()
-    assert len(folders) == 3
-    assert len({spec_of(folder)["folder"] for folder in folders}) == 3
-    assert {run.session for run in project.recorded().runs} == {folders[0].parent.name}
 
 
 def test_append_adds_a_session_of_two_runs_and_keeps_the_others(project: Project) -> None:
@@ -158,12 +150,8 @@ def test_a_record_of_another_machine_stays_beside_the_new_one(project: Project) 
     [
         ({"top1": 200.0}, Outcome.INVALID),
         ({"engines": '[[engines]]\nuse = "mine:Missing"\nname = "null"\n'}, Outcome.ERROR),
-        (
-            {"scenarios": SERVER.replace("= 20\n", "= 2000\nmin_query_count = 100\n")},
-            Outcome.INVALID,
-        ),
     ],
-    ids=["gate missed", "engine broken", "too few queries"],
+    ids=["gate missed", "engine broken"],
 )
 def test_nothing_is_recorded_when_a_run_fails(
     project: Project, change: dict[str, object], outcome: Outcome
@@ -217,12 +205,13 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
     assert project.run_folders() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured(
     project: Project,
 ) -> None:
     project.suite()
     (project.path / "baselines").chmod(0o555)
+    if os.access(project.path / "baselines", os.W_OK):
+        pytest.skip("this user may write everywhere")
 
     result = project.run("suites", *RECORD)
 
