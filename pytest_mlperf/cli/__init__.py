@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,9 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
+        sys.stdout.flush()
     except MlperfError as error:
         print(f"pytest-mlperf: {error}", file=sys.stderr)
         return 3 if isinstance(error, EnvironmentFault) else 2
+    except BrokenPipeError:
+        # Whoever read us had enough, as `head` does; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 

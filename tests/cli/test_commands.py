@@ -106,3 +106,12 @@ def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) 
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    """`pytest-mlperf schema | head -1` ends quietly."""
+    command = f"{sys.executable} -m pytest_mlperf.cli schema | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
