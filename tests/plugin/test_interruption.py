@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -69,17 +70,21 @@ def write(project: Project) -> None:
 def measuring(
     project: Project, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[psutil.Process]]]:
-    """Run pytest in a process of its own until LoadGen runs; return it, and all its processes."""
+    """Run pytest in a process of its own until LoadGen runs and all other tests have ended.
+
+    Yields:
+        The process, and it with all that came from it.
+    """
     with (project.path / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:benchmark", "-v", *arguments],
+            [sys.executable, "-u", "-m", "pytest", *LIGHT, "-p", "no:benchmark", "-v", *arguments],
             cwd=project.path,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
     everyone: list[psutil.Process] = []
     try:
-        wait_for(project, ".mlperf/runs/*/long-*/performance/mlperf_log_detail.txt", process)
+        wait_for_measurement(project, process, broken="suites" in arguments)
         everyone = family(process.pid)
         yield process, everyone
     finally:
@@ -89,12 +94,19 @@ def measuring(
         process.wait()
 
 
-def wait_for(project: Project, pattern: str, process: subprocess.Popen[bytes]) -> None:
+def wait_for_measurement(
+    project: Project, process: subprocess.Popen[bytes], *, broken: bool
+) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while not list(project.path.glob(pattern)):
+    begun = over = False
+    while not (begun and over):
         output = (project.path / "output.txt").read_text("utf-8", "replace")
         assert process.poll() is None, output
         assert time.monotonic() < deadline, output
+        begun = any(project.path.glob(".mlperf/runs/*/long-*/performance/mlperf_log_detail.txt"))
+        over = not broken or bool(
+            re.search(r"^.*\[broken-.* ERROR|^.* ERROR .*\[broken-", output, re.M)
+        )
         time.sleep(0.02)
 
 
