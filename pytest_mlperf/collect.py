@@ -39,6 +39,7 @@ class SuiteFile(pytest.Module):
         own = session.of(self.config)
         try:
             self.planned = own.adjust(plan_suite(self.path))
+            own.claim(self.planned)
         except SuiteError as error:
             raise self.CollectError(str(error)) from None
         items = list(super().collect())

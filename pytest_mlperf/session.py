@@ -17,9 +17,9 @@ import pytest
 from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
 from pytest_mlperf.carry import VERDICT, case_result, planned_of
-from pytest_mlperf.case_runs import Policy, Update
+from pytest_mlperf.case_runs import Policy, Update, nearest_baselines
 from pytest_mlperf.core.case import Kind, Profile
-from pytest_mlperf.core.errors import MlperfError, UnavailableError
+from pytest_mlperf.core.errors import MlperfError, SuiteError, UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
@@ -66,6 +66,7 @@ class MlperfSession:
         self._written: list[str] = []
         self._wanted: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Planned] = []
+        self._claimed: dict[tuple[Path, str, str], Path] = {}
         self._bench: Bench | None = None
         self._machine: Machine | None = None
         self._started = dt.datetime.now(dt.UTC)
@@ -84,6 +85,22 @@ class MlperfSession:
             for key, suite in suites.items()
         }
         return [dataclasses.replace(p, suite=forced[id(p.suite)]) for p in planned]
+
+    def claim(self, planned: list[Planned]) -> None:
+        """Note which suite describes which case: two suites would judge each other's baseline.
+
+        Raises:
+            SuiteError: Names both suites and the case.
+        """
+        for case in planned[:1]:
+            root = self.options.baselines or nearest_baselines(case.path)
+        for case in planned:
+            other = self._claimed.setdefault((root, case.suite.profile, case.case.id), case.path)
+            if other != case.path:
+                raise SuiteError(
+                    f"{case.path}:{case.line}: {case.case.id} is described by {other} too, and "
+                    "both would share one baseline: rename the workload or the engine entry in one"
+                )
 
     def look_for(self, accelerators: set[str]) -> None:
         """Look at this machine; NVML is only asked when some case wants a GPU."""
