@@ -15,6 +15,8 @@ from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.gate import GateRuling, gate
 from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import percent, quantity
 from pytest_mlperf.core.recording import (
     baseline_run,
     changes,
@@ -192,12 +194,18 @@ class Bench:
         if len(missed) < 2:
             return None
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        worst = missed[-1].metrics.get("latency_p99")
-        shown = f"p99 latency {worst * 1000:.3g} ms" if worst else "a token latency"
+        found = [quantity("latency_p99", run.metrics["latency_p99"]) for run in missed]
+        limit_ns = case.planned.settings(target_qps=case.rate).latency_limit_ns
+        shown = f"p99 latency {' and '.join(found)}"
+        if limit_ns:
+            shown += f", limit {quantity('latency_p99', limit_ns / 1e9)}"
         if case.record:
             outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
         else:
-            outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:g}/s"
+            outcome, headline = (
+                Outcome.GATE_FAIL,
+                f"latency limit missed twice at {case.rate:.4g}/s",
+            )
         return self._verdict(case, "performance", outcome, f"{headline}: {shown}", ruling.metrics)
 
     # --- recording -----------------------------------------------------------------------
@@ -244,13 +252,20 @@ class Bench:
             if name in means
         )
         headline = f"{len(record.runs)} runs in {self._policy.shown(case.file)}"
+        provable = ", ".join(
+            f"{percent(share)} in {METRICS[name].title}"
+            for name, share in record.minimum_detectable_change.items()
+        )
         return self._verdict(
             case,
             "performance",
             Outcome.RECORDED,
             headline,
             metrics,
-            notes=tuple(filter(None, map(detectable_note, metrics))),
+            notes=(
+                f"{headline}; can prove changes of {provable}; commit it",
+                *filter(None, map(detectable_note, metrics)),
+            ),
         )
 
     def _new_record(self, case: CaseRuns, action: Update) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,21 @@ from pytest_mlperf import session
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import Planned, planned_cases
+from pytest_mlperf.suite.values import nearest
+
+MARKER_KEYS = [
+    "workload",
+    "scenario",
+    "engine",
+    "precision",
+    "accelerator",
+    "round",
+    "profile",
+    "limits",
+]
 
 
 class VerdictFailed(Failed):
@@ -63,6 +77,8 @@ class Mlperf:
             verdict = self._session.judge(planned, kind)
         except UnavailableError as error:
             self._session.unavailable(error)
+        except SuiteError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         result = Result(
             verdict, self._session.message(item, planned, verdict), self._session.fails(verdict)
         )
@@ -102,6 +118,8 @@ class Mlperf:
                 'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test'
             )
         given = dict(marker.kwargs)
+        require_json("options", options)
+        require_json("dataset_options", dataset_options)
         try:
             suite = Suite.model_validate(
                 {
@@ -127,12 +145,13 @@ class Mlperf:
                 }
             )
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "mlperf marker"
-            raise SuiteError(f"{self._request.node.nodeid}: {place}: {first['msg']}") from None
+            where, message = defects_in(error)[0]
+            place = ".".join(map(str, where)) or "mlperf marker"
+            raise SuiteError(f"{self._request.node.nodeid}: {place}: {message}") from None
         given.pop("kind", None)
-        if given:
-            raise SuiteError(f"{self._request.node.nodeid}: the marker has unknown {sorted(given)}")
+        for key in given:
+            message = f"the marker has unknown {key!r}{nearest(key, MARKER_KEYS)}"
+            raise SuiteError(f"{self._request.node.nodeid}: {message}")
         line = (self._request.node.location[1] or 0) + 1
         (planned,) = self._session.adjust(
             planned_cases(suite, self._request.node.path, lambda _: line)
@@ -156,6 +175,23 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
             'function or "package.module:name"; instances, lambdas and local classes are refused'
         )
     return f"{thing.__module__}:{name}"
+
+
+def require_json(name: str, given: Mapping[str, Any] | None) -> None:
+    """Refuse options that cannot travel to the worker.
+
+    Raises:
+        SuiteError: A value is no JSON.
+    """
+    __tracebackhide__ = True
+    for key, value in (given or {}).items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise SuiteError(
+                f"{name}[{key!r}] = {value!r} cannot travel to the worker process: give numbers, "
+                "texts, lists and dictionaries of them"
+            ) from None
 
 
 def _label(engine: type | Callable[..., Any] | str) -> str:

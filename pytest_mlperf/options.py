@@ -227,15 +227,20 @@ def _value(config: pytest.Config, option: _Option) -> object:
     try:
         value = option.convert(given) if isinstance(given, str) else given
     except ValueError:
+        expected = f"{option.metavar}: {option.help}".replace("%%", "%")
         raise pytest.UsageError(
-            f"--mlperf-{option.name}: {given!r} is not {option.metavar}; {option.help}".replace(
-                "%%", "%"
-            )
+            f"--mlperf-{option.name}: {given!r} is not valid; expected {expected}"
         ) from None
     return base / str(value) if option.is_path and value is not None else value
 
 
 def _check(options: Options) -> None:
+    if options.power == "require":
+        raise pytest.UsageError(
+            "--mlperf-power=require: this version reads no power source yet; none can be required"
+        )
+    if options.reason is not None and not options.reason.strip(" ."):
+        raise pytest.UsageError("--mlperf-reason: write why the value is accepted; it is kept")
     if options.update and (options.handicap or options.pretend):
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
         raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")

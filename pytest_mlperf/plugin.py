@@ -76,7 +76,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 @pytest.fixture
 def mlperf(request: pytest.FixtureRequest) -> Mlperf:
-    """Measure an engine under LoadGen and judge it: see docs/how-to/python.md."""
+    """Measure an engine under LoadGen and judge it: see docs/python.md."""
     fixture: Mlperf = late("fixtures").Mlperf(late("session").of(request.config), request)
     return fixture
 
@@ -148,6 +148,8 @@ class _Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
+        elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
+            late("session").of(self._config).skipped[report.longrepr[2]] += 1
 
 
 def late_session(config: pytest.Config) -> Any:

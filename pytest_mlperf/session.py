@@ -61,6 +61,7 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.uncollected: list[Path] = []
         self.not_here: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self._written: list[str] = []
@@ -307,7 +308,8 @@ class MlperfSession:
         """Print the summary."""
         width = reporter._tw.fullwidth
         lines = selection.notices(self.uncollected, self.not_here, self.machine.names, width)
-        if self.options.plan:
+        lines += selection.skips(self.skipped, width)
+        if self.options.plan and self._plan:
             cases = list({(p.path, p.case.id): p for p in self._plan}.values())
             lines += selection.plan(cases, self._wanted, width, max_runs=self.options.max_runs)
         elif self.results:

@@ -22,6 +22,9 @@ from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
 
+NOISE = 0.1
+"""A step of less than this share of the limit is no worsening worth a word."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
@@ -45,10 +48,11 @@ class Proposal:
         after = geometric_means(self.new.runs)
         return [
             metric
-            for metric in self.result.limits
+            for metric, limit in self.result.limits.items()
             if metric in before
             and metric in after
             and is_worse(metric, before[metric], after[metric])
+            and abs(after[metric] / before[metric] - 1) > limit * NOISE
         ]
 
 
@@ -83,7 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
     Raises:
         MlperfError: The file is unreadable, or an argument is missing or unknown.
     """
-    if parsed.write and not (parsed.reason or "").strip():
+    if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     path = parsed.results or newest_results(parsed.runs_dir)
     results = read_results(path)
@@ -104,7 +108,7 @@ def run(parsed: argparse.Namespace) -> int:
         else:
             proposals.append(outcome)
             print("\n".join(describe(outcome)))
-    return finish(proposals, refused, write=parsed.write)
+    return finish(proposals, refused, repeat=repeated(parsed), write=parsed.write)
 
 
 def newest_results(runs_dir: Path) -> Path:
@@ -209,7 +213,21 @@ def _step(proposal: Proposal, metric: str) -> str:
     return f"{metric} {quantity(metric, before)} -> {quantity(metric, after)} ({step})"
 
 
-def finish(proposals: list[Proposal], refused: int, *, write: bool) -> int:
+def repeated(parsed: argparse.Namespace) -> str:
+    """Return the command that was given, without what only its writing form has."""
+    words = ["pytest-mlperf", "update"]
+    words += [str(parsed.results)] if parsed.results else []
+    for option, values in (
+        ("--case", parsed.case),
+        ("--accept-regression", parsed.accept_regression),
+    ):
+        words += [word for value in values for word in (option, value)]
+    words += ["--baselines", str(parsed.baselines)] if parsed.baselines else []
+    words += ["--runs-dir", str(parsed.runs_dir)] if parsed.runs_dir != Path(".mlperf") else []
+    return shlex.join(words)
+
+
+def finish(proposals: list[Proposal], refused: int, *, repeat: str, write: bool) -> int:
     """Write the proposals if asked to, and say what happened."""
     if write:
         for proposal in proposals:
@@ -218,7 +236,7 @@ def finish(proposals: list[Proposal], refused: int, *, write: bool) -> int:
     if write and proposals:
         print(f"wrote {len(proposals)}, refused {refused}; review and commit: git add baselines")
     elif proposals:
-        print(f'dry run: {counts}; to write: pytest-mlperf update --write --reason "..."')
+        print(f'dry run: {counts}; to write: {repeat} --write --reason "..."')
     else:
         print(f"nothing to write, {refused} refused")
     return 1 if refused else 0

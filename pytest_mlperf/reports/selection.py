@@ -75,6 +75,15 @@ def notices(
     return lines
 
 
+def skips(reasons: Mapping[str, int], width: int) -> list[str]:
+    """Return why tests were skipped: a run that measured nothing must not look green."""
+    return [
+        line
+        for reason, count in reasons.items()
+        for line in fold(f"{plural(count, 'test')} {reason.replace('Skipped', 'skipped')}", width)
+    ]
+
+
 def _suites_root(path: Path) -> str:
     """Return the folder to name: the outermost "suites" above a file, else its own folder."""
     for parent in reversed(path.parents):

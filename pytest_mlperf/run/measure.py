@@ -247,10 +247,11 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...
     # Early stopping alone says that there were too few queries, not that they were late.
     if settings.scenario == "Server" and met and detail.perf_constraints_met is False:
         return (), True
+    queries = "too few queries for its percentile (early stopping): raise min_query_count"
     unmet = {
         "the run was too short": detail.min_duration_met,
         "too few queries": detail.min_queries_met,
-        "too few queries for its percentile (early stopping)": detail.early_stopping_met,
+        queries: detail.early_stopping_met,
     }
     reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
     return tuple(f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]), False

@@ -128,7 +128,8 @@ loaded    engine: dict[str, str] (describe()), dataset: {digest, samples}, load_
 warmed    warmup_s
 probed    target_qps
 running   phase ("performance" | "accuracy"), expected (samples), settings actually used (dict)
-progress  phase, done (samples), elapsed_s; twice a second, also when nothing changed
+progress  phase, done (samples), outstanding (samples), fault (the first one, or None), elapsed_s;
+          twice a second, also when nothing changed
 finished  phase, folder (LoadGen's logs), result (dict, see `Finished`)
 ready     the worker waits for a command
 error     layer, kind (class of the exception), message, traceback; the worker ends after it

@@ -22,6 +22,9 @@ from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 GRACE_S = 2.0
 """Time between SIGTERM and SIGKILL."""
 
+STACKS_S = 0.3
+"""Time for a hanging worker to write its threads' stacks."""
+
 LOG_TAIL_LINES = 12
 
 
@@ -63,6 +66,7 @@ class Worker:
         self._on_event = on_event
         self._phase = "start"
         self._buffer = b""
+        self._progress: Event = {}
 
     def __enter__(self) -> Self:
         """Start the process in a session of its own, so that Ctrl-C reaches only the parent."""
@@ -140,6 +144,7 @@ class Worker:
             name = event.get("event")
             if name == "error":
                 raise self._reported(event)
+            self._progress = event if name == "progress" else {}
             if name != "progress":
                 self._phase = {"running": str(event.get("phase"))}.get(str(name), str(name))
                 phase_start = last_progress = time.monotonic()
@@ -175,11 +180,20 @@ class Worker:
         return RunError(layer, f"{message} (during {self._phase_words})", str(self.log))
 
     def _too_slow(self, *, quiet: bool) -> RunError:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)  # its stacks, into the log
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STACKS_S)
         limit = self._patience.progress_s if quiet else self._patience.phase_s
         what = "no progress for" if quiet else "took longer than"
+        head = f"{what} {limit:.0f} s during {self._phase_words}"
+        if fault := self._progress.get("fault"):
+            return RunError("engine", f"{head}: {fault}; worker killed", str(self.log))
+        if left := self._progress.get("outstanding"):
+            head += f", {left:,} samples submitted and not completed"
         return RunError(
             "worker",
-            f"{what} {limit:.0f} s during {self._phase_words}; worker killed. "
+            f"{head}; worker killed, its stacks are in the log. "
             "Raise --mlperf-timeout if it was only slow",
             str(self.log),
         )
@@ -203,8 +217,8 @@ class Worker:
     def _hint(self, code: int) -> str:
         if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
             return (
-                ". LoadGen crashes when a thread that completed many samples ends during the run: "
-                "complete from threads that outlive it"
+                "; the log shows where. LoadGen itself crashes when a thread that completed many "
+                "samples ends during the run: complete from threads that outlive it"
             )
         if code == -signal.SIGKILL:
             return ". If nobody killed it, the machine ran out of memory (see dmesg)"

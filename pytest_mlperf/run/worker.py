@@ -184,8 +184,14 @@ class Worker:
         def tell() -> None:
             while not over.wait(PROGRESS_S):
                 elapsed_s = perf_counter() - begun_s
+                fault = sink.faults.texts[0] if sink.faults.count else None
                 self._reporter.event(
-                    "progress", phase=phase, done=sink.completed, elapsed_s=elapsed_s
+                    "progress",
+                    phase=phase,
+                    done=sink.completed,
+                    outstanding=sink.outstanding,
+                    fault=fault,
+                    elapsed_s=elapsed_s,
                 )
 
         thread = threading.Thread(target=tell, name="progress", daemon=True)
@@ -249,6 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     guard_group()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     faulthandler.enable()
+    # A parent that loses patience asks for every thread's stack before it kills.
+    faulthandler.register(signal.SIGUSR1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.set_inheritable(given.events, False)
     reporter = Reporter(given.events)

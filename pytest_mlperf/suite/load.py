@@ -50,7 +50,7 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     try:
         return Suite.model_validate(raw), text
     except ValidationError as error:
-        raise all_defects(path, text, _defects(error)) from None
+        raise all_defects(path, text, defects_in(error)) from None
 
 
 def all_defects(path: Path, text: str, defects: Sequence[Defect]) -> SuiteError:
@@ -223,7 +223,8 @@ def _is_deeper(raw: object, levels: int) -> bool:
     return any(isinstance(value, dict | list) for value in inside)
 
 
-def _defects(error: ValidationError) -> list[Defect]:
+def defects_in(error: ValidationError) -> list[Defect]:
+    """Return what pydantic found, as key path and plain words."""
     defects: list[Defect] = []
     for found in error.errors(include_url=False):
         # Pydantic marks a key of a free table that is wrong itself.

@@ -116,6 +116,11 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             f"{workload.name} has MLPerf's reference scores; "
             'only a twin (twin_of = "...") or a workload of your own brings its own',
         )
+    if workload.reference and workload.scorer is None and suite.rules is None:
+        yield (
+            ("workload", "reference"),
+            'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."',
+        )
     if workload.target > 1:
         yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
 

@@ -108,7 +108,17 @@ class Planned:
         """Planned length of the timed part of one run, seconds."""
         if self.suite.profile == "official":
             return self.round_scenario.min_duration_ms / 1000
-        return self.scenario.min_duration or QUICK_DURATION_S
+        shortest = self.scenario.min_duration or QUICK_DURATION_S
+        rate = self.scenario.rate_on(self.case.accelerator)
+        if rate is None or self.case.scenario == "MultiStream":
+            return shortest
+        return max(shortest, self._fewest_queries / rate)
+
+    @property
+    def _fewest_queries(self) -> int:
+        return self.scenario.min_query_count or QUICK_QUERIES.get(
+            self.case.scenario, QUICK_QUERIES_OTHERWISE
+        )
 
     def settings(self, *, samples: int | None = None, target_qps: float | None) -> LoadGenSettings:
         """Return what LoadGen is told for this case.
@@ -124,9 +134,7 @@ class Planned:
         limit_s = self.scenario.latency_limit
         if limit_s is None and constants.latency_limit_ms is not None:
             limit_s = constants.latency_limit_ms / 1000
-        fewest = self.scenario.min_query_count or QUICK_QUERIES.get(
-            self.case.scenario, QUICK_QUERIES_OTHERWISE
-        )
+        fewest = self._fewest_queries
         return LoadGenSettings(
             scenario="Server" if self.case.scenario == "Interactive" else self.case.scenario,
             seeds=Seeds(

@@ -85,8 +85,8 @@ class EngineEntry(Table):
 
     @property
     def label(self) -> str:
-        """The name in test ids."""
-        return self.name or self.use
+        """The name in test ids: `name`, else the registered name or the class's."""
+        return self.name or self.use.rpartition(":")[2]
 
 
 class AccuracyLimit(Table):

@@ -300,7 +300,8 @@ def test_too_few_queries_are_not_a_missed_limit(project: Project) -> None:
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline == "LoadGen: too few queries for its percentile (early stopping)"
+    reason = "too few queries for its percentile (early stopping): raise min_query_count"
+    assert verdict.headline == f"LoadGen: {reason}"
 
 
 # --- broken --------------------------------------------------------------------------------------

@@ -258,9 +258,9 @@ def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, messag
         with_(('use = "null"', 'use = "null"\nname = "a/b"')),
         f"11: engines[0].name: 'a/b' {IS_NO_NAME}",
     ),
-    own_engine_without_name=(
-        with_(('use = "null"', 'use = "my.package:Engine"')),
-        "10: engines[0].use: 'my.package:Engine' needs name = \"...\" beside it",
+    own_engine_with_underscores=(
+        with_(('use = "null"', 'use = "my.package:_Engine"')),
+        "10: engines[0].use: 'my.package:_Engine' needs name = \"...\" beside it",
     ),
     accelerator=(
         with_(('["cpu"]', '["8 H100"]')),

@@ -252,7 +252,7 @@ def test_a_case_has_the_tests_that_it_can_answer(
     assert planned.kinds == kinds
 
 
-OWN = '"mine"\nreference = { top1 = 50.0 }\ntarget = "98%"'
+OWN = '"mine"\nscorer = { use = "top1" }\nreference = { top1 = 50.0 }\ntarget = "98%"'
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,10 @@ def _gated(
             metric=name, outcome=Outcome.INVALID, now=None, limit=limit, note="not measured"
         )
         return missing, False
+    fewest = METRICS[name].min_queries
+    if min(run.queries for run in runs) < fewest:
+        note = f"under {fewest:,} queries a run, only reported"
+        return _reported(name, runs, record, note=note), False
     before = baseline_values(record, name) if record else []
     if not before:
         note = "the baseline has no such metric" if record else ""
@@ -139,10 +143,6 @@ def _gated(
             note=note,
         )
         return new, False
-    fewest = METRICS[name].min_queries
-    if min(run.queries for run in runs) < fewest:
-        note = f"under {fewest:,} queries a run, only reported"
-        return _reported(name, runs, record, note=note), False
     judged = judge(before, now, direction=METRICS[name].direction, limit=limit, rule=rule)
     outcome, note = _word(judged, failing)
     verdict = MetricVerdict(

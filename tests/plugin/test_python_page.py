@@ -1,0 +1,23 @@
+"""The code of docs/python.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.plugin.project import Project
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+
+
+def test_the_examples_make_a_test_that_is_measured(project: Project) -> None:
+    """Engine, data set and test, copied from the page; only the length is cut."""
+    engine, words, test = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (project.path / "my_engines.py").write_text(f"{engine}\n\n{words}")
+    short = test.replace('"2s"', '"50ms", target_qps=1000')
+    (project.path / "test_reverser.py").write_text(short)
+
+    done = project.run_process("test_reverser.py")
+
+    done.stdout.fnmatch_lines(["*1 no baseline*"])
+    assert len(project.run_folders()) == 1
