@@ -197,6 +197,13 @@ class CompletesAfterTheEnd(Sound):
             file.write("completed")
 
 
+class CompletesOnlyUnknown(Sound):
+    """Answers with ids that nobody issued, and with no other."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().misbehave([-1 - position for position in range(len(ids))], indices, sink)
+
+
 class NeverCompletes(Sound):
     def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         super().misbehave(ids[1:], indices[1:], sink)

@@ -123,6 +123,23 @@ def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
     assert raised.value.layer == "worker"
 
 
+def test_a_hang_leaves_its_stacks_and_says_how_much_is_outstanding(tmp_path: Path) -> None:
+    """What one looks for first: was it submitted, and where does every thread stand."""
+    with pytest.raises(RunError, match=r"[\d,]+ samples submitted and not completed") as raised:
+        supervise(spec(tmp_path, engine=FAILING + "NeverCompletes"), IMPATIENT)
+
+    assert "stacks are in the log" in str(raised.value)
+    assert "most recent call first" in (tmp_path / "engine.log").read_text("utf-8")
+
+
+def test_a_hang_after_a_fault_names_the_fault(tmp_path: Path) -> None:
+    """An engine that answers with wrong ids is told so, and not to be more patient."""
+    with pytest.raises(RunError, match="done\\(\\) was given id -1, which is not outst") as raised:
+        supervise(spec(tmp_path, engine=FAILING + "CompletesOnlyUnknown"), IMPATIENT)
+
+    assert raised.value.layer == "engine"
+
+
 def test_warm_up_and_probe_show_progress_so_that_a_long_one_is_no_hang(tmp_path: Path) -> None:
     case = settings("SingleStream", target_qps=None, fixed_work_s=0.1, min_query_count=64)
 
