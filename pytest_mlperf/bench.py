@@ -13,7 +13,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.gate import GateRuling, gate
-from pytest_mlperf.core.judge.ruling import rule_on
+from pytest_mlperf.core.judge.ruling import countable, rule_on
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import percent, quantity
@@ -248,7 +248,7 @@ class Bench:
                 runs=len(case.runs),
                 runs_baseline=len(record.runs),
             )
-            for name, limit in case.planned.limits.items()
+            for name, limit in countable(case.runs, case.planned.limits).items()
             if name in means
         )
         headline = f"{len(record.runs)} runs in {self._policy.shown(case.file)}"
@@ -280,7 +280,7 @@ class Bench:
             subject=case.subject,
             target_qps=case.rate,
             qps_source=case.rate_source,
-            limits=case.planned.limits,
+            limits=countable(case.runs, case.planned.limits),
             rule=case.rule,
         )
 
@@ -297,6 +297,11 @@ class Bench:
     ) -> Verdict:
         record, subject = case.record, case.subject
         changed = changes(record, subject) if record and subject else ()
+        if kind == "performance" and case.runs and outcome is not Outcome.INCONCLUSIVE:
+            for name in case.planned.limits.keys() - countable(case.runs, case.planned.limits):
+                fewest = f"{METRICS[name].min_queries:,} queries a run"
+                title = METRICS[name].title
+                notes = (*notes, f"{title} is only reported: to be gated it needs {fewest}")
         if outcome is Outcome.NO_BASELINE and case.distance:
             notes = (*notes, "nearest baseline differs in " + "; ".join(case.distance))
         if self._conditions.handicap:

@@ -280,3 +280,18 @@ def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None
     ]
     assert {run.commit for run in project.recorded().runs} == {commit}
     assert dataclasses.asdict(project.results())["commit"] == commit
+
+
+def test_a_percentile_with_too_few_queries_is_said_to_be_only_reported(project: Project) -> None:
+    """A p99 limit that is not applied is no gate, and nobody may think it is one."""
+    fast = SERVER.replace("target_qps = 20", "target_qps = 4000")
+    project.suite(scenarios=fast, options="{ threads = 1 }")
+
+    judged = project.run(SUITE, "--mlperf-no-baseline=pass")
+    recorded = project.run(SUITE, "--mlperf-update=missing", "--mlperf-baseline-runs=2")
+
+    for done in (judged, recorded):
+        text = " ".join(done.stdout.str().split())
+        assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
+    record = project.recorded(case(scenario="Server"))
+    assert set(record.minimum_detectable_change) == {"latency_p50"}

@@ -86,6 +86,12 @@ def rule_on(
     )
 
 
+def countable(runs: Sequence[Run], limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits of the metrics that these runs have enough queries for."""
+    fewest = min((run.queries for run in runs), default=0)
+    return {name: limit for name, limit in limits.items() if fewest >= METRICS[name].min_queries}
+
+
 def values(runs: Sequence[Run], metric: str) -> list[Value]:
     """Return what rule R needs of each run that has the metric."""
     return [
