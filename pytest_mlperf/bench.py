@@ -8,21 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, Update
-from pytest_mlperf.core.baseline import Baseline, Record, geometric_means, with_record
+from pytest_mlperf.core.baseline import Baseline, Record, with_record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.gate import GateRuling, gate
-from pytest_mlperf.core.judge.ruling import countable, rule_on
+from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
 from pytest_mlperf.core.measurement import Accuracy
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import percent, quantity
+from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.recording import (
     baseline_run,
     changes,
-    detectable_note,
+    detectable_notes,
     empty_baseline,
     new_record,
+    provable,
+    recorded,
     set_by,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
@@ -237,36 +238,10 @@ class Bench:
 
         baselines.update(case.file, put)
         case.record = record
-        means = geometric_means(record.runs)
-        metrics = tuple(
-            MetricVerdict(
-                metric=name,
-                outcome=Outcome.RECORDED,
-                now=means[name],
-                limit=limit,
-                detectable=record.minimum_detectable_change.get(name),
-                runs=len(case.runs),
-                runs_baseline=len(record.runs),
-            )
-            for name, limit in countable(case.runs, case.planned.limits).items()
-            if name in means
-        )
+        metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
         headline = f"{len(record.runs)} runs in {self._policy.shown(case.file)}"
-        provable = ", ".join(
-            f"{percent(share)} in {METRICS[name].title}"
-            for name, share in record.minimum_detectable_change.items()
-        )
-        return self._verdict(
-            case,
-            "performance",
-            Outcome.RECORDED,
-            headline,
-            metrics,
-            notes=(
-                f"{headline}; can prove changes of {provable}; commit it",
-                *filter(None, map(detectable_note, metrics)),
-            ),
-        )
+        notes = (f"{headline}; {provable(record)}; commit it", *detectable_notes(metrics))
+        return self._verdict(case, "performance", Outcome.RECORDED, headline, metrics, notes)
 
     def _new_record(self, case: CaseRuns, action: Update) -> Record:
         assert case.subject is not None
@@ -298,10 +273,7 @@ class Bench:
         record, subject = case.record, case.subject
         changed = changes(record, subject) if record and subject else ()
         if kind == "performance" and case.runs and outcome is not Outcome.INCONCLUSIVE:
-            for name in case.planned.limits.keys() - countable(case.runs, case.planned.limits):
-                fewest = f"{METRICS[name].min_queries:,} queries a run"
-                title = METRICS[name].title
-                notes = (*notes, f"{title} is only reported: to be gated it needs {fewest}")
+            notes = (*notes, *only_reported(case.runs, case.planned.limits))
         if outcome is Outcome.NO_BASELINE and case.distance:
             notes = (*notes, "nearest baseline differs in " + "; ".join(case.distance))
         if self._conditions.handicap:

@@ -17,6 +17,7 @@ from pytest_mlperf import session
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.reports import benchmark
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import Planned, planned_cases
@@ -80,11 +81,13 @@ class Mlperf:
         except SuiteError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         result = Result(
-            verdict, self._session.message(item, planned, verdict), self._session.fails(verdict)
+            verdict,
+            self._session.message(item, planned, verdict),
+            self._session.fails(planned, verdict),
         )
         self._session.keep(item, planned, result.verdict, failed=result.failed)
-        if not result.failed and kind == "performance" and self._session.wants_benchmark:
-            self._session.benchmark(self._request, verdict)
+        if not result.failed and kind == "performance" and benchmark.wanted(item.config):
+            benchmark.feed(self._request, verdict)
         return result
 
     def run(
@@ -134,7 +137,7 @@ class Mlperf:
                     "engines": [
                         {
                             "use": importable(engine),
-                            "name": given.pop("engine", None) or _label(engine),
+                            "name": given.pop("engine", None),
                             "precision": given.pop("precision", "fp32"),
                             "accelerators": [given.pop("accelerator", "cpu")],
                             "options": dict(options or {}),
@@ -192,7 +195,3 @@ def require_json(name: str, given: Mapping[str, Any] | None) -> None:
                 f"{name}[{key!r}] = {value!r} cannot travel to the worker process: give numbers, "
                 "texts, lists and dictionaries of them"
             ) from None
-
-
-def _label(engine: type | Callable[..., Any] | str) -> str:
-    return engine.rpartition(":")[2] if isinstance(engine, str) else str(engine.__name__)

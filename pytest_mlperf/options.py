@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,7 +125,8 @@ _OPTIONS: tuple[_Option, ...] = (
         _one_of("auto", "require", "off"),
         "auto",
         "auto|require|off",
-        "measure power and energy where a source is here, insist on it, or do not",
+        "judge efficiency where a power source is here, insist on one, or leave it out; this "
+        "version reads none yet",
     ),
     _Option(
         "runs-dir",
@@ -252,8 +253,3 @@ def _check(options: Options) -> None:
 
 def _ini(name: str) -> str:
     return "mlperf_" + name.replace("-", "_")
-
-
-def suite_arguments(args: Sequence[str]) -> list[Path]:
-    """Return the paths among pytest's arguments, without node ids."""
-    return [Path(argument.split("::", 1)[0]) for argument in args]

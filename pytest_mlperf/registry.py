@@ -54,9 +54,17 @@ def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
     found = registered(group).get(use)
     if found is None:
         return
-    module, _, name = found.value.partition(":")
-    factory = getattr(importlib.import_module(module), name)
-    check_call(f"{group[:-1]} {use!r}", factory, options)
+    check_call(f"{group[:-1]} {use!r}", resolve(found.value), options)
+
+
+def resolve(name: str) -> Any:
+    """Import what "package.module:name" names.
+
+    Raises:
+        ImportError, AttributeError: There is no such thing.
+    """
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -26,7 +27,7 @@ from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
 from pytest_mlperf.live import Live
 from pytest_mlperf.options import Options, read_options
-from pytest_mlperf.reports import benchmark, selection, text
+from pytest_mlperf.reports import selection, text
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores.results import write_results
@@ -93,8 +94,7 @@ class MlperfSession:
         Raises:
             SuiteError: Names both suites and the case.
         """
-        for case in planned[:1]:
-            root = self.options.baselines or nearest_baselines(case.path)
+        root = self.options.baselines or nearest_baselines(planned[0].path)
         for case in planned:
             other = self._claimed.setdefault((root, case.suite.profile, case.case.id), case.path)
             if other != case.path:
@@ -150,6 +150,8 @@ class MlperfSession:
         Raises:
             UnavailableError: Model or data set is not here.
         """
+        if kind == "efficiency" and self.options.power == "off":
+            raise pytest.skip.Exception("--mlperf-power=off: efficiency is left out")
         if kind == "efficiency":
             raise UnavailableError(
                 f"{planned.case.accelerator} has no power source that this version reads; "
@@ -174,7 +176,7 @@ class MlperfSession:
             conditions = Conditions(
                 folder=self.folder,
                 session=self.run_id,
-                commit=commit_of(self.config.rootpath),
+                commit=self._commit,
                 handicap=self.options.handicap,
                 patience=Patience(progress_s=self.options.timeout),
                 lease_limit_s=self.options.lease_timeout,
@@ -199,15 +201,15 @@ class MlperfSession:
             raise pytest.fail.Exception(f"{error} ({why})", pytrace=False) from None
         raise pytest.skip.Exception(str(error)) from None
 
-    def fails(self, verdict: Verdict) -> bool:
+    def fails(self, planned: Planned, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
         outcome = verdict.outcome
         if outcome is Outcome.INCONCLUSIVE:
             return self.options.inconclusive == "fail"
         if outcome is Outcome.NO_BASELINE:
             if self.options.no_baseline == "auto":
-                official = "/official/" in (verdict.baseline_file or "")
-                return bool(os.environ.get("CI")) and official and verdict.case.accelerator != "cpu"
+                named = planned.suite.profile == "official" and planned.case.accelerator != "cpu"
+                return bool(os.environ.get("CI")) and named
             return self.options.no_baseline == "fail"
         return outcome.fails
 
@@ -247,15 +249,6 @@ class MlperfSession:
             qps_source=source,
         )
 
-    @property
-    def wants_benchmark(self) -> bool:
-        """Somebody asked pytest-benchmark to keep or compare figures."""
-        return benchmark.wanted(self.config)
-
-    def benchmark(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
-        """Hand a valid measurement's runs to pytest-benchmark."""
-        benchmark.feed(request, verdict)
-
     # --- reporting -----------------------------------------------------------------------
 
     def record(self, report: Any) -> None:
@@ -290,6 +283,11 @@ class MlperfSession:
                     self._written.append(f"ERROR {error}")
                     session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
 
+    @cached_property
+    def _commit(self) -> str | None:
+        """The commit when it was first asked for: what the measurements belong to."""
+        return commit_of(self.config.rootpath)
+
     @property
     def summary(self) -> Results:
         """Everything so far as one document."""
@@ -298,7 +296,7 @@ class MlperfSession:
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
-            commit=commit_of(self.config.rootpath),
+            commit=self._commit,
             versions={name: version(name) for name in packages},
             deselected=dict(self.not_here),
             cases=tuple(self.results),

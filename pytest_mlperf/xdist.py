@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-SUFFIX = ".mlperf.toml"
+from pytest_mlperf.plugin import SUFFIX
 
 
 class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -16,10 +16,11 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.rule_r import RuleR, minimum_detectable_change
-from pytest_mlperf.core.judge.ruling import baseline_values
+from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import percent
-from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 Action = Literal["record", "append", "replace"]
 
@@ -102,9 +103,9 @@ def new_record(
     return dataclasses.replace(
         base,
         minimum_detectable_change={
-            metric: minimum_detectable_change(baseline_values(base, metric), rule=rule)
+            metric: minimum_detectable_change(values(base.runs, metric), rule=rule)
             for metric in limits
-            if baseline_values(base, metric)
+            if values(base.runs, metric)
         },
         history=(*base.history, entry),
     )
@@ -126,6 +127,42 @@ def set_by(record: Record) -> str | None:
         return None
     last = record.history[-1]
     return f"set {last.date}" + (f" at {last.commit}" if last.commit else "") + f': "{last.reason}"'
+
+
+def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
+    """Return one entry per gated metric of a record that was just written.
+
+    Args:
+        record: The record.
+        limits: Gated metrics with their limits.
+        runs: Runs made for it in this session.
+    """
+    means = geometric_means(record.runs)
+    return tuple(
+        MetricVerdict(
+            metric=name,
+            outcome=Outcome.RECORDED,
+            now=means[name],
+            limit=limit,
+            detectable=record.minimum_detectable_change.get(name),
+            runs=runs,
+            runs_baseline=len(record.runs),
+        )
+        for name, limit in limits.items()
+        if name in means
+    )
+
+
+def provable(record: Record) -> str:
+    """Return what a record can prove: "can prove changes of 4.1 % in samples/s"."""
+    shares = record.minimum_detectable_change.items()
+    shown = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
+    return f"can prove changes of {shown}"
+
+
+def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
+    """Return a sentence for each metric whose baseline cannot prove its own limit."""
+    return tuple(filter(None, map(detectable_note, metrics)))
 
 
 def detectable_note(metric: MetricVerdict) -> str | None:

@@ -191,13 +191,9 @@ class _Talk:
                 if phase == "performance":
                     self.target_qps = float(more["settings"]["target_qps"])
             case {"event": "progress", "phase": phase, "done": done, "elapsed_s": elapsed}:
-                of = self._expected.get(phase)
+                of = f" of {self._expected[phase]:,}" if phase in self._expected else ""
                 rate = done / elapsed if elapsed > 0 else 0.0
-                self.show(
-                    f"{phase} {done:,} of {of or '?':,} samples, {rate:,.0f}/s"
-                    if of
-                    else f"{phase} {done:,} samples, {rate:,.0f}/s"
-                )
+                self.show(f"{phase} {done:,}{of} samples, {rate:,.0f}/s")
 
 
 def _read_run(

@@ -5,7 +5,6 @@ A scorer's library may be large or crash; neither reaches the pytest process.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Mapping
@@ -13,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.extension import Dataset, Scorer
+from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import read_accuracy
 from pytest_mlperf.run.samples import as_dataset
+from pytest_mlperf.stores import atomic
 
 
 def build(factory: Mapping[str, Any]) -> Any:
     """Call the factory that a spec names."""
-    module, _, name = str(factory["target"]).partition(":")
-    return getattr(importlib.import_module(module), name)(**factory["options"])
+    return resolve(str(factory["target"]))(**factory["options"])
 
 
 def main(spec_file: Path) -> None:
@@ -52,9 +52,7 @@ def main(spec_file: Path) -> None:
         "indices": indices,
         "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
     }
-    partial = spec_file.with_name("scores.json.part")
-    partial.write_text(json.dumps(found), "utf-8")
-    partial.replace(spec_file.with_name("scores.json"))
+    atomic.write_text(spec_file.with_name("scores.json"), json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -191,11 +191,13 @@ class Worker:
             return RunError("engine", f"{head}: {fault}; worker killed", str(self.log))
         if left := self._progress.get("outstanding"):
             head += f", {left:,} samples submitted and not completed"
+        advice = (
+            "Raise --mlperf-timeout if it was only slow"
+            if quiet
+            else "No phase may take longer: lower target_qps, min_duration or min_query_count"
+        )
         return RunError(
-            "worker",
-            f"{head}; worker killed, its stacks are in the log. "
-            "Raise --mlperf-timeout if it was only slow",
-            str(self.log),
+            "worker", f"{head}; worker killed, its stacks are in the log. {advice}", str(self.log)
         )
 
     def _died(self) -> RunError:

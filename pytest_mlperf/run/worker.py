@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import faulthandler
 import functools
-import importlib
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from typing import Any, NoReturn
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine
-from pytest_mlperf.registry import check_call
+from pytest_mlperf.registry import check_call, resolve
 from pytest_mlperf.run import loadgen, probe
 from pytest_mlperf.run.guard import guard_group
 from pytest_mlperf.run.handicap import HandicapEngine
@@ -33,6 +32,7 @@ from pytest_mlperf.run.protocol import Factory, Finished, LoadGenSettings, Worke
 from pytest_mlperf.run.reporter import Reporter, leave
 from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.run.sink import Faults, GuardedSink
+from pytest_mlperf.stores import atomic
 
 SWITCH_INTERVAL_S = 1e-4
 """A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
@@ -171,7 +171,8 @@ class Worker:
                 completing_threads=len(sink.threads),
             )
         )
-        write_json(folder / "run.json", {"phase": plan.phase, "settings": used, "result": result})
+        content = {"phase": plan.phase, "settings": used, "result": result}
+        atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
         self._reporter.event("finished", phase=plan.phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
@@ -223,9 +224,8 @@ def build(kind: str, factory: Factory, **given: Any) -> Any:
     Raises:
         SuiteError: The factory cannot be found, or an option is unknown or missing.
     """
-    module, _, name = factory.target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = resolve(factory.target)
     except (ImportError, AttributeError) as error:
         raise SuiteError(
             f"{kind} {factory.target!r} cannot be imported: {error}; "
@@ -234,16 +234,6 @@ def build(kind: str, factory: Factory, **given: Any) -> Any:
     options: Mapping[str, Any] = factory.options
     check_call(f"{kind} {factory.target!r}", found, options)
     return found(**given, **options)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file so that it is there whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        json.dump(content, out, indent=2, sort_keys=True)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

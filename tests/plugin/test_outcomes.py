@@ -8,6 +8,7 @@ import pytest
 
 from pytest_mlperf import session
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import (
     ACCURACY,
     PERFORMANCE,
@@ -211,16 +212,15 @@ def test_no_baseline_fails_under_ci_for_official_cases_on_named_accelerators(
 ) -> None:
     if ci:
         monkeypatch.setenv("CI", "true")
-    own = session.of(pytester.parseconfig(f"--mlperf-no-baseline={option}"))
+    config = pytester.parseconfig(f"--mlperf-no-baseline={option}", f"--mlperf-profile={profile}")
+    own = session.of(config)
+    suite = Project(pytester).suite(accelerators=[accelerator])
+    (planned,) = own.adjust(plan_suite(suite))
     verdict = Verdict(
-        case=case(accelerator=accelerator),
-        kind="performance",
-        outcome=Outcome.NO_BASELINE,
-        headline="",
-        baseline_file=f"baselines/{accelerator}/{profile}/first/Offline.null.fp32.json",
+        case=planned.case, kind="performance", outcome=Outcome.NO_BASELINE, headline=""
     )
 
-    assert own.fails(verdict) is fails
+    assert own.fails(planned, verdict) is fails
 
 
 def test_a_baseline_of_another_machine_is_none_and_the_difference_is_named(
@@ -510,3 +510,18 @@ def test_a_required_accelerator_that_is_not_here_is_exit_3_before_any_test(
     (line,) = (text for text in result.outlines + result.errlines if text.startswith("Exit: "))
     assert line == "Exit: mlperf: accelerator H200 is required and not here; here: cpu"
     assert not (project.path / ".mlperf").exists()
+
+
+def test_power_off_leaves_efficiency_out_even_under_ci(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere under CI an efficiency that cannot be judged is a failure."""
+    monkeypatch.setenv("CI", "true")
+    project.suite(more='[limits]\nsamples_per_joule = { max_drop = "5%" }\n')
+
+    missing = project.run(SUITE, "-k", "efficiency")
+    left_out = project.run(SUITE, "-k", "efficiency", "--mlperf-power=off")
+
+    missing.assert_outcomes(failed=1, deselected=1)
+    left_out.assert_outcomes(skipped=1, deselected=1)
+    left_out.stdout.fnmatch_lines(["*--mlperf-power=off: efficiency is left out*"])

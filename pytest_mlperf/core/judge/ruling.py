@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Decision, Judged, RuleR, Value, judge
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
@@ -92,8 +92,19 @@ def countable(runs: Sequence[Run], limits: Mapping[str, float]) -> dict[str, flo
     return {name: limit for name, limit in limits.items() if fewest >= METRICS[name].min_queries}
 
 
-def values(runs: Sequence[Run], metric: str) -> list[Value]:
-    """Return what rule R needs of each run that has the metric."""
+def only_reported(runs: Sequence[Run], limits: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a sentence for each limit that these runs have too few queries for."""
+    gated = countable(runs, limits)
+    return tuple(
+        f"{METRICS[name].title} is only reported: to be gated it needs "
+        f"{METRICS[name].min_queries:,} queries a run"
+        for name in limits
+        if name not in gated
+    )
+
+
+def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
+    """Return what rule R needs of each run, measured or kept, that has the metric."""
     return [
         Value(
             value=run.metrics[metric],
@@ -101,19 +112,6 @@ def values(runs: Sequence[Run], metric: str) -> list[Value]:
             session=run.session,
         )
         for run in runs
-        if metric in run.metrics
-    ]
-
-
-def baseline_values(record: Record, metric: str) -> list[Value]:
-    """Return what rule R needs of each baseline run that has the metric."""
-    return [
-        Value(
-            value=run.metrics[metric],
-            within_se=run.within_se.get(metric, 0.0),
-            session=run.session,
-        )
-        for run in record.runs
         if metric in run.metrics
     ]
 
@@ -137,7 +135,7 @@ def _gated(
     if min(run.queries for run in runs) < fewest:
         note = f"under {fewest:,} queries a run, only reported"
         return _reported(name, runs, record, note=note), False
-    before = baseline_values(record, name) if record else []
+    before = values(record.runs, name) if record else []
     if not before:
         note = "the baseline has no such metric" if record else ""
         new = MetricVerdict(
@@ -184,7 +182,7 @@ def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: str = ""
 ) -> MetricVerdict:
     now = values(runs, name)
-    before = baseline_values(record, name) if record else []
+    before = values(record.runs, name) if record else []
     mean, old = _mean(now), _mean(before) if before else None
     return MetricVerdict(
         metric=name,
