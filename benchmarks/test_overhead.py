@@ -246,6 +246,7 @@ def test_token_latencies_keep_up(benchmark: BenchmarkFixture, bench: Bench, tabl
             {"tokens": 8},
             target_qps=rate,
             fixed_work_s=2.0,
+            tokens=True,
             ttft_limit_ns=5_000_000,
             tpot_limit_ns=5_000_000,
         ),

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf.accuracy import answer_for, record, records, unchecked
 from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, Update
 from pytest_mlperf.core.baseline import Baseline, Record, with_record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
-from pytest_mlperf.core.judge.gate import GateRuling, gate
 from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
-from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.recording import (
     baseline_run,
-    changes,
     detectable_notes,
     empty_baseline,
     new_record,
     provable,
     recorded,
-    set_by,
 )
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.run.measure import Conditions
+from pytest_mlperf.run.protocol import LoadGenSettings
 from pytest_mlperf.run.supervisor import log_tail
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import Planned
@@ -113,18 +113,20 @@ class Bench:
             # The performance runs of the same processes may not be judged; the scores may.
             if case.accuracy is None:
                 raise
-        assert case.accuracy is not None
-        ruling = self._gate(case, case.accuracy)
-        return self._verdict(case, "accuracy", ruling.outcome, ruling.headline, ruling.metrics)
-
-    def _gate(self, case: CaseRuns, accuracy: Accuracy) -> GateRuling:
-        planned = case.planned
-        return gate(
-            accuracy.scores,
-            planned.reference,
-            planned.target,
-            whose="MLPerf's" if planned.suite.is_mlperf else "this suite's own",
-            profile=planned.suite.profile,
+        if case.accuracy is None:
+            headline = "the weights are dummy: speed may be judged, accuracy never"
+            return self._verdict(case, "accuracy", Outcome.NOT_EVALUATED, headline)
+        answer = answer_for(case, case.accuracy)
+        if records(case, self._policy) and answer.outcome is not Outcome.GATE_FAIL:
+            answer = record(case, self._policy, answer, commit=self._conditions.commit)
+        return self._verdict(
+            case,
+            "accuracy",
+            answer.outcome,
+            answer.headline,
+            answer.metrics,
+            answer.notes,
+            answer.paired,
         )
 
     # --- performance ---------------------------------------------------------------------
@@ -137,15 +139,15 @@ class Bench:
         official = case.planned.suite.profile == "official"
         accuracy = case.find_accuracy(required=official or bool(recording))
         if accuracy:
-            ruling = self._gate(case, accuracy)
-            if ruling.outcome is Outcome.GATE_FAIL:
-                headline = f"not judged: accuracy failed, {ruling.headline}"
+            answer = answer_for(case, accuracy)
+            if answer.failed:
+                headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
                 return self._verdict(case, "performance", Outcome.INVALID, headline)
         if recording:
             return self._record(case, recording)
-        return self._judge(case, checked=bool(accuracy) or not case.planned.scorer)
+        return self._judge(case, unchecked(case))
 
-    def _judge(self, case: CaseRuns, *, checked: bool) -> Verdict:
+    def _judge(self, case: CaseRuns, unchecked: str) -> Verdict:
         while True:
             if missed := self._limit_missed(case):
                 return missed
@@ -153,9 +155,7 @@ class Bench:
             if not ruling.more:
                 break
             case.add_run()
-        headline = ruling.headline
-        if not checked:
-            headline += ", accuracy not checked"
+        headline = ruling.headline + unchecked
         return self._verdict(case, "performance", ruling.outcome, headline, ruling.metrics)
 
     def _recording(self, case: CaseRuns) -> Update | None:
@@ -195,11 +195,7 @@ class Bench:
         if len(missed) < 2:
             return None
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        found = [quantity("latency_p99", run.metrics["latency_p99"]) for run in missed]
-        limit_ns = case.planned.settings(target_qps=case.rate).latency_limit_ns
-        shown = f"p99 latency {' and '.join(found)}"
-        if limit_ns:
-            shown += f", limit {quantity('latency_p99', limit_ns / 1e9)}"
+        shown = _against_limits(missed, case.planned.settings(target_qps=case.rate))
         if case.record:
             outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
         else:
@@ -269,9 +265,10 @@ class Bench:
         headline: str,
         metrics: tuple[MetricVerdict, ...] = (),
         notes: tuple[str, ...] = (),
+        paired: tuple[PairedVerdict, ...] = (),
     ) -> Verdict:
-        record, subject = case.record, case.subject
-        changed = changes(record, subject) if record and subject else ()
+        subject = case.subject
+        against = case.scores if kind == "accuracy" else case
         if kind == "performance" and case.runs and outcome is not Outcome.INCONCLUSIVE:
             notes = (*notes, *only_reported(case.runs, case.planned.limits))
         if outcome is Outcome.NO_BASELINE and case.distance:
@@ -287,13 +284,14 @@ class Bench:
             outcome=outcome,
             headline=headline,
             metrics=metrics,
+            paired=paired,
             runs=tuple(case.runs),
             accuracy=case.accuracy,
             subject=subject,
-            changed=changed,
+            changed=against.changes(subject) if subject else (),
             notes=notes,
-            baseline_file=self._policy.shown(case.file),
-            baseline_set=set_by(record) if record else None,
+            baseline_file=self._policy.shown(against.file),
+            baseline_set=against.set_by,
             folder=self._policy.shown(Path(last)) if last else None,
         )
 
@@ -310,3 +308,19 @@ class Bench:
             log=self._policy.shown(Path(log)) if log else None,
             folder=self._policy.shown(Path(log).parent) if log else None,
         )
+
+
+def _against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
+    """Return what the runs that missed a latency limit measured, beside the limit."""
+    limits = {
+        "ttft_p99": settings.ttft_limit_ns,
+        "tpot_p99": settings.tpot_limit_ns,
+        "latency_p99": None if settings.tokens else settings.latency_limit_ns,
+    }
+    texts = []
+    for name, limit_ns in limits.items():
+        if limit_ns is None or all(run.metrics[name] <= limit_ns / 1e9 for run in missed):
+            continue
+        found = " and ".join(quantity(name, run.metrics[name]) for run in missed)
+        texts.append(f"{METRICS[name].title} {found}, limit {quantity(name, limit_ns / 1e9)}")
+    return "; ".join(texts) or "too few queries met it (early stopping)"

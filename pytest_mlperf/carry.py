@@ -52,6 +52,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
 _WORDS = {
     Outcome.INCONCLUSIVE: ("inconclusive", "?", {"yellow": True}),
     Outcome.NO_BASELINE: ("no baseline", "N", {"yellow": True}),
+    Outcome.NOT_EVALUATED: ("not evaluated", "n", {"yellow": True}),
     Outcome.RECORDED: ("recorded", "R", {"green": True}),
     Outcome.EXPECTED: ("expected failure", "x", {"yellow": True}),
 }

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytest_mlperf.case_accuracy import CaseAccuracy
 from pytest_mlperf.core.baseline import Baseline, find, nearest
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.rule_r import RuleR, outlier
 from pytest_mlperf.core.judge.ruling import values
-from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.run.measure import Conditions, Process, accuracy_key, measure
+from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.run.accuracy_pass import accuracy_key
+from pytest_mlperf.run.measure import Conditions, Process, measure
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.plan import Planned
@@ -74,6 +78,8 @@ class CaseRuns:
         rule: Settings of rule R.
         runs: Performance runs that may be judged, oldest first.
         accuracy: The accuracy pass, measured or stored.
+        scored: Its scores sample by sample.
+        scores: What they are compared with.
         subject: Machine, engine and data, known after the first process.
         rate: Offered or expected rate, known after the first process at the latest.
         rate_source: Where the rate comes from.
@@ -110,6 +116,8 @@ class CaseRuns:
         self.rule = rule_for(case.accelerator, policy.max_runs)
         self.runs: list[Run] = []
         self.accuracy: Accuracy | None = None
+        self.scored: Scored | None = None
+        self.scores = CaseAccuracy(planned, root, whole=policy.update is not None)
         self.subject: Subject | None = None
         suite_rate = planned.scenario.rate_on(case.accelerator)
         self.rate = suite_rate or (self.record.target_qps if self.record else None)
@@ -155,11 +163,30 @@ class CaseRuns:
         """Return an accuracy pass of the same fingerprint; measure it where it is required."""
         if not self.planned.scorer:
             return None
-        if self.accuracy is None:
-            self.accuracy = self._passes.load(self._accuracy_key)
-        if self.accuracy is None and required:
+        assert self.subject is not None
+        if self.subject.dummy:
+            return None
+        if self.accuracy is None and (stored := self._passes.load(self._accuracy_key)):
+            self.accuracy, self.scored = stored
+        partial = self.accuracy is not None and not self.accuracy.full
+        if required and (self.accuracy is None or partial):
             self._process(performance=False, accuracy=True)
         return self.accuracy
+
+    def accuracy_ruling(self) -> AccuracyRuling | None:
+        """Judge the scores against the accepted ones; None where there are none of either."""
+        if self.accuracy is None or self.scored is None or self.subject is None:
+            return None
+        return self.scores.ruling(self.accuracy, self.scored, self.subject)
+
+    @property
+    def set_by(self) -> str | None:
+        """Where the performance baseline comes from."""
+        return set_by(self.record.history) if self.record else None
+
+    def changes(self, subject: Subject) -> tuple[str, ...]:
+        """Return what differs from the performance baseline's fingerprint."""
+        return changes(self.record.fingerprint, subject.fingerprint) if self.record else ()
 
     def outlier(self) -> str | None:
         """Return which run the leave-one-out screen rejects, in words."""
@@ -188,7 +215,7 @@ class CaseRuns:
                 self._show,
                 target_qps=self.rate,
                 performance=performance,
-                accuracy=accuracy,
+                ask=self.scores.ask if accuracy else None,
                 number=self._processes,
             )
         except RunError as error:
@@ -197,9 +224,9 @@ class CaseRuns:
         self.subject = process.subject
         if process.probed:
             self.rate, self.rate_source = process.target_qps, "probe"
-        if process.accuracy:
-            self.accuracy = process.accuracy
-            self._passes.save(self._accuracy_key, process.accuracy)
+        if process.accuracy and process.scored:
+            self.accuracy, self.scored = process.accuracy, process.scored
+            self._passes.save(self._accuracy_key, process.accuracy, process.scored)
         return process
 
 

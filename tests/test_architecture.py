@@ -25,7 +25,9 @@ LAYERS = {
     "xdist": 4,
     "reports.benchmark": 4,
     # 3: the pipeline knows no pytest
+    "accuracy": 3,
     "bench": 3,
+    "case_accuracy": 3,
     "case_runs": 3,
     "cli": 3,
     "registry": 3,
@@ -48,8 +50,10 @@ SHARED = {
     "engines.queueing",
     "hardware.cpu",
     "hardware.nvidia",
+    "reports.cells",
     "reports.layout",
     "stores.atomic",
+    "stores.documents",
 }
 """What the adapters of one folder share; otherwise they never import each other."""
 

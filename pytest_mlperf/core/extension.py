@@ -14,8 +14,18 @@ class Sink(Protocol):
     wants_output: bool
     """True in accuracy runs: `done` must then be given outputs. False: outputs are not read."""
 
+    times_tokens: bool
+    """True where tokens are timed: `first_tokens` must come before `done`, and `n_tokens` with it.
+
+    `next_tokens` is then read too, and may be left out by an engine that sees no single token.
+    """
+
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Report that the first token of each of these samples is there (language models)."""
+        ...
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Report that each of these samples has one more token, after its first (optional)."""
         ...
 
     def done(
@@ -115,7 +125,11 @@ class Scores:
 
 
 class Scorer(Protocol):
-    """Scores outputs as MLPerf's reference script does; built as `factory(**options)`."""
+    """Scores outputs as MLPerf's reference script does.
+
+    Built as `factory(model=..., **options)` in a process of its own; `model` is the workload's
+    model as the engine gets it (a language model's tokenizer lies there), or None.
+    """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs against references of the same samples."""

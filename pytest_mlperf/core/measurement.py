@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -46,6 +46,7 @@ class Accuracy:
     Attributes:
         scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
         samples: Samples scored.
+        total: Samples in the data set.
         full: The whole data set was scored.
         folder: Folder with logs and per-sample scores.
         source: "measured", "this session" or "stored": where a verdict took it from.
@@ -53,9 +54,23 @@ class Accuracy:
 
     scores: Mapping[str, float]
     samples: int
+    total: int
     full: bool
     folder: str
     source: str = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The scores of an accuracy pass, sample by sample.
+
+    Attributes:
+        indices: Data set indices, ascending.
+        per_sample: By metric, one score for each of `indices`.
+    """
+
+    indices: tuple[int, ...]
+    per_sample: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +84,8 @@ class Subject:
 
     identity: Mapping[str, str | int | float | bool | None]
     fingerprint: Mapping[str, str]
+
+    @property
+    def dummy(self) -> bool:
+        """The weights are random: speed may be judged, accuracy never."""
+        return self.fingerprint.get("engine.weights") == "dummy"

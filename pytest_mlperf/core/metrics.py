@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +12,7 @@ class Direction(StrEnum):
 
     HIGHER = "higher"
     LOWER = "lower"
+    NEITHER = "neither"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +24,7 @@ class Metric:
         title: Words for tables.
         unit: SI unit of the stored value.
         direction: Which way it gets better.
-        limit: Default smallest change that matters, as a share (0.03 is 3 %).
+        limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         min_queries: Below this many queries in a run the metric is reported, not gated.
     """
 
@@ -39,7 +41,7 @@ class Metric:
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"
 
 
-_H, _L = Direction.HIGHER, Direction.LOWER
+_H, _L, _N = Direction.HIGHER, Direction.LOWER, Direction.NEITHER
 
 METRICS: dict[str, Metric] = {
     m.name: m
@@ -64,10 +66,25 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="tpot_p99", title="p99 TPOT", unit="s", direction=_L, limit=0.10, min_queries=1000
         ),
+        Metric(name="itl_p50", title="p50 inter-token", unit="s", direction=_L, limit=0.05),
+        Metric(
+            name="itl_p99",
+            title="p99 inter-token",
+            unit="s",
+            direction=_L,
+            limit=0.10,
+            min_queries=1000,
+        ),
+        Metric(
+            name="tokens_per_sample", title="tokens/sample", unit="1", direction=_N, limit=math.inf
+        ),
         Metric(name="samples_per_joule", title="samples/J", unit="1/J", direction=_H, limit=0.05),
         Metric(name="tokens_per_joule", title="tokens/J", unit="1/J", direction=_H, limit=0.05),
     )
 }
+
+COUNTS = frozenset({"tokens_per_sample", "gen_len"})
+"""Counts of output that have no better and no worse: they are compared, never gated."""
 
 EFFICIENCY = frozenset({"samples_per_joule", "tokens_per_joule"})
 """Metrics that need a power source; `test_efficiency` judges them."""
@@ -75,7 +92,7 @@ EFFICIENCY = frozenset({"samples_per_joule", "tokens_per_joule"})
 OFFLINE = frozenset({"throughput", "tokens_per_second"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
 
-LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE
+LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - COUNTS
 """Metrics that a suite can gate in every other scenario."""
 
 _GATED: dict[str, tuple[str, ...]] = {

@@ -32,6 +32,13 @@ def percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
+def points(value: float) -> str:
+    """Return a difference of scores, signed, with two or three digits: "−0.36", "+0.003"."""
+    digits = 2 if abs(value) >= 0.1 or abs(value) < 0.0005 else 3
+    text = f"{abs(value):.{digits}f}"
+    return (MINUS if value < 0 and float(text) else "+") + text
+
+
 def quantity(metric: str, value: float) -> str:
     """Return a metric's value with three to four digits; times in ms or µs where they are small."""
     unit = METRICS[metric].unit if metric in METRICS else ""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from pytest_mlperf.core.accuracy_baseline import Accepted
 from pytest_mlperf.core.baseline import (
     Baseline,
     BaselineRun,
@@ -111,9 +112,8 @@ def new_record(
     )
 
 
-def changes(record: Record, subject: Subject) -> tuple[str, ...]:
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
     """Return what differs from the baseline's fingerprint: "engine.version 1.2.0 → 1.2.1"."""
-    before, now = record.fingerprint, subject.fingerprint
     return tuple(
         f"{key} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
         for key in sorted({*before, *now})
@@ -121,11 +121,11 @@ def changes(record: Record, subject: Subject) -> tuple[str, ...]:
     )
 
 
-def set_by(record: Record) -> str | None:
-    """Return where a record comes from: date, commit and reason of its last entry."""
-    if not record.history:
+def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
+    """Return where a baseline comes from: date, commit and reason of its last entry."""
+    if not history:
         return None
-    last = record.history[-1]
+    last = history[-1]
     return f"set {last.date}" + (f" at {last.commit}" if last.commit else "") + f': "{last.reason}"'
 
 

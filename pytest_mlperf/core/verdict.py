@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     ERROR = "ERROR"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO BASELINE"
+    NOT_EVALUATED = "not evaluated"
     RECORDED = "recorded"
     EXPECTED = "expected failure"
     UNEXPECTED_PASS = "UNEXPECTED PASS"  # noqa: S105 - no password
@@ -53,6 +54,7 @@ SEVERITY = (
     Outcome.POWER_DROP,
     Outcome.INCONCLUSIVE,
     Outcome.NO_BASELINE,
+    Outcome.NOT_EVALUATED,
     Outcome.EXPECTED,
     Outcome.UNEXPECTED_PASS,
     Outcome.OK,
@@ -101,6 +103,39 @@ class MetricVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairedVerdict:
+    """What the paired comparison of one score says; differences are in the score's own points.
+
+    Attributes:
+        metric: Metric name.
+        outcome: Its own outcome; None for a count of output, which is only compared.
+        baseline: Mean of the baseline's scores of the samples that were judged.
+        now: Mean of this build's.
+        change: now - baseline.
+        low, high: The bounds of the change that decided; None for counts.
+        margin: Largest drop that does not matter; None for counts.
+        samples: Samples judged.
+        changed: Samples whose score is another one.
+        down, up: Samples that fell, that rose.
+        p: One-sided p of the plain paired test for a drop of any size; None for counts.
+    """
+
+    metric: str
+    outcome: Outcome | None
+    baseline: float
+    now: float
+    change: float
+    low: float | None
+    high: float | None
+    margin: float | None
+    samples: int
+    changed: int
+    down: int
+    up: int
+    p: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one test.
 
@@ -110,6 +145,7 @@ class Verdict:
         outcome: The word.
         headline: What follows the word on the first line, at most some 60 characters.
         metrics: One entry per metric, gated first.
+        paired: One entry per score that was compared with the accuracy baseline, sample by sample.
         runs: Every performance run of the case so far, oldest first.
         accuracy: The accuracy pass the verdict rests on.
         subject: Machine, engine and data.
@@ -126,6 +162,7 @@ class Verdict:
     outcome: Outcome
     headline: str
     metrics: tuple[MetricVerdict, ...] = ()
+    paired: tuple[PairedVerdict, ...] = ()
     runs: tuple[Run, ...] = ()
     accuracy: Accuracy | None = None
     subject: Subject | None = None

@@ -107,11 +107,17 @@ class NullEngine(Engine):
         work_s = self._latency_s * len(ids)
         n_tokens = None
         if self._tokens:
-            first_s = work_s / self._tokens
-            _work(first_s)
+            step_s = work_s / self._tokens
+            if step_s:
+                _work(step_s)
             sink.first_tokens(ids)
-            work_s -= first_s
+            work_s -= step_s
             n_tokens = [self._tokens] * len(ids)
+            if work_s and sink.times_tokens:
+                for _ in range(self._tokens - 1):
+                    _work(step_s)
+                    sink.next_tokens(ids)
+                work_s = 0
         if work_s:
             _work(work_s)
         outputs = None

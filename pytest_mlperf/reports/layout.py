@@ -17,6 +17,7 @@ COLOURS = {
     Outcome.RECORDED: GREEN,
     Outcome.INCONCLUSIVE: YELLOW,
     Outcome.NO_BASELINE: YELLOW,
+    Outcome.NOT_EVALUATED: YELLOW,
     Outcome.EXPECTED: YELLOW,
 }
 

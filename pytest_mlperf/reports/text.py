@@ -6,10 +6,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval, limit, percent, quantity
+from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
+from pytest_mlperf.reports.cells import (
+    metric_cells,
+    metric_table,
+    paired_cells,
+    paired_table,
+    score_cells,
+    title,
+)
 from pytest_mlperf.reports.layout import (
     column_widths,
     duration,
@@ -25,6 +32,10 @@ from pytest_mlperf.reports.layout import (
 PROMISE = (
     "no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; "
     "between 0 and the limit either answer may come"
+)
+
+ACCURACY_PROMISE = (
+    "no change is failed at most 1 % of the time, a drop of the margin is passed at most 5 %"
 )
 
 APPEND = '--mlperf-update=append --mlperf-reason "..."'
@@ -47,8 +58,10 @@ def failure(verdict: Verdict, result: CaseResult, width: int) -> str:
     """
     lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    if verdict.metrics:
-        lines += ["", *_metric_table(verdict, width), ""]
+    tables = [paired_table(verdict, width), metric_table(verdict, width)]
+    for found in filter(None, tables):
+        lines += ["", *found]
+    lines += [""] if any(tables) else []
     for blocks in (_reasons, _next_steps):
         for block in blocks(verdict, result, width):
             lines += block
@@ -60,12 +73,21 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
     notes = [note for note in verdict.notes if not note.startswith(LOG)]
     for metric in verdict.metrics:
         if metric.note and metric.note not in verdict.headline:
-            notes.append(f"{_title(metric.metric)}: {metric.note}")
+            notes.append(f"{title(metric.metric)}: {metric.note}")
     yield paragraphs("note", notes, width)
     judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if verdict.kind == "performance" and judged:
         counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
         yield paragraph("rule", f"{counts}; {PROMISE}", width)
+    compared = next((m for m in verdict.paired if m.outcome), None)
+    if compared:
+        total = verdict.accuracy.total if verdict.accuracy else compared.samples
+        of = f" of {total:,}" if compared.samples < total else ""
+        counts = (
+            f"{compared.samples:,}{of} samples compared one by one, "
+            f"{compared.down:,} fell and {compared.up:,} rose; {ACCURACY_PROMISE}"
+        )
+        yield paragraph("rule", counts, width)
     if verdict.baseline_set:
         yield [line("baseline", str(verdict.baseline_file))]
         yield paragraph("", verdict.baseline_set, width)
@@ -81,7 +103,7 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
     if verdict.outcome is Outcome.INCONCLUSIVE:
         yield paragraph("undecided", _what_decides(verdict), width)
     yield [line("reproduce", _command(result))]
-    if verdict.outcome is Outcome.PERF_DROP and may_be_recorded:
+    if verdict.outcome in {Outcome.PERF_DROP, Outcome.ACC_DROP} and may_be_recorded:
         yield [line("accept", f"{_command(result)} {REPLACE}")]
     if verdict.outcome is Outcome.NO_BASELINE and may_be_recorded:
         yield [line("record", f"{_command(result)} --mlperf-update=missing")]
@@ -95,49 +117,6 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
 
 def _command(result: CaseResult) -> str:
     return " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
-
-
-def _metric_table(verdict: Verdict, width: int) -> list[str]:
-    """Return one line per metric; what is least needed is left out where it does not fit."""
-    left = ["metric", "verdict"]
-    if verdict.kind == "accuracy":
-        columns = ["metric", "reference", "needed", "now", "change", "verdict"]
-        rows = [_score_cells(metric) for metric in verdict.metrics]
-        return table(columns, rows, width, left=left, spare=["change"])
-    columns = ["metric", "baseline", "now", "change", "interval", "limit", "verdict"]
-    rows = [_metric_cells(metric) for metric in verdict.metrics]
-    return table(columns, rows, width, left=left, spare=["interval", "baseline"])
-
-
-def _score_cells(metric: MetricVerdict) -> dict[str, str]:
-    needed = ""
-    if metric.baseline is not None and metric.limit is not None:
-        needed = f"{metric.baseline * (1 - metric.limit):.3f}"
-    return {
-        "metric": metric.metric,
-        "reference": "" if metric.baseline is None else f"{metric.baseline:.3f}",
-        "needed": needed,
-        "now": "" if metric.now is None else f"{metric.now:.3f}",
-        "change": "" if metric.change is None else change(metric.change),
-        "verdict": str(metric.outcome or "reported"),
-    }
-
-
-def _metric_cells(metric: MetricVerdict) -> dict[str, str]:
-    bounds = metric.low is not None and metric.high is not None
-    return {
-        "metric": _title(metric.metric),
-        "baseline": "" if metric.baseline is None else quantity(metric.metric, metric.baseline),
-        "now": "" if metric.now is None else quantity(metric.metric, metric.now),
-        "change": "" if metric.change is None else change(metric.change),
-        "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
-        "limit": "" if metric.limit is None else limit(metric.metric, metric.limit),
-        "verdict": str(metric.outcome or "reported"),
-    }
-
-
-def _title(metric: str) -> str:
-    return METRICS[metric].title if metric in METRICS else metric
 
 
 # --- summary ---------------------------------------------------------------------------------
@@ -182,6 +161,9 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
 def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row per gated metric, at least one per test."""
     verdict = result.verdict
+    if verdict.paired:
+        yield from _paired_rows(verdict)
+        return
     gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
     # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
     whole = verdict.outcome not in {metric.outcome for metric in verdict.metrics}
@@ -189,14 +171,42 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     if not gated:
         yield first
     for metric in gated:
-        cells = _metric_cells(metric)
+        cells = metric_cells(metric)
         own = str(metric.outcome) if metric.outcome and not whole else first["verdict"]
         if verdict.kind == "accuracy":
-            scores = _score_cells(metric)
+            scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""
             cells |= {"now": scores["now"], "change": reference}
         yield {**cells, "test": first["test"], "verdict": own, "vs base": cells["change"]}
         first = {"test": "", "verdict": ""}
+
+
+def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
+    """Yield one row per score that was compared with the baseline; the gate's only if it failed."""
+    gate_failed = [m for m in verdict.metrics if m.outcome is Outcome.GATE_FAIL]
+    first = str(verdict.kind)
+    for gate in gate_failed:
+        cells = score_cells(gate)
+        yield {
+            "test": first,
+            "verdict": str(gate.outcome),
+            "metric": cells["metric"],
+            "now": cells["now"],
+            "vs base": f"gate {cells['needed']}",
+        }
+        first = ""
+    for metric in (m for m in verdict.paired if m.outcome is not None):
+        cells = paired_cells(metric)
+        yield {
+            "test": first,
+            "verdict": cells["verdict"],
+            "metric": metric.metric,
+            "now": cells["now"],
+            "vs base": cells["points"],
+            "interval": cells["interval"],
+            "limit": cells["margin"],
+        }
+        first = ""
 
 
 def _advice(results: Results, width: int) -> Iterator[list[str]]:
@@ -237,7 +247,7 @@ def _what_decides(verdict: Verdict) -> str:
         return f"{metric.note}; add a session to the baseline: {unbroken(APPEND)}"
     detectable = percent(metric.detectable) if metric.detectable else "more"
     return (
-        f"after {plural(metric.runs, 'run')} {_title(metric.metric)} could prove changes of "
+        f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
         f"{detectable}; a longer baseline ({unbroken(APPEND)}), more runs (--mlperf-max-runs) or "
         "a quieter machine would decide"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ class RoundScenario:
     Attributes:
         min_query_count: Fewest queries (Offline: fewest samples).
         min_duration_ms: Shortest run.
-        latency_limit_ms: Server and Interactive: the latency to be met, or None.
+        latency_limit_ms: Server: the latency to be met, or None.
+        ttft_limit_ms, tpot_limit_ms: Server and Interactive of language models: what 99 % of
+            queries must meet, or None.
         latency_percentile: The percentile that is limited or reported.
         samples_per_query: MultiStream only.
     """
@@ -27,6 +30,8 @@ class RoundScenario:
     min_query_count: int
     min_duration_ms: int
     latency_limit_ms: float | None = None
+    ttft_limit_ms: float | None = None
+    tpot_limit_ms: float | None = None
     latency_percentile: float = 0.99
     samples_per_query: int = 8
 
@@ -41,6 +46,7 @@ class RoundWorkload:
         performance_samples: Samples held in memory during a performance run.
         scorer: Name of the scorer.
         reference: Reference score by metric.
+        windows: For metrics without a better or worse: lowest and highest share of the reference.
         targets: Shares of the reference that are gates, e.g. (0.99,).
         equal_issue: Every sample is issued equally often.
         tokens: It is a language model with token latencies.
@@ -55,7 +61,15 @@ class RoundWorkload:
     targets: tuple[float, ...]
     equal_issue: bool = False
     tokens: bool = False
+    windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     scenarios: Mapping[str, RoundScenario] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The plain name, and those with a target ("llama2-70b-99.9") where it has several."""
+        suffixes = [f"{100 * target:g}" for target in self.targets]
+        several = [f"{self.name}-{suffix}" for suffix in suffixes]
+        return [self.name, *(several if self.tokens or len(several) > 1 else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +87,19 @@ class Round:
     sample_index_seed: int
     schedule_seed: int
     workloads: Mapping[str, RoundWorkload]
+
+    @property
+    def names(self) -> list[str]:
+        """What a suite may call the workloads: those of several targets once for each."""
+        return [name for own in self.workloads.values() for name in own.names]
+
+    def find(self, name: str) -> RoundWorkload | None:
+        """Return a workload by one of its names, with the target that the name says."""
+        for own in self.workloads.values():
+            if name in own.names:
+                target = own.targets[max(0, own.names.index(name) - 1)]
+                return dataclasses.replace(own, targets=(target,))
+        return None
 
 
 @cache
@@ -96,5 +123,6 @@ def load_round(name: str) -> Round:
 
 def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
     scenarios = {key: RoundScenario(**value) for key, value in raw["scenarios"].items()}
-    rest = {key: value for key, value in raw.items() if key not in {"scenarios", "targets"}}
-    return RoundWorkload(name=name, targets=tuple(raw["targets"]), scenarios=scenarios, **rest)
+    windows = {key: (low, high) for key, (low, high) in raw.get("windows", {}).items()}
+    own = {"scenarios": scenarios, "windows": windows, "targets": tuple(raw["targets"])}
+    return RoundWorkload(name=name, **{**raw, **own})

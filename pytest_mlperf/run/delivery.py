@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.outstanding import Outstanding
 from pytest_mlperf.run.sink import Fail, GuardedSink
+from pytest_mlperf.run.token_times import TokenTimes
 
 POOL = 1024
 """Response objects that a completing thread reuses."""
@@ -132,6 +133,8 @@ class PerformanceSink(_PooledSink):
 class TokenSink(_PooledSink):
     """Completes samples with their token counts, so that LoadGen times tokens."""
 
+    times_tokens = True
+
     def __init__(self, fail: Fail, port: Port, *, needs_first: bool) -> None:
         """Start with nothing outstanding.
 
@@ -143,11 +146,18 @@ class TokenSink(_PooledSink):
         super().__init__(fail, port)
         self._needs_first = needs_first
         self._silent = Outstanding()
+        self._times = TokenTimes()
+        self._issued_s: dict[int, float] = {}
+
+    @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """What our own stamps of tokens give, seconds."""
+        return self._times.metrics()
 
     def expect(self, ids: Sequence[int]) -> None:
         """Note samples about to be submitted; their first tokens are due too."""
-        if self._needs_first:
-            self._silent.add(ids)
+        self._silent.add(ids)
+        self._issued_s.update(dict.fromkeys(ids, perf_counter()))
         super().expect(ids)
 
     def first_tokens(
@@ -156,8 +166,6 @@ class TokenSink(_PooledSink):
         tokens: Sequence[bytes] | None = None,  # noqa: ARG002
     ) -> None:
         """Pass on first tokens; a performance run does not read the tokens themselves."""
-        if not self._needs_first:
-            return
         bad = self._silent.claim(ids)
         for position in sorted(bad):
             self.faults.add(
@@ -166,8 +174,15 @@ class TokenSink(_PooledSink):
             )
         if bad:
             ids = _without(ids, bad)
-        for responses in self._pool().filled(ids):
-            self._port.first_token(responses)
+        self._times.first(ids)
+        if self._needs_first:
+            for responses in self._pool().filled(ids):
+                self._port.first_token(responses)
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Stamp one more token of these samples; LoadGen is not told."""
+        for sample in self._times.further(ids):
+            self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
 
     def done(
         self,
@@ -192,6 +207,10 @@ class TokenSink(_PooledSink):
                 )
             )
             return
+        for sample, tokens in zip(ids, n_tokens, strict=True):
+            odd = self._times.end(sample, tokens, self._issued_s.pop(sample))
+            if odd:
+                self.faults.add(f"sample with id {sample!r}: {odd}")
         for responses in self._pool().filled(ids, n_tokens):
             self._port.complete(responses)
         self._count(len(ids))

@@ -77,6 +77,7 @@ class SlowSink:
         """Stand before `sink`."""
         self.sink = sink
         self.wants_output = sink.wants_output
+        self.times_tokens = sink.times_tokens
         self._stretch = stretch
         self._issued_s: dict[int, float] = {}
         self._thread = threading.local()
@@ -89,6 +90,12 @@ class SlowSink:
         """Wait, then report."""
         self._wait(ids)
         self.sink.first_tokens(ids, tokens)
+        self._thread.returned_s = time.perf_counter()
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Wait, then report."""
+        self._wait(ids)
+        self.sink.next_tokens(ids)
         self._thread.returned_s = time.perf_counter()
 
     def done(

@@ -76,9 +76,10 @@ def plan_performance(settings: LoadGenSettings, total_samples: int) -> Plan:
         "performance_sample_count_override": loaded,
         "sample_concatenate_permutation": settings.equal_issue,
     }
+    if settings.tokens:
+        attributes["use_token_latencies"] = True
     if settings.ttft_limit_ns is not None and settings.tpot_limit_ns is not None:
         attributes |= {
-            "use_token_latencies": True,
             "ttft_latency": settings.ttft_limit_ns,
             "tpot_latency": settings.tpot_limit_ns,
         }

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-import hashlib
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
+from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.logs import Detail, parse_detail
 from pytest_mlperf.run.protocol import Event, Factory, LoadGenSettings, WorkerSpec
-from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
+from pytest_mlperf.run.supervisor import Patience, Worker
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -52,7 +49,8 @@ class Process:
 
     Attributes:
         run: The performance run, if it was asked for.
-        accuracy: The accuracy pass, if it was asked for.
+        accuracy: The accuracy pass, if it was asked for and there is one.
+        scored: Its scores sample by sample.
         subject: Machine, engine and data.
         target_qps: The rate that was used, probed or given.
         probed: The rate was probed in this process.
@@ -60,6 +58,7 @@ class Process:
 
     run: Run | None
     accuracy: Accuracy | None
+    scored: Scored | None
     subject: Subject
     target_qps: float | None
     probed: bool
@@ -72,7 +71,7 @@ def measure(
     *,
     target_qps: float | None,
     performance: bool,
-    accuracy: bool,
+    ask: Ask | None,
     number: int,
 ) -> Process:
     """Run one fresh worker process of a case.
@@ -83,7 +82,7 @@ def measure(
         show: Takes a line of progress, many times.
         target_qps: Rate to offer; None lets the worker probe it.
         performance: Do a performance run.
-        accuracy: Do an accuracy pass over the whole data set afterwards.
+        ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
         number: Which process of the case this is; names its folder.
 
     Raises:
@@ -107,36 +106,38 @@ def measure(
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     names = conditions.machine.leases(planned.case.accelerator)
-    blocks: list[dict[str, object]] = []
+    score: Callable[[], tuple[Accuracy, Scored] | None] = lambda: None
     with (
         lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
         Worker(spec, conditions.patience, talk.on_event) as worker,
     ):
         loaded = worker.wait_for("loaded")
+        subject = Subject(
+            identity=conditions.machine.identity(planned.case.accelerator),
+            fingerprint=_fingerprint(planned, loaded),
+        )
         finished = worker.wait_for("finished") if performance else None
         worker.wait_for("ready")
-        if accuracy:
-            indices = list(range(int(loaded["dataset"]["samples"])))
-            worker.send({"command": "accuracy", "block": 0, "indices": indices})
-            done = worker.wait_for("finished")
-            parse_detail(Path(done["folder"]) / "mlperf_log_detail.txt").require_no_errors()
-            log = Path(done["folder"]) / "mlperf_log_accuracy.json"
-            blocks.append({"log": str(log), "indices": indices})
-            worker.wait_for("ready")
+        if ask and planned.scorer and not subject.dummy:
+            scoring = Scoring(
+                folder=folder,
+                dataset=dataset,
+                scorer=planned.scorer,
+                model=model,
+                import_path=spec.import_path,
+                patience=conditions.patience,
+                show=talk.show,
+            )
+            score = run_pass(worker, int(loaded["dataset"]["samples"]), ask, scoring, subject)
         worker.send({"command": "stop"})
-    subject = Subject(
-        identity=conditions.machine.identity(planned.case.accelerator),
-        fingerprint=_fingerprint(planned, loaded),
-    )
     run = None
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
-    found = None
-    if blocks and planned.scorer:
-        found = _score(folder, dataset, planned.scorer, blocks, conditions.patience, talk.show)
+    found = score()
     return Process(
         run=run,
-        accuracy=found,
+        accuracy=found[0] if found else None,
+        scored=found[1] if found else None,
         subject=subject,
         target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
         probed=talk.probed,
@@ -216,7 +217,16 @@ def _read_run(
             f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",
             str(log),
         )
-    metrics = detail.metrics(spec.settings.scenario)
+    # LoadGen's own figures count where it has them; it sees no token between first and last.
+    for name, value in result["token_metrics"].items():
+        if not value > 0:
+            raise RunError(
+                "engine",
+                f"{name} is {value!r} by our stamps; it must be positive: an engine that sees "
+                "tokens only in bunches leaves next_tokens() out",
+                str(log),
+            )
+    metrics = {**result["token_metrics"], **detail.metrics(spec.settings.scenario)}
     invalid, limit_missed = _validity(detail, spec.settings)
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     return Run(
@@ -264,64 +274,3 @@ def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:
         "dataset.options": json.dumps(workload.dataset.options, sort_keys=True),
         "round": planned.suite.round,
     }
-
-
-def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:
-    """Return the hex key under which an accuracy pass may be taken for another run's.
-
-    Equal engine version, weights, options, data, precision, scorer and scenario.
-    """
-    scorer = planned.scorer
-    text = json.dumps(
-        [
-            sorted(fingerprint.items()),
-            planned.case.workload,
-            planned.case.scenario,
-            planned.case.precision,
-            dataclasses.asdict(scorer) if scorer else None,
-        ],
-        default=str,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _score(
-    folder: Path,
-    dataset: Factory,
-    scorer: Factory,
-    blocks: list[dict[str, object]],
-    patience: Patience,
-    show: Callable[[str], None],
-) -> Accuracy:
-    spec = {
-        "dataset": dataclasses.asdict(dataset),
-        "scorer": dataclasses.asdict(scorer),
-        "blocks": blocks,
-        "import_path": _import_path(),
-    }
-    spec_file, log = folder / "score.json", folder / "score.log"
-    show("scoring")
-    spec_file.write_text(json.dumps(spec), "utf-8")
-    command = [sys.executable, "-m", "pytest_mlperf.run.score", str(spec_file), str(os.getpid())]
-    try:
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=patience.phase_s,
-                check=False,
-            )
-    except subprocess.TimeoutExpired:
-        raise RunError("scorer", f"took longer than {patience.phase_s:.0f} s", str(log)) from None
-    if done.returncode:
-        last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
-        raise RunError("scorer", last, str(log))
-    found = json.loads((folder / "scores.json").read_text("utf-8"))
-    return Accuracy(
-        scores=found["aggregate"],
-        samples=len(found["indices"]),
-        full=True,
-        folder=str(folder),
-    )

@@ -53,7 +53,9 @@ class LoadGenSettings:
         latency_percentile: Server, SingleStream, MultiStream: the percentile, e.g. 0.99.
         samples_per_query: MultiStream: samples in one query.
         equal_issue: Offline: issue every sample equally often (sample_concatenate_permutation).
-        ttft_limit_ns, tpot_limit_ns: Language models: token latencies are measured when set.
+        tokens: Language models: tokens are counted and timed.
+        ttft_limit_ns, tpot_limit_ns: Server, language models: what 99 % of queries must meet, in
+            place of `latency_limit_ns`.
     """
 
     scenario: Scenario
@@ -67,6 +69,7 @@ class LoadGenSettings:
     latency_percentile: float = 0.99
     samples_per_query: int = 8
     equal_issue: bool = False
+    tokens: bool = False
     ttft_limit_ns: int | None = None
     tpot_limit_ns: int | None = None
 
@@ -152,6 +155,7 @@ class Finished:
         completed: Samples completed by the engine, each counted once.
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 when unknown.
+        token_metrics: What our own stamps of tokens give, by metric, seconds.
         faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
         completing_threads: Threads that reported completions.
     """
@@ -160,5 +164,6 @@ class Finished:
     completed: int
     duration_s: float
     within_se: float
+    token_metrics: Mapping[str, float]
     faults: Sequence[str]
     completing_threads: int

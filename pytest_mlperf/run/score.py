@@ -19,9 +19,9 @@ from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.stores import atomic
 
 
-def build(factory: Mapping[str, Any]) -> Any:
+def build(factory: Mapping[str, Any], **given: Any) -> Any:
     """Call the factory that a spec names."""
-    return resolve(str(factory["target"]))(**factory["options"])
+    return resolve(str(factory["target"]))(**given, **factory["options"])
 
 
 def main(spec_file: Path) -> None:
@@ -33,7 +33,7 @@ def main(spec_file: Path) -> None:
     spec = json.loads(spec_file.read_text("utf-8"))
     sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     dataset: Dataset = as_dataset(build(spec["dataset"]))
-    scorer: Scorer = build(spec["scorer"])
+    scorer: Scorer = build(spec["scorer"], model=spec["model"])
     outputs: dict[int, bytes] = {}
     asked: set[int] = set()
     for block in spec["blocks"]:

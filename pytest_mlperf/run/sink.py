@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 
 from pytest_mlperf.run.outstanding import Outstanding
@@ -50,6 +50,7 @@ class GuardedSink:
     """
 
     wants_output = False
+    times_tokens = False
 
     def __init__(self, fail: Fail) -> None:
         """Start with nothing outstanding; `fail` is called with what cannot be survived."""
@@ -78,6 +79,11 @@ class GuardedSink:
         return max(0.0, self._last_completion_s - self._first_issue_s)
 
     @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """What our own stamps of tokens give, seconds; empty where tokens are not timed."""
+        return {}
+
+    @property
     def within_se(self) -> float:
         """Relative standard error of the throughput by batch means; 0 when unknown."""
         return self._stamps.relative_error
@@ -94,6 +100,9 @@ class GuardedSink:
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Ignore first tokens: this run does not measure them."""
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Ignore further tokens: this run does not measure them."""
 
     def done(
         self,

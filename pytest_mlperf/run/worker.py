@@ -167,6 +167,7 @@ class Worker:
                 completed=sink.completed,
                 duration_s=sink.duration_s,
                 within_se=sink.within_se,
+                token_metrics=sink.token_metrics,
                 faults=sink.faults.texts,
                 completing_threads=len(sink.threads),
             )

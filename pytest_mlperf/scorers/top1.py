@@ -19,10 +19,16 @@ class Top1Scorer:
     https://github.com/mlcommons/inference, whose `--dtype` is `dtype` here.
     """
 
-    def __init__(self, *, dtype: str = "int64") -> None:
+    def __init__(
+        self,
+        *,
+        model: str | None = None,  # noqa: ARG002 - every scorer is given it
+        dtype: str = "int64",
+    ) -> None:
         """Choose how outputs are read.
 
         Args:
+            model: Not used: a class is no text.
             dtype: Type of the one number in each output, little-endian: "float32", "int32" or
                 "int64".
 

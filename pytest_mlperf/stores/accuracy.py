@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.stores import atomic
 
 
@@ -18,24 +18,36 @@ class AccuracyPasses:
         """Keep the folder; it is made at the first save."""
         self._folder = folder
 
-    def save(self, key: str, accuracy: Accuracy) -> None:
-        """Keep a pass.
+    def save(self, key: str, accuracy: Accuracy, scored: Scored) -> None:
+        """Keep a pass with its scores.
 
         Raises:
             RunError: The folder cannot be written.
         """
         path = self._folder / f"{key}.json"
-        content = dataclasses.asdict(accuracy)
+        content = {
+            "accuracy": dataclasses.asdict(accuracy),
+            "scored": {"indices": scored.indices, "per_sample": dict(scored.per_sample)},
+        }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(path, json.dumps(content, indent=1) + "\n")
+            atomic.write_text(path, json.dumps(content) + "\n")
         except OSError as error:
             raise RunError("worker", f"cannot write {path}: {error.strerror}") from None
 
-    def load(self, key: str) -> Accuracy | None:
+    def load(self, key: str) -> tuple[Accuracy, Scored] | None:
         """Return a pass, or None where there is none that can be read."""
         try:
             found = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
-            return Accuracy(**{**found, "source": "stored"})
-        except (OSError, ValueError, TypeError):
+            scored = found["scored"]
+            return (
+                Accuracy(**{**found["accuracy"], "source": "stored"}),
+                Scored(
+                    indices=tuple(scored["indices"]),
+                    per_sample={
+                        name: list(values) for name, values in scored["per_sample"].items()
+                    },
+                ),
+            )
+        except (OSError, ValueError, TypeError, KeyError):
             return None

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
-from pytest_mlperf.core.metrics import LATENCIES, METRICS, OFFLINE, gated_metrics
+from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
+from pytest_mlperf.core.metrics import COUNTS, LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
@@ -23,6 +24,8 @@ from pytest_mlperf.suite.tables import (
 from pytest_mlperf.suite.values import Accelerator, nearest, share, shown
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
+
+EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 Defect = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
@@ -73,12 +76,38 @@ class Suite(Table):
     @property
     def rules(self) -> RoundWorkload | None:
         """The round's constants of this workload, or None for a workload of one's own."""
-        return load_round(self.round).workloads.get(self.workload.twin_of or self.workload.name)
+        return load_round(self.round).find(self.workload.twin_of or self.workload.name)
+
+    @property
+    def tokens(self) -> bool:
+        """It is a language model: tokens are counted and timed."""
+        own = self.workload.tokens
+        return bool(self.rules and self.rules.tokens) if own is None else own
 
     @property
     def is_mlperf(self) -> bool:
         """The workload is MLPerf's own, so MLPerf's gate may be claimed."""
         return self.workload.twin_of is None and self.rules is not None
+
+    @property
+    def reference_engine(self) -> EngineEntry | None:
+        """The engine entry whose scores are every entry's accuracy baseline, or None."""
+        named = self._accuracy.reference
+        return next((e for e in self.engines if named in (e.label, e.full_label)), None)
+
+    @property
+    def margin(self) -> Margin:
+        """The drop of accuracy that does not matter."""
+        text = self._accuracy.margin
+        if text is None:
+            return DEFAULT_MARGIN
+        value = float(text.strip().removesuffix("%").removesuffix("points"))
+        is_share = text.strip().endswith("%")
+        return Margin(value=value / 100 if is_share else value, is_share=is_share)
+
+    @property
+    def _accuracy(self) -> AccuracyLimit:
+        return AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
@@ -86,8 +115,8 @@ class Suite(Table):
         The scenario's own metrics and those its `limits` name; a limit comes from there, else from
         the suite's `[limits]`, else from the metric table.
         """
-        tokens = bool(self.rules and self.rules.tokens)
-        names = dict.fromkeys((*gated_metrics(scenario.name, tokens=tokens), *scenario.limits))
+        own = gated_metrics(scenario.name, tokens=self.tokens)
+        names = dict.fromkeys((*own, *scenario.limits))
         limits = {**self.limits, **scenario.limits}
         return {
             name: share(limits[name][METRICS[name].limit_key])
@@ -98,7 +127,7 @@ class Suite(Table):
 
 
 def _workload(suite: Suite) -> Iterator[Defect]:
-    workload, known = suite.workload, load_round(suite.round).workloads
+    workload, known = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in known:
         yield (
@@ -121,6 +150,8 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             ("workload", "reference"),
             'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."',
         )
+    if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
+        yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; leave tokens out"
     if workload.target > 1:
         yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
 
@@ -132,7 +163,7 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
         if scenario.name in seen:
             yield where, f"duplicate case: {scenario.name} is listed twice"
         seen.add(scenario.name)
-        if scenario.name == "Interactive" and not (rules and rules.tokens):
+        if scenario.name == "Interactive" and not suite.tokens:
             yield where, "Interactive is for language models only"
         elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
             yield (
@@ -140,16 +171,35 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
                 f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
                 f"it has {', '.join(rules.scenarios)}",
             )
-        if scenario.name == "Server" and not _limit_is_known(suite, scenario):
-            name = suite.workload.name
-            yield where, f'no latency limit is known for {name}: write latency_limit = "15ms"'
+        yield from _latency_limits(suite, scenario, index)
 
 
-def _limit_is_known(suite: Suite, scenario: ScenarioEntry) -> bool:
-    if scenario.latency_limit is not None or suite.is_mlperf:
-        return True
+def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
+    """Check that a loaded scenario has the limits that its kind of workload needs, and no other."""
+    needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
+    given = [
+        name
+        for name in ("latency_limit", "ttft_limit", "tpot_limit")
+        if getattr(scenario, name) is not None
+    ]
+    for name in given:
+        if name not in needed:
+            kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
+            yield (
+                ("scenarios", index, name),
+                f"{suite.workload.name} is {kind}: write {' and '.join(needed)}",
+            )
+    if scenario.name not in {"Server", "Interactive"} or suite.is_mlperf:
+        return
     rules = suite.rules
-    return bool(rules and rules.scenarios.get(scenario.name))
+    if rules and rules.tokens == suite.tokens and scenario.name in rules.scenarios:
+        return
+    if missing := [name for name in needed if name not in given]:
+        example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
+        yield (
+            ("scenarios", index, "name"),
+            f"no latency limit is known for {suite.workload.name}: write {example}",
+        )
 
 
 def _rates(suite: Suite) -> Iterator[Defect]:
@@ -171,7 +221,7 @@ def _limits(suite: Suite) -> Iterator[Defect]:
     for index, scenario in enumerate(suite.scenarios):
         measured = OFFLINE if scenario.name == "Offline" else LATENCIES
         for name in scenario.limits:
-            if name in METRICS and name not in measured:
+            if name in METRICS and name not in measured | COUNTS:
                 yield (
                     ("scenarios", index, "limits", name),
                     f"{name} cannot be gated in {scenario.name}{nearest(name, sorted(measured))}",
@@ -185,6 +235,9 @@ def _limits_table(
         where = (*path, name)
         if where == ("limits", "accuracy"):
             yield from _accuracy_limit(suite, given)
+            continue
+        if name in COUNTS:
+            yield where, f"{name} is a count: it is reported, and cannot be gated"
             continue
         if name not in METRICS:
             yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
@@ -214,11 +267,20 @@ def _accuracy_limit(suite: Suite, given: object) -> Iterator[Defect]:
         how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
         yield where, f"{shown(given)} is no accuracy limit; {how}"
         return
-    labels = [engine.label for engine in suite.engines]
-    if limit.reference is not None and limit.reference not in labels:
+    if limit.margin is not None and not suite.margin.value:
+        yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
+    named = limit.reference
+    labels = [name for e in suite.engines for name in dict.fromkeys((e.label, e.full_label))]
+    if named is not None and named not in labels:
         yield (
             (*where, "reference"),
-            f"no engine entry is called {limit.reference!r}{nearest(limit.reference, labels)}",
+            f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
+        )
+    elif named is not None and labels.count(named) > 1:
+        several = [e.full_label for e in suite.engines if e.label == named]
+        yield (
+            (*where, "reference"),
+            f"several engine entries are called {named!r}: write one of {', '.join(several)}",
         )
 
 

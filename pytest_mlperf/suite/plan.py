@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
@@ -78,6 +79,21 @@ class Planned:
         return Factory(target=registry.target("scorers", use), options=options)
 
     @property
+    def accuracy_reference(self) -> EngineEntry:
+        """The engine entry whose scores this case's are compared with: its own, or the suite's."""
+        return self.suite.reference_engine or self.engine
+
+    @property
+    def margin(self) -> Margin:
+        """The drop of accuracy that does not matter."""
+        return self.suite.margin
+
+    @property
+    def is_first_scenario(self) -> bool:
+        """Accuracy baselines are written from the suite's first scenario."""
+        return self.scenario is self.suite.scenarios[0]
+
+    @property
     def reference(self) -> Mapping[str, float] | None:
         """Reference scores: the suite's own, or MLPerf's in the official profile."""
         if self.suite.is_mlperf:
@@ -90,6 +106,11 @@ class Planned:
         """Share of the reference score that is the gate."""
         rules = self.suite.rules
         return rules.targets[0] if self.suite.is_mlperf and rules else self.suite.workload.target
+
+    @property
+    def windows(self) -> Mapping[str, tuple[float, float]]:
+        """Metrics that must stay within shares of their reference, e.g. tokens per sample."""
+        return self.suite.rules.windows if self.suite.rules else {}
 
     @property
     def round_scenario(self) -> RoundScenario:
@@ -131,9 +152,7 @@ class Planned:
         seeds = load_round(self.suite.round)
         quick = self.suite.profile == "quick"
         server = self.case.scenario in {"Server", "Interactive"}
-        limit_s = self.scenario.latency_limit
-        if limit_s is None and constants.latency_limit_ms is not None:
-            limit_s = constants.latency_limit_ms / 1000
+        tokens = self.suite.tokens
         fewest = self._fewest_queries
         return LoadGenSettings(
             scenario="Server" if self.case.scenario == "Interactive" else self.case.scenario,
@@ -147,11 +166,22 @@ class Planned:
             min_query_count=fewest if quick else constants.min_query_count,
             fixed_work_s=self.seconds_per_run if quick else None,
             performance_samples=rules.performance_samples if rules else samples or 1024,
-            latency_limit_ns=round(limit_s * 1e9) if limit_s and server else None,
+            latency_limit_ns=self._limit_ns("latency") if server and not tokens else None,
+            tokens=tokens,
+            ttft_limit_ns=self._limit_ns("ttft") if tokens and server else None,
+            tpot_limit_ns=self._limit_ns("tpot") if tokens and server else None,
             latency_percentile=constants.latency_percentile,
             samples_per_query=constants.samples_per_query,
             equal_issue=bool(rules and rules.equal_issue) and not quick,
         )
+
+    def _limit_ns(self, of: Literal["latency", "ttft", "tpot"]) -> int | None:
+        """Return the suite's limit, else the round's, in nanoseconds."""
+        own: float | None = getattr(self.scenario, f"{of}_limit")
+        rounds: float | None = getattr(self.round_scenario, f"{of}_limit_ms")
+        if own is not None:
+            return round(own * 1e9)
+        return None if rounds is None else round(rounds * 1e6)
 
     @cached_property
     def factories(self) -> tuple[Factory, Factory]:

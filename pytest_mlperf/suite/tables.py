@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.suite.values import (
     SHARE_SCHEMA,
     Accelerator,
@@ -61,6 +61,10 @@ class Workload(Table):
         default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
     )
     dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
+    tokens: bool | None = Field(
+        default=None,
+        description="A language model: tokens are counted and timed; default: as in the round.",
+    )
     scorer: Source | None = Field(
         default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
     )
@@ -88,6 +92,11 @@ class EngineEntry(Table):
         """The name in test ids: `name`, else the registered name or the class's."""
         return self.name or self.use.rpartition(":")[2]
 
+    @property
+    def full_label(self) -> str:
+        """The name with the precision: "torch-fp32"."""
+        return f"{self.label}-{self.precision}"
+
 
 class AccuracyLimit(Table):
     """Margin of the paired accuracy rule."""
@@ -98,7 +107,8 @@ class AccuracyLimit(Table):
         description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
     )
     reference: Name | None = Field(
-        default=None, description="Name of the engine entry whose scores are the baseline."
+        default=None,
+        description="Engine entry whose scores all are compared with, e.g. torch-fp32.",
     )
 
 
@@ -114,6 +124,7 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
             f"default {metric.limit:.0%} where it is gated.",
         }
         for name, metric in METRICS.items()
+        if name not in COUNTS
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()
@@ -136,6 +147,14 @@ class ScenarioEntry(Table):
     )
     latency_limit: Seconds | None = Field(
         default=None, description="Server: latency that 99 % of queries must meet; default: round."
+    )
+    ttft_limit: Seconds | None = Field(
+        default=None,
+        description="Server, language models: time to the first token that 99 % must meet.",
+    )
+    tpot_limit: Seconds | None = Field(
+        default=None,
+        description="Server, language models: time per further token that 99 % must meet.",
     )
 
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(

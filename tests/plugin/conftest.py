@@ -6,6 +6,7 @@ from pathlib import Path
 
 # pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
 import hypothesis  # noqa: F401
+import numpy as np  # noqa: F401
 import pytest
 
 import pytest_mlperf.checks

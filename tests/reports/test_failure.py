@@ -42,6 +42,22 @@ reproduce pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16
 files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performance
 """
 
+ACC_DROP_80 = """\
+ACC DROP rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded
+case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
+
+metric             baseline      now  points        interval  margin  verdict
+rouge1               44.391   42.081   −2.31  −2.93 to −1.69   −0.22  ACC DROP
+tokens_per_sample   294.400  301.200   +6.80                          reported
+
+rule      1,024 of 24,576 samples compared one by one, 288 fell and 123 rose; no
+          change is failed at most 1 % of the time, a drop of the margin is
+          passed at most 5 %
+reproduce pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16-H200]"
+accept    pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16-H200]" --mlperf-update=replace --mlperf-reason "..."
+files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performance
+"""  # noqa: E501 - commands are never folded
+
 ERROR_80 = """\
 ERROR engine: RuntimeError: CUDA out of memory
 case      resnet50-Server-ort-fp16-H200  suites/rn.mlperf.toml:14
@@ -174,6 +190,7 @@ files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performanc
     [
         ("DROP", 80, DROP_80),
         ("GATE_FAIL", 80, GATE_FAIL_80),
+        ("ACC_DROP", 80, ACC_DROP_80),
         ("ERROR", 80, ERROR_80),
         ("INVALID", 80, INVALID_80),
         ("NO_BASELINE", 80, NO_BASELINE_80),

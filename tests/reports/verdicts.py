@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(
     workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
@@ -209,7 +209,9 @@ ERROR = verdict(
     log=f"{RUNS}/{SERVER.id}.1/engine.log",
     notes=("log: Traceback (most recent call last):", "log: RuntimeError: CUDA out of memory"),
 )
-SCORED = Accuracy(scores={"top1": 71.65}, samples=50_000, full=True, folder=f"{RUNS}/x")
+SCORED = Accuracy(
+    scores={"top1": 71.65}, samples=50_000, total=50_000, full=True, folder=f"{RUNS}/x"
+)
 GATE_FAIL = verdict(
     Outcome.GATE_FAIL,
     "top1 71.650 < 75.695, 99 % of MLPerf's reference",
@@ -231,11 +233,47 @@ UNGATED = verdict(
     kind="accuracy",
     accuracy=SCORED,
 )
-ACC_DROP = replace(
-    GATE_FAIL,
+NOT_EVALUATED = verdict(
+    Outcome.NOT_EVALUATED,
+    "the weights are dummy: speed may be judged, accuracy never",
+    kind="accuracy",
+)
+FELL = PairedVerdict(
+    metric="rouge1",
     outcome=Outcome.ACC_DROP,
-    headline="top1 −6.3 %; −0.5 % exceeded",
-    metrics=(replace(GATE_FAIL.metrics[0], outcome=Outcome.ACC_DROP),),
+    baseline=44.391,
+    now=42.081,
+    change=-2.31,
+    low=-2.93,
+    high=-1.69,
+    margin=0.222,
+    samples=1024,
+    changed=411,
+    down=288,
+    up=123,
+    p=2.1e-9,
+)
+LENGTH = PairedVerdict(
+    metric="tokens_per_sample",
+    outcome=None,
+    baseline=294.4,
+    now=301.2,
+    change=6.8,
+    low=None,
+    high=None,
+    margin=None,
+    samples=1024,
+    changed=411,
+    down=180,
+    up=231,
+    p=None,
+)
+ACC_DROP = verdict(
+    Outcome.ACC_DROP,
+    "rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded",
+    kind="accuracy",
+    accuracy=replace(SCORED, samples=1024, total=24_576, full=False),
+    paired=(FELL, LENGTH),
 )
 POWER_DROP = verdict(
     Outcome.POWER_DROP,
@@ -259,6 +297,7 @@ ALL = (
     ERROR,
     GATE_FAIL,
     UNGATED,
+    NOT_EVALUATED,
     ACC_DROP,
     POWER_DROP,
 )

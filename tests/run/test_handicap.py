@@ -37,6 +37,7 @@ class Recorder:
     """Notes what arrives, and when."""
 
     wants_output = True
+    times_tokens = True
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -49,6 +50,9 @@ class Recorder:
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         self.note("first", ids, tokens)
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        self.note("next", ids)
 
     def done(
         self,

@@ -205,6 +205,33 @@ def test_first_tokens_reach_loadgen_once_and_before_the_end() -> None:
         sink.done([3], None, [5])
 
 
+def test_tokens_that_do_not_add_up_are_faults() -> None:
+    sink = TokenSink(give_up, Received().port, needs_first=True)
+    sink.expect([1, 2])
+    sink.next_tokens([2])
+    sink.first_tokens([1, 2])
+    sink.next_tokens([1])
+    sink.done([1, 2], None, [3, 2])
+
+    assert sink.faults.texts == (
+        "next_tokens() was given id 2 before its first token",
+        "sample with id 1: 2 of its 3 tokens were reported",
+    )
+    assert sink.token_metrics["tokens_per_sample"] == 2.5
+
+
+@pytest.mark.parametrize("make", [performance, output])
+def test_sinks_that_time_no_tokens_say_so(make: Callable[[Received], GuardedSink]) -> None:
+    sink = make(Received())
+    sink.expect([1])
+    sink.first_tokens([1])
+    sink.next_tokens([1])
+    finish(sink, [1])
+
+    assert (sink.times_tokens, sink.token_metrics, sink.faults.count) == (False, {}, 0)
+    assert token(Received()).times_tokens
+
+
 def test_fault_texts_are_capped_and_the_rest_counted() -> None:
     sink = performance(Received())
     sink.done(range(1000, 1100))

@@ -25,7 +25,7 @@ from tests.run.harness import (
 
 SCENARIOS = get_args(Scenario)
 
-TOKEN_LIMITS = {"ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9}
+TOKEN_LIMITS = {"tokens": True, "ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9}
 
 
 def names(events: list[Event]) -> list[str]:
@@ -63,7 +63,7 @@ def test_every_scenario_ends_valid_with_every_sample_completed_once(
 def test_every_scenario_measures_tokens_without_errors(tmp_path: Path, scenario: str) -> None:
     case = settings(scenario, **TOKEN_LIMITS)
 
-    _, code = run_to_end(
+    events, code = run_to_end(
         spec(tmp_path, options={"tokens": 4, "latency_s": 2e-5, "threads": 1}, settings=case)
     )
 
@@ -72,6 +72,10 @@ def test_every_scenario_measures_tokens_without_errors(tmp_path: Path, scenario:
     metrics = detail.metrics(scenario)
     assert metrics["tokens_per_second"] > 0
     assert ("ttft_p99" in metrics) is (scenario != "Offline")
+    ours = finished(events).token_metrics
+    assert ours["tokens_per_sample"] == 4.0
+    assert {"itl_p50", "itl_p99", "ttft_p50", "tpot_p99"} <= set(ours)
+    assert min(ours.values()) > 0
 
 
 @pytest.mark.parametrize("scenario", ["Offline", "SingleStream", "MultiStream"])

@@ -19,7 +19,7 @@ from tests.run.harness import (
     spec,
 )
 
-TOKENS = {"ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9}
+TOKENS = {"tokens": True, "ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9}
 
 NOT_OUTSTANDING = "is not outstanding"
 

@@ -23,7 +23,7 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, path_for, save, update
 
 RUN = BaselineRun(
@@ -284,7 +284,7 @@ def test_an_older_schema_is_brought_up_step_by_step(
         rest = {key: value for key, value in held.items() if key != "version"}
         return {**rest, "round": held["version"].lower()}
 
-    monkeypatch.setattr(baselines, "MIGRATIONS", {-1: from_minus_one, 0: from_zero})
+    monkeypatch.setattr(baselines.FILE, "migrations", {-1: from_minus_one, 0: from_zero})
 
     assert load(write(path, json.dumps(old).encode())) == BASELINE
 
@@ -473,7 +473,7 @@ def test_an_update_that_refuses_writes_nothing_and_lets_the_next_one_in(path: Pa
 def test_an_update_waits_for_another_one_and_not_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(baselines, "LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(documents, "LOCK_TIMEOUT_S", 0.0)
 
     def nested(old: Baseline | None) -> Baseline:
         # The same file by another name.

@@ -69,7 +69,8 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     nothing_like_it=(
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
-        "known: name, target_qps, min_duration, min_query_count, latency_limit, limits",
+        "known: name, target_qps, min_duration, min_query_count, latency_limit, ttft_limit, "
+        "tpot_limit, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
@@ -326,6 +327,15 @@ def test_no_two_cases_have_one_id(text: str, message: str) -> None:
         with_(("throughput", "troughput")),
         "19: limits.troughput: unknown metric 'troughput'; did you mean 'throughput'?",
     ),
+    no_margin=(
+        with_(more='accuracy = { margin = "0%" }\n'),
+        "20: limits.accuracy.margin: a margin of 0 can never be proven; allow a small drop",
+    ),
+    count=(
+        with_(more='tokens_per_sample = { max_drop = "5%" }\n'),
+        "20: limits.tokens_per_sample: tokens_per_sample is a count: "
+        "it is reported, and cannot be gated",
+    ),
     no_such_engine=(
         with_(more='accuracy = { reference = "nul" }\n'),
         "20: limits.accuracy.reference: no engine entry is called 'nul'; did you mean 'null'?",
@@ -360,6 +370,34 @@ def test_a_limit_must_fit_its_metric(text: str, message: str) -> None:
             ('"Offline"', '"Server"'),
         ),
         '16: scenarios[0].name: no latency limit is known for mine: write latency_limit = "15ms"',
+    ),
+    own_language_model=(
+        with_(('name = "mine"', 'name = "mine"\ntokens = true'), ('"Offline"', '"Server"')),
+        "16: scenarios[0].name: no latency limit is known for mine: "
+        'write ttft_limit = "2s" and tpot_limit = "200ms"',
+    ),
+    own_language_model_half=(
+        with_(
+            ('name = "mine"', 'name = "mine"\ntokens = true'),
+            ('"Offline"\ntarget_qps = 100', '"Interactive"\nttft_limit = "1s"'),
+        ),
+        '16: scenarios[0].name: no latency limit is known for mine: write tpot_limit = "200ms"',
+    ),
+    token_limit_without_tokens=(
+        with_(("target_qps = 100", 'ttft_limit = "1s"')),
+        "16: scenarios[0].ttft_limit: mine is not a language model (tokens = true): "
+        "write latency_limit",
+    ),
+    latency_limit_of_a_language_model=(
+        with_(
+            ('name = "mine"', 'name = "mine"\ntwin_of = "llama2-70b-99.9"'),
+            ('"Offline"\ntarget_qps = 100', '"Server"\nlatency_limit = "1s"'),
+        ),
+        "17: scenarios[0].latency_limit: mine is a language model: write ttft_limit and tpot_limit",
+    ),
+    tokens_of_mlperfs_own=(
+        with_(('name = "mine"', 'name = "resnet50"\ntokens = true')),
+        "7: workload.tokens: resnet50 has MLPerf's own rules; leave tokens out",
     ),
     unknown_twin=(
         with_(('name = "mine"', 'name = "mine"\ntwin_of = "resnet"')),

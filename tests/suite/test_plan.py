@@ -87,6 +87,81 @@ def test_loadgen_is_told_what_scenario_and_profile_ask(
     assert planned.settings(target_qps=50.0) == expected
 
 
+def tokens(**limits_ns: int) -> dict[str, Any]:
+    return {"tokens": True, "performance_samples": 24_576, "min_query_count": 662, **limits_ns}
+
+
+@pytest.mark.parametrize(
+    ("round_name", "scenario", "expected"),
+    [
+        ("v4.1", "Offline", {**tokens(), "min_query_count": 64}),
+        ("v4.1", "Server", tokens(ttft_limit_ns=2_000_000_000, tpot_limit_ns=200_000_000)),
+        ("v5.1", "Interactive", tokens(ttft_limit_ns=450_000_000, tpot_limit_ns=40_000_000)),
+    ],
+)
+def test_language_models_are_timed_by_their_tokens(
+    file: Path, round_name: str, scenario: str, expected: dict[str, Any]
+) -> None:
+    (planned,) = plan(
+        file,
+        ('"v4.1"', f'"{round_name}"'),
+        ('"mine"', '"llama2-70b-99.9"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
+    )
+
+    loadgen = "Server" if scenario == "Interactive" else scenario
+    assert planned.settings(target_qps=50.0) == quick(loadgen, seeds=seeds(round_name), **expected)
+    assert planned.target == 0.999
+    assert planned.windows == {"tokens_per_sample": (0.9, 1.1)}
+
+
+def test_a_suites_own_token_limits_come_first(file: Path) -> None:
+    planned = of_scenario(file, "Server", "llama2-70b-99", ttft_limit='"1s"', tpot_limit='"50ms"')
+
+    settings = planned.settings(target_qps=50.0)
+    assert (settings.ttft_limit_ns, settings.tpot_limit_ns) == (1_000_000_000, 50_000_000)
+    assert settings.latency_limit_ns is None
+    assert set(planned.limits) == {"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"}
+
+
+@pytest.mark.parametrize(
+    ("text", "score", "points"),
+    [
+        ("", 44.4, 0.222),
+        ('accuracy = { margin = "1 %" }', 44.4, 0.444),
+        ('accuracy = { margin = "0.25 points" }', 44.4, 0.25),
+        ('accuracy = { reference = "null" }', 20.0, 0.1),
+    ],
+)
+def test_the_margin_is_a_share_of_the_baselines_score_or_points(
+    file: Path, text: str, score: float, points: float
+) -> None:
+    (planned,) = plan(file, more=text + "\n")
+
+    assert planned.margin.points(score) == pytest.approx(points)
+
+
+TWO = """
+[[engines]]
+use = "null"
+precision = "int8"
+"""
+
+
+@pytest.mark.parametrize("named", ["null-fp32", "a-fp32", "a"])
+def test_a_reference_entry_is_found_by_name_or_name_and_precision(file: Path, named: str) -> None:
+    changes = [('use = "null"', 'use = "null"\nname = "a"')] if named.startswith("a") else []
+    first, second = plan(file, *changes, more=f'accuracy = {{ reference = "{named}" }}\n{TWO}')
+
+    assert first.accuracy_reference is first.engine
+    assert second.accuracy_reference is first.engine
+
+
+def test_a_reference_that_fits_two_entries_must_say_the_precision(file: Path) -> None:
+    with pytest.raises(SuiteError, match="several engine entries are called 'null': write one of"):
+        plan(file, more=f'accuracy = {{ reference = "null" }}\n{TWO}')
+
+
 @pytest.mark.parametrize("round_name", SEEDS)
 @pytest.mark.parametrize("workload", ["mine", "resnet50"])
 def test_the_seeds_are_those_of_the_suites_round(

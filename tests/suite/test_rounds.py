@@ -92,9 +92,108 @@ def test_resnet50_asks_the_rounds_lengths_and_limits(
     assert found == (expected if scenario in RESNET50_SCENARIOS[name] else None)
 
 
+LLAMA2_LIMITS_MS = {"Server": (2000.0, 200.0), "Interactive": (450.0, 40.0)}
+"""TTFT and TPOT."""
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_llama2_70b_is_as_the_round_defines_it(name: str) -> None:
+    llama2 = load_round(name).workloads["llama2-70b"]
+
+    assert (llama2.dataset_samples, llama2.performance_samples) == (24_576, 24_576)
+    assert llama2.reference == {
+        "rouge1": 44.4312,
+        "rouge2": 22.0352,
+        "rougeL": 28.6162,
+        "tokens_per_sample": 294.45,
+    }
+    assert llama2.windows == {"tokens_per_sample": (0.9, 1.1)}
+    assert llama2.targets == ((0.999,) if name == "v6.1" else (0.99, 0.999))
+    assert llama2.scorer == "rouge"
+    assert llama2.tokens
+    assert llama2.equal_issue
+    assert llama2.scenarios["Offline"] == RoundScenario(
+        min_query_count=24_576, min_duration_ms=600_000
+    )
+    loaded = {key: value for key, value in llama2.scenarios.items() if key != "Offline"}
+    assert set(loaded) == ({"Server"} if name == "v4.1" else set(LLAMA2_LIMITS_MS))
+    for scenario, constants in loaded.items():
+        ttft_ms, tpot_ms = LLAMA2_LIMITS_MS[scenario]
+        assert constants == RoundScenario(
+            min_query_count=100,
+            min_duration_ms=600_000,
+            ttft_limit_ms=ttft_ms,
+            tpot_limit_ms=tpot_ms,
+        )
+
+
+@pytest.mark.parametrize(
+    ("round_name", "name", "target"),
+    [
+        ("v4.1", "llama2-70b-99", 0.99),
+        ("v4.1", "llama2-70b-99.9", 0.999),
+        ("v6.1", "llama2-70b-99.9", 0.999),
+        ("v4.1", "resnet50", 0.99),
+    ],
+)
+def test_a_name_says_which_target_is_meant(round_name: str, name: str, target: float) -> None:
+    found = load_round(round_name).find(name)
+
+    assert found is not None
+    assert found.targets == (target,)
+
+
+@pytest.mark.parametrize(
+    ("round_name", "name"),
+    [("v6.1", "llama2-70b-99"), ("v4.1", "resnet50-99"), ("v4.1", "llama2"), ("v4.1", "")],
+)
+def test_other_names_are_no_workloads(round_name: str, name: str) -> None:
+    assert load_round(round_name).find(name) is None
+
+
 def test_an_unknown_round_is_a_key_error() -> None:
     with pytest.raises(KeyError, match=r"v4\.2"):
         load_round("v4.2")
+
+
+ASK_TOKENS = """
+import json
+import mlperf_loadgen
+
+found = {}
+for model, scenario in (("llama2-70b", "Server"), ("llama2-70b-interactive", "Server"),
+                        ("llama2-70b", "Offline")):
+    settings = mlperf_loadgen.TestSettings()
+    assert settings.FromConfig("", model, scenario, 0) == 0
+    found[f"{model} {scenario}"] = [
+        settings.use_token_latencies, settings.ttft_latency, settings.tpot_latency,
+        settings.min_query_count, settings.performance_sample_count_override,
+        settings.sample_concatenate_permutation,
+    ]
+print(json.dumps(found))
+"""
+
+
+def test_token_limits_of_v6_1_are_what_the_installed_loadgen_carries() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_TOKENS], capture_output=True, text=True, check=True
+    )
+    theirs = json.loads(done.stdout)
+    llama2 = load_round("v6.1").workloads["llama2-70b"]
+
+    for model, scenario in (("llama2-70b", "Server"), ("llama2-70b-interactive", "Interactive")):
+        constants = llama2.scenarios[scenario]
+        assert constants.ttft_limit_ms is not None
+        assert constants.tpot_limit_ms is not None
+        assert theirs[f"{model} Server"][:4] == [
+            llama2.tokens,
+            constants.ttft_limit_ms * 1e6,
+            constants.tpot_limit_ms * 1e6,
+            constants.min_query_count,
+        ]
+    offline = theirs["llama2-70b Offline"]
+    assert offline[3] == llama2.scenarios["Offline"].min_query_count
+    assert offline[4:] == [llama2.performance_samples, llama2.equal_issue]
 
 
 ASK_LOADGEN = """

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.gate import GateRuling, gate
+from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 
@@ -16,7 +17,11 @@ def ruled(
     reference: Mapping[str, float] | None = {"top1": 76.46},
     target: float = 0.99,
 ) -> GateRuling:
-    return gate(scores, reference, target, whose="MLPerf's", profile="official")
+    return gate(full(scores), reference, target, whose="MLPerf's", profile="official")
+
+
+def full(scores: Mapping[str, float]) -> Accuracy:
+    return Accuracy(scores=scores, samples=500, total=500, full=True, folder="x")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +77,54 @@ def test_each_metric_must_reach_its_gate(
 
 
 def test_without_a_reference_no_gate_is_claimed() -> None:
-    found = gate({"top1": 76.5234}, None, 0.99, whose="MLPerf's", profile="quick")
+    found = gate(full({"top1": 76.5234}), None, 0.99, whose="MLPerf's", profile="quick")
 
     assert found == GateRuling(
+        evaluated=False,
         outcome=Outcome.OK,
         headline="top1 76.523; gate not evaluated (quick profile)",
         metrics=(MetricVerdict(metric="top1", outcome=None, now=76.5234),),
     )
+
+
+def test_a_subset_never_claims_the_gate() -> None:
+    part = Accuracy(scores={"top1": 10.0}, samples=1024, total=50_000, full=False, folder="x")
+
+    found = gate(part, {"top1": 76.46}, 0.99, whose="MLPerf's", profile="official")
+
+    assert (found.evaluated, found.outcome) == (False, Outcome.OK)
+    assert found.headline == "top1 10.000; gate not evaluated (1,024 of 50,000 samples)"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "outcome", "headline"),
+    [
+        (294.45, Outcome.OK, "tokens_per_sample 294.450 ≥ 265.005, 90 % of MLPerf's reference"),
+        (265.005, Outcome.OK, "tokens_per_sample 265.005 ≥ 265.005, 90 % of MLPerf's reference"),
+        (323.895, Outcome.OK, "tokens_per_sample 323.895 ≥ 265.005, 90 % of MLPerf's reference"),
+        (
+            200.0,
+            Outcome.GATE_FAIL,
+            "tokens_per_sample 200.000 < 265.005, 90 % of MLPerf's reference",
+        ),
+        (
+            400.0,
+            Outcome.GATE_FAIL,
+            "tokens_per_sample 400.000 > 323.895, 110 % of MLPerf's reference",
+        ),
+    ],
+)
+def test_a_window_has_two_sides(tokens: float, outcome: Outcome, headline: str) -> None:
+    found = gate(
+        full({"tokens_per_sample": tokens}),
+        {"tokens_per_sample": 294.45},
+        0.999,
+        windows={"tokens_per_sample": (0.9, 1.1)},
+        whose="MLPerf's",
+        profile="official",
+    )
+
+    assert (found.outcome, found.headline) == (outcome, headline)
 
 
 def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:

@@ -17,7 +17,7 @@ from pytest_mlperf.core.judge.ruling import (
     values,
 )
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 RULE = RuleR(prior_sd=0.007)
@@ -343,7 +343,7 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit(
     assert ruling.headline.endswith(ending)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", sorted(METRICS.keys() - COUNTS))
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.0, 1.1, 2.0])
 def test_word_and_headline_fit_a_line_of_80_columns(metric: str, factor: float) -> None:
     given: dict[str, Any] = {metric: 100.0 * factor}

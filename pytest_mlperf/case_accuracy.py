@@ -1,0 +1,185 @@
+"""The accuracy of one case: the accepted scores, when a pass may stop, and how to accept scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.core.accuracy_baseline import (
+    Accepted,
+    AccuracyBaseline,
+    kept,
+    why_not_comparable,
+)
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.accuracy import AccuracyRuling, rule_on_scores
+from pytest_mlperf.core.judge.rule_a import looks
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run.accuracy_pass import Ask, fixed_order
+from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.suite.plan import Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An accuracy baseline with each sample's scores, by metric and data set index."""
+
+    baseline: AccuracyBaseline
+    scores: dict[str, list[float]]
+
+
+class CaseAccuracy:
+    """What a case's scores are compared with.
+
+    Attributes:
+        file: The accuracy baseline, of the case's own engine entry or of the suite's reference.
+        found: What it holds, or None.
+        by_reference: The name of the reference entry, or None when it is the case's own.
+    """
+
+    def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
+        """Load the accepted scores: a defect in them must not cost a measurement.
+
+        Args:
+            planned: The case.
+            root: Folder of the baselines.
+            whole: The whole data set is wanted whatever the first scores say.
+
+        Raises:
+            BaselineError: They are damaged, or another case's.
+        """
+        entry, case = planned.accuracy_reference, planned.case
+        self._planned = planned
+        self._whole = whole
+        self.by_reference = None if entry is planned.engine else entry.full_label
+        self.file = accuracy_baselines.path_for(
+            root, workload=case.workload, engine=entry.label, precision=entry.precision
+        )
+        loaded = accuracy_baselines.load(self.file)
+        self.found = Found(baseline=loaded[0], scores=loaded[1]) if loaded else None
+        if loaded:
+            ours = (case.workload, entry.label, entry.precision)
+            theirs = (loaded[0].workload, loaded[0].engine, loaded[0].precision)
+            if ours != theirs:
+                raise BaselineError(
+                    f"{self.file}: holds the accuracy of {'-'.join(theirs)}, not of "
+                    f"{'-'.join(ours)}; move it away, or rename the engine entry"
+                )
+
+    @property
+    def ask(self) -> Ask:
+        """How the pass is made: until its scores decide, or over the whole data set."""
+        return Ask(looks=self._looks, enough=self._enough)
+
+    @property
+    def sequential(self) -> bool:
+        """The pass may stop before the end of the data set."""
+        quick = self._planned.suite.profile == "quick"
+        return quick and self.found is not None and not self._whole
+
+    @property
+    def may_record(self) -> bool:
+        """This case writes the accuracy baseline: of its own engine, in the first scenario."""
+        return self.by_reference is None and self._planned.is_first_scenario
+
+    @property
+    def set_by(self) -> str | None:
+        """Where the accepted scores come from."""
+        return set_by(self.found.baseline.history) if self.found else None
+
+    def changes(self, subject: Subject) -> tuple[str, ...]:
+        """Return what differs from the fingerprint of the accepted scores."""
+        return changes(self.found.baseline.fingerprint, subject.fingerprint) if self.found else ()
+
+    @property
+    def missing(self) -> str:
+        """What to do where no scores are accepted yet."""
+        first = self._planned.suite.scenarios[0].name
+        entry = self._planned.accuracy_reference.full_label
+        if self.by_reference:
+            return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
+        if not self.may_record:
+            return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
+        return "no accuracy baseline: record it with --mlperf-update=missing"
+
+    def ruling(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> AccuracyRuling | None:
+        """Judge scores against the accepted ones; None when there are none."""
+        if self.found is None:
+            return None
+        baseline = self.found.baseline
+        if why := why_not_comparable(baseline, subject, self._scorer, accuracy.total):
+            return AccuracyRuling(
+                outcome=Outcome.INVALID, headline=why, paired=(), more=False, notes=()
+            )
+        return rule_on_scores(
+            baseline,
+            self.found.scores,
+            scored,
+            fixed_order(accuracy.total),
+            margin=self._planned.margin,
+            sequential=self.sequential,
+        )
+
+    def accept(
+        self,
+        accuracy: Accuracy,
+        scored: Scored,
+        subject: Subject,
+        *,
+        reason: str,
+        commit: str | None,
+    ) -> None:
+        """Write the scores of a whole data set as the accuracy baseline.
+
+        Raises:
+            BaselineError: They cannot be written.
+        """
+        case, old = self._planned.case, self.found.baseline if self.found else None
+        action: Literal["record", "replace"] = "replace" if old else "record"
+        entry = Accepted(
+            date=dt.datetime.now(dt.UTC).date().isoformat(),
+            commit=commit,
+            reason=reason,
+            action=action,
+            old=dict(old.scores) if old else {},
+            new=dict(accuracy.scores),
+        )
+        baseline = AccuracyBaseline(
+            round=self._planned.suite.round,
+            workload=case.workload,
+            engine=case.engine,
+            precision=case.precision,
+            scenario=case.scenario,
+            samples=accuracy.samples,
+            scores=dict(accuracy.scores),
+            steps={},
+            scores_sha256="",
+            scorer=self._scorer,
+            identity=dict(subject.identity),
+            fingerprint=dict(subject.fingerprint),
+            history=(*(old.history if old else ()), entry),
+        )
+        written = accuracy_baselines.save(self.file, baseline, scored.per_sample)
+        scores = {
+            name: kept(values, written.steps[name]) for name, values in scored.per_sample.items()
+        }
+        self.found = Found(baseline=written, scores=scores)
+
+    @property
+    def _scorer(self) -> str:
+        scorer = self._planned.scorer
+        return json.dumps(dataclasses.asdict(scorer), sort_keys=True) if scorer else ""
+
+    def _looks(self, samples: int) -> Sequence[int]:
+        return looks(samples, sequential=self.sequential)
+
+    def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
+        ruling = self.ruling(accuracy, scored, subject)
+        return ruling is not None and not ruling.more

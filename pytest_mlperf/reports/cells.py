@@ -1,0 +1,77 @@
+"""Verdicts as rows of text: what every table about them shows."""
+
+from __future__ import annotations
+
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import change, interval, limit, points, quantity
+from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict, Verdict
+from pytest_mlperf.reports.layout import table
+
+
+def metric_table(verdict: Verdict, width: int) -> list[str]:
+    """Return one line per metric; what is least needed is left out where it does not fit."""
+    left = ["metric", "verdict"]
+    if not verdict.metrics:
+        return []
+    if verdict.kind == "accuracy":
+        columns = ["metric", "reference", "needed", "now", "change", "verdict"]
+        rows = [score_cells(metric) for metric in verdict.metrics]
+        return table(columns, rows, width, left=left, spare=["change"])
+    columns = ["metric", "baseline", "now", "change", "interval", "limit", "verdict"]
+    rows = [metric_cells(metric) for metric in verdict.metrics]
+    return table(columns, rows, width, left=left, spare=["interval", "baseline"])
+
+
+def paired_table(verdict: Verdict, width: int) -> list[str]:
+    """Return one line per score that was compared sample by sample."""
+    columns = ["metric", "baseline", "now", "points", "interval", "margin", "verdict"]
+    rows = [paired_cells(metric) for metric in verdict.paired]
+    if not rows:
+        return []
+    return table(columns, rows, width, left=["metric", "verdict"], spare=["interval", "baseline"])
+
+
+def paired_cells(metric: PairedVerdict) -> dict[str, str]:
+    bounds = metric.low is not None and metric.high is not None
+    return {
+        "metric": metric.metric,
+        "baseline": f"{metric.baseline:.3f}",
+        "now": f"{metric.now:.3f}",
+        "points": points(metric.change),
+        "interval": f"{points(metric.low or 0.0)} to {points(metric.high or 0.0)}"
+        if bounds
+        else "",
+        "margin": "" if metric.margin is None else points(-metric.margin),
+        "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def score_cells(metric: MetricVerdict) -> dict[str, str]:
+    needed = ""
+    if metric.baseline is not None and metric.limit is not None:
+        needed = f"{metric.baseline * (1 - metric.limit):.3f}"
+    return {
+        "metric": metric.metric,
+        "reference": "" if metric.baseline is None else f"{metric.baseline:.3f}",
+        "needed": needed,
+        "now": "" if metric.now is None else f"{metric.now:.3f}",
+        "change": "" if metric.change is None else change(metric.change),
+        "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def metric_cells(metric: MetricVerdict) -> dict[str, str]:
+    bounds = metric.low is not None and metric.high is not None
+    return {
+        "metric": title(metric.metric),
+        "baseline": "" if metric.baseline is None else quantity(metric.metric, metric.baseline),
+        "now": "" if metric.now is None else quantity(metric.metric, metric.now),
+        "change": "" if metric.change is None else change(metric.change),
+        "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
+        "limit": "" if metric.limit is None else limit(metric.metric, metric.limit),
+        "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def title(metric: str) -> str:
+    return METRICS[metric].title if metric in METRICS else metric

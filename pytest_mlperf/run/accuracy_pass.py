@@ -1,0 +1,164 @@
+"""The accuracy pass: samples in blocks of a fixed shuffled order, scored in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.run.logs import ACCURACY, DETAIL, parse_detail
+from pytest_mlperf.run.protocol import Factory
+from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
+from pytest_mlperf.suite.plan import Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is wanted of an accuracy pass.
+
+    Attributes:
+        looks: Given the size of the data set, after how many samples to look; the last is all.
+        enough: Whether what was scored so far decides; asked at every look but the last.
+    """
+
+    looks: Callable[[int], Sequence[int]]
+    enough: Callable[[Accuracy, Scored, Subject], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How outputs are scored.
+
+    Attributes:
+        folder: The process's folder; scores are written into it.
+        dataset, scorer: What the child builds.
+        model: Handed to the scorer: a language model's tokenizer lies there.
+        import_path: Folders that the parent imports from.
+        patience: Limits of a child.
+        show: Takes a line of progress.
+    """
+
+    folder: Path
+    dataset: Factory
+    scorer: Factory
+    model: str | None
+    import_path: Sequence[str]
+    patience: Patience
+    show: Callable[[str], None]
+
+
+def fixed_order(samples: int) -> list[int]:
+    """Return the order in which samples are measured: shuffled, and always the same.
+
+    A subset is then a fair sample of the data set, and equal in every pass.
+    """
+    return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
+
+
+def run_pass(
+    worker: Worker, total: int, ask: Ask, scoring: Scoring, subject: Subject
+) -> Callable[[], tuple[Accuracy, Scored]]:
+    """Have the worker answer block after block until the scores decide.
+
+    Args:
+        worker: Waits for a command.
+        total: Samples in the data set.
+        ask: When to look, and what is enough.
+        scoring: How outputs are scored.
+        subject: What is measured.
+
+    Returns:
+        What gives the scores of all blocks; to be called when the worker is gone, because the last
+        scoring needs no accelerator.
+
+    Raises:
+        RunError: The worker or the scorer broke.
+    """
+    order, blocks = fixed_order(total), list[dict[str, Any]]()
+    for number, (start, end) in enumerate(pairwise((0, *ask.looks(total)))):
+        indices = sorted(order[start:end])
+        worker.send({"command": "accuracy", "block": number, "indices": indices})
+        done = Path(worker.wait_for("finished")["folder"])
+        parse_detail(done / DETAIL).require_no_errors()
+        blocks.append({"log": str(done / ACCURACY), "indices": indices})
+        worker.wait_for("ready")
+        if end < total:
+            found = _score(scoring, blocks, total)
+            if ask.enough(*found, subject):
+                return lambda: found
+    return lambda: _score(scoring, blocks, total)
+
+
+def _scored(found: Mapping[str, Any]) -> Scored:
+    return Scored(indices=tuple(found["indices"]), per_sample=dict(found["per_sample"]))
+
+
+def _score(
+    scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
+) -> tuple[Accuracy, Scored]:
+    spec = {
+        "dataset": dataclasses.asdict(scoring.dataset),
+        "scorer": dataclasses.asdict(scoring.scorer),
+        "model": scoring.model,
+        "blocks": blocks,
+        "import_path": list(scoring.import_path),
+    }
+    spec_file, log = scoring.folder / "score.json", scoring.folder / "score.log"
+    scoring.show("scoring")
+    spec_file.write_text(json.dumps(spec), "utf-8")
+    command = [sys.executable, "-m", "pytest_mlperf.run.score", str(spec_file), str(os.getpid())]
+    limit_s = scoring.patience.phase_s
+    try:
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=limit_s,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        raise RunError("scorer", f"took longer than {limit_s:.0f} s", str(log)) from None
+    if done.returncode:
+        last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
+        raise RunError("scorer", last, str(log))
+    found = json.loads((scoring.folder / "scores.json").read_text("utf-8"))
+    samples = len(found["indices"])
+    accuracy = Accuracy(
+        scores=found["aggregate"],
+        samples=samples,
+        total=total,
+        full=samples == total,
+        folder=str(scoring.folder),
+    )
+    return accuracy, _scored(found)
+
+
+def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:
+    """Return the hex key under which an accuracy pass may be taken for another run's.
+
+    Equal engine version, weights, options, data, precision, scorer and scenario.
+    """
+    scorer = planned.scorer
+    text = json.dumps(
+        [
+            sorted(fingerprint.items()),
+            planned.case.workload,
+            planned.case.scenario,
+            planned.case.precision,
+            dataclasses.asdict(scorer) if scorer else None,
+        ],
+        default=str,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

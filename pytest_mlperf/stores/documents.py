@@ -1,0 +1,232 @@
+"""Versioned JSON files in git: read, checked and written whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import reprlib
+import shlex
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from filelock import FileLock
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.stores import atomic
+
+LOCK_TIMEOUT_S = 60.0
+
+T = TypeVar("T")
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+_CURES = {
+    errno.ENOSPC: "free some space and run again",
+    errno.EDQUOT: "free some space and run again",
+    errno.EACCES: "make the folder writable, or name another with --mlperf-baselines",
+    errno.EPERM: "make the folder writable, or name another with --mlperf-baselines",
+    errno.EROFS: "make the folder writable, or name another with --mlperf-baselines",
+}
+
+
+class Document(Generic[T]):
+    """One kind of file, whose content is a frozen dataclass.
+
+    Attributes:
+        migrations: For each older schema, what turns its content into that of the next one.
+    """
+
+    def __init__(self, kind: type[T], *, schema: int, what: str) -> None:
+        """Prepare the checks.
+
+        Args:
+            kind: The dataclass; it has a field `schema`.
+            schema: The version that this release reads and writes.
+            what: What such a file is, in messages: "baseline".
+        """
+        self.migrations: dict[int, Migration] = {}
+        self._schema = schema
+        self._what = what
+        # Dataclasses without a configuration take that of the type around them, hence the tuple:
+        # the pure domain need not know how its files are checked.
+        self._file: TypeAdapter[Any] = TypeAdapter(
+            tuple[kind],  # type: ignore[valid-type]
+            config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False),
+        )
+
+    def load(self, path: Path) -> T | None:
+        """Read a file; None when there is none.
+
+        Raises:
+            BaselineError: The file cannot be read, is damaged, or was written by a newer release.
+        """
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except IsADirectoryError:
+            raise BaselineError(
+                f"{path}: is a folder where a {self._what} file should be; move it away"
+            ) from None
+        except OSError as error:
+            raise BaselineError(
+                f"{path}: cannot be read: {error.strerror or error}; make the file readable"
+            ) from error
+        try:
+            return self._parse(content)
+        except _NewerError as newer:
+            raise BaselineError(f"{path}: {newer}") from None
+        except ValueError as defect:
+            raise BaselineError(
+                f"{path}: {defect}. Restore it (git checkout -- {shlex.quote(str(path))}), or "
+                "delete it and record anew with --mlperf-update=missing"
+            ) from defect
+
+    def save(self, path: Path, content: T) -> None:
+        """Write a file, one value a line, atomically; missing folders are made.
+
+        Raises:
+            BaselineError: The values could not be read back, or the file cannot be written; an
+                older file is then unchanged.
+        """
+        text = json.dumps(
+            dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
+        )
+        try:
+            written = f"{text}\n".encode()
+            self._parse(written)
+        except ValueError as defect:
+            raise BaselineError(f"{path}: not written: {defect}") from defect
+        try:
+            atomic.write_bytes(path, written)
+        except OSError as error:
+            cure = _CURES.get(error.errno or 0, "repair that and run again")
+            raise BaselineError(
+                f"{path}: cannot be written: {error.strerror or error}; nothing was changed: {cure}"
+            ) from error
+
+    def update(self, path: Path, function: Callable[[T | None], T]) -> T:
+        """Read, change and write a file, with every other process kept out.
+
+        Args:
+            path: The file.
+            function: Given what the file holds, or None, returns what it shall hold.
+
+        Raises:
+            BaselineError: As `load` and `save`, or another process keeps the file locked.
+        """
+        try:
+            held = _lock_for(path).acquire(timeout=LOCK_TIMEOUT_S)
+        except OSError as error:
+            raise BaselineError(
+                f"{path}: cannot be locked for writing: {error}; wait for the process that writes "
+                "it, or set TMPDIR to a folder you may write"
+            ) from error
+        with held:
+            content = function(self.load(path))
+            self.save(path, content)
+        return content
+
+    def _parse(self, content: bytes) -> T:
+        """Return the content in a file's bytes; ValueError says where the first defect is."""
+        try:
+            raw = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"is not text in UTF-8 (byte {error.start + 1})") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+            ) from None
+        except RecursionError:
+            raise ValueError(f"is not a {self._what}: nested too deeply") from None
+        current = self._migrate(raw)
+        try:
+            # Through JSON once more: strict checks take a JSON list for a tuple, a Python list not.
+            (parsed,) = self._file.validate_json(json.dumps([current]))
+        except ValidationError as error:
+            raise ValueError(_first_defect(current, error, self._what)) from None
+        return cast(T, parsed)
+
+    def _migrate(self, raw: Any) -> dict[str, Any]:
+        if not isinstance(raw, dict):
+            raise ValueError(f"is not a {self._what}: holds {type(raw).__name__}, not an object")
+        schema = raw.get("schema")
+        if not isinstance(schema, int) or isinstance(schema, bool):
+            raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")
+        if schema > self._schema:
+            raise _NewerError(
+                f"written by a newer pytest-mlperf (schema {schema}; this one reads up to "
+                f"{self._schema}): upgrade pytest-mlperf"
+            )
+        current: dict[str, Any] = raw
+        for older in range(schema, self._schema):
+            if older not in self.migrations:
+                raise ValueError(
+                    f"schema {older} is unknown; this release reads up to {self._schema}"
+                )
+            current = {**self.migrations[older](current), "schema": older + 1}
+        return current
+
+
+def _lock_for(path: Path) -> FileLock:
+    # Not beside the baseline: that folder is in git. Nor among other users' files, where a link
+    # could be planted under a name that all can foresee.
+    folder = Path(tempfile.gettempdir()) / f"pytest-mlperf-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "not a folder of your own", str(folder))
+    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]
+    return FileLock(folder / f"{key}.lock")
+
+
+class _NewerError(ValueError):
+    """Not a defect of the file: this release is too old for it."""
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in content if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} stands twice in one object")
+    return content
+
+
+def _first_defect(raw: Any, error: ValidationError, what: str) -> str:
+    """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
+    defects = error.errors(include_url=False)
+    path, value = _resolve(raw, defects[0]["loc"][1:])
+    match defects[0]["type"]:
+        case "missing":
+            text = "is missing"
+        case "unexpected_keyword_argument":
+            text = f"is no key of a {what}"
+        case "value_error":
+            text = str(defects[0]["ctx"]["error"])
+        case _:
+            # A value of none of several types has one entry for each.
+            here = [d["msg"] for d in defects if _resolve(raw, d["loc"][1:])[0] == path]
+            expected = ", ".join(msg.removeprefix("Input should be ") for msg in here)
+            text = f"must be {expected}, not {reprlib.repr(value)}"
+    return f"{path}: {text}" if path else text
+
+
+def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
+    """Follow pydantic's location of an error to the key path and the value there."""
+    path = ""
+    for part in location:
+        if isinstance(raw, list) and isinstance(part, int):
+            path += f"[{part}]"
+            raw = raw[part]
+        elif isinstance(raw, dict) and isinstance(part, str):
+            path += f".{part}" if part.isidentifier() else f"[{part!r}]"
+            raw = raw.get(part)
+        else:
+            break  # what follows names members of a union
+    return path.removeprefix("."), raw

@@ -1,0 +1,302 @@
+"""Rule A sees small drops because it compares sample by sample, with the error rates it states."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import product
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.judge.rule_a import (
+    FEW_FLIPS,
+    LOOKS,
+    Pairs,
+    holm,
+    judge_pairs,
+    looks,
+    mcnemar_mid_p,
+    newcombe,
+)
+from pytest_mlperf.core.judge.rule_r import Decision
+
+SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
+
+
+def graded(
+    rng: random.Random, samples: int, *, drop: float = 0.0, correlation: float = 0.95
+) -> tuple[list[float], list[float]]:
+    """Return ROUGE-like scores of two passes: mean 44, standard deviation 22, correlated."""
+    shared, own = math.sqrt(correlation) * 22, math.sqrt(1 - correlation) * 22
+    common = [44 + shared * rng.gauss(0, 1) for _ in range(samples)]
+    before = [value + own * rng.gauss(0, 1) for value in common]
+    return before, [value + own * rng.gauss(0, 1) - drop for value in common]
+
+
+def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Decision:
+    at = looks(len(before), sequential=sequential)
+    return judge_pairs({"x": Pairs(before=before, now=now, margin=margin)}, at)["x"].decision
+
+
+@pytest.mark.parametrize(
+    ("samples", "sequential", "expected"),
+    [
+        (500, True, (500,)),
+        (1024, True, (1024,)),
+        (1025, True, (1024, 1025)),
+        (24_576, True, (1024, 3072, 8192, 16_384, 24_576)),
+        (24_576, False, (24_576,)),
+    ],
+)
+def test_looks_grow_and_end_with_the_whole_data_set(
+    samples: int, sequential: bool, expected: tuple[int, ...]
+) -> None:
+    assert looks(samples, sequential=sequential) == expected
+    assert tuple(sorted(LOOKS)) == LOOKS
+
+
+@given(scores=SCORES, margin=st.floats(0.01, 10))
+def test_the_same_scores_always_pass(scores: list[float], margin: float) -> None:
+    assert decide(scores, scores, margin, sequential=False) is Decision.PASS
+
+
+@given(scores=SCORES, fall=st.floats(0.02, 50), margin=st.floats(0.01, 10))
+def test_a_fall_of_every_sample_alike_is_certain(
+    scores: list[float], fall: float, margin: float
+) -> None:
+    now = [score - fall for score in scores]
+    found = judge_pairs({"x": Pairs(before=scores, now=now, margin=margin)}, (len(scores),))["x"]
+
+    # Rounding keeps equal differences from being equal; where they are, nothing is left to chance.
+    if fall > margin * 1.01 and len(scores) > 2 and found.low == found.high:
+        assert found.decision is Decision.FAIL
+    assert found.decision is not Decision.MORE
+    assert found.change == pytest.approx(-fall, abs=1e-6)
+
+
+@given(before=SCORES, seed=st.integers(0, 1000))
+def test_bounds_enclose_the_change_and_order_does_not_matter(
+    before: list[float], seed: int
+) -> None:
+    rng = random.Random(seed)
+    now = [rng.uniform(0, 100) for _ in before]
+    order = list(range(len(before)))
+    rng.shuffle(order)
+    at = (len(before),)
+    first = judge_pairs({"x": Pairs(before=before, now=now, margin=1.0)}, at)["x"]
+    pairs = Pairs(before=[before[i] for i in order], now=[now[i] for i in order], margin=1.0)
+    again = judge_pairs({"x": pairs}, at)["x"]
+
+    assert first.low <= first.change <= first.high
+    assert first.change == pytest.approx(fmean(now) - fmean(before), abs=1e-9)
+    assert again.decision is first.decision
+    assert (again.low, again.high) == pytest.approx((first.low, first.high))
+    assert first.changed == first.down + first.up
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, math.inf, math.nan])
+def test_a_margin_must_allow_something(margin: float) -> None:
+    with pytest.raises(ValueError, match="margin"):
+        Pairs(before=[1.0], now=[1.0], margin=margin)
+
+
+def test_scores_without_a_partner_are_refused() -> None:
+    with pytest.raises(ValueError, match="no pairs"):
+        Pairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
+
+
+# --- error rates ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("drop", "samples", "sequential", "margin", "never", "at_most"),
+    [
+        (0.0, 2000, False, 0.5, Decision.FAIL, 0.02),
+        (0.0, 4000, True, 0.5, Decision.FAIL, 0.02),
+        (0.5, 2000, False, 0.5, Decision.PASS, 0.07),
+        (0.5, 4000, True, 0.5, Decision.PASS, 0.07),
+    ],
+)
+def test_the_stated_error_rates_hold(
+    drop: float, samples: int, sequential: bool, margin: float, never: Decision, at_most: float
+) -> None:
+    """Nominal 1 % and 5 %; 400 replications leave about two standard errors of room."""
+    rng = random.Random(samples + int(100 * drop))
+    wrong = sum(
+        decide(*graded(rng, samples, drop=drop), margin, sequential=sequential) is never
+        for _ in range(400)
+    )
+
+    assert wrong / 400 <= at_most
+
+
+def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> None:
+    """512 samples, two points of 44, standard deviation 22: an unpaired test sees it 1 % of the
+    time or less; see the table in the derivation this rule comes from."""
+    rng = random.Random(2)
+    seen = sum(
+        decide(*graded(rng, 512, drop=2.0), 0.22, sequential=False) is Decision.FAIL
+        for _ in range(100)
+    )
+
+    assert seen >= 98
+
+
+def test_a_broken_model_is_found_at_the_first_look() -> None:
+    before, now = graded(random.Random(3), 24_576, drop=10.0)
+    at = looks(24_576, sequential=True)
+    found = judge_pairs({"x": Pairs(before=before[:1024], now=now[:1024], margin=0.2)}, at)["x"]
+
+    assert (found.decision, found.samples) == (Decision.FAIL, 1024)
+
+
+def test_unchanged_code_needs_about_a_tenth_of_a_large_data_set() -> None:
+    rng = random.Random(4)
+    used = []
+    for _ in range(20):
+        before, now = graded(rng, 24_576)
+        at = looks(24_576, sequential=True)
+        used.append(judge_pairs({"x": Pairs(before=before, now=now, margin=0.5)}, at)["x"].samples)
+
+    assert fmean(used) < 4000
+
+
+def test_what_is_not_decided_yet_asks_for_more_and_at_the_end_stays_open() -> None:
+    before, now = graded(random.Random(5), 4000, drop=0.2)
+    at = looks(4000, sequential=True)
+    part = Pairs(before=before[:1024], now=now[:1024], margin=0.25)
+    whole = Pairs(before=before, now=now, margin=0.25)
+
+    assert judge_pairs({"x": part}, at)["x"].decision is Decision.MORE
+    assert judge_pairs({"x": whole}, at)["x"].decision is Decision.INCONCLUSIVE
+
+
+# --- binary scores -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "expected"),
+    [
+        # P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand
+        (0, 0, 1.0),
+        (1, 0, 0.25),
+        (0, 1, 0.75),
+        (2, 0, 0.125),
+        (1, 1, 0.5),
+        (3, 1, (1 + 4 / 2) / 16),
+        (5, 0, 1 / 64),
+    ],
+)
+def test_mid_p_is_that_of_the_binomial(down: int, up: int, expected: float) -> None:
+    assert mcnemar_mid_p(down, up) == pytest.approx(expected)
+
+
+@given(down=st.integers(0, 300), up=st.integers(0, 300))
+def test_mid_p_of_both_sides_sums_to_one(down: int, up: int) -> None:
+    if down + up:
+        assert mcnemar_mid_p(down, up) + mcnemar_mid_p(up, down) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "low", "high"),
+    [
+        # right in both, before only, now only, in neither; two-sided 95 %
+        ((36, 12, 2, 0), -0.3404, -0.0569),  # the example of the paper
+        ((50, 0, 0, 0), -0.07135, 0.07135),  # nothing wrong: the reach of Wilson's interval
+    ],
+)
+def test_newcombes_own_examples(counts: tuple[int, int, int, int], low: float, high: float) -> None:
+    found = newcombe(counts, 0.025, 0.025)
+
+    assert found == pytest.approx((low, high), abs=5e-5)
+
+
+def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], list[float]]:
+    before = [100.0] * right + [100.0] * lost + [0.0] * won + [0.0] * wrong
+    now = [100.0] * right + [0.0] * lost + [100.0] * won + [0.0] * wrong
+    return before, now
+
+
+@pytest.mark.parametrize(
+    ("counts", "margin", "expected"),
+    [
+        ((493, 0, 0, 7), 0.49, Decision.PASS),  # nothing changed
+        ((493, 0, 3, 4), 0.49, Decision.PASS),  # better
+        ((488, 5, 0, 7), 0.49, Decision.INCONCLUSIVE),  # 5 lost of 500: mid-p 1.6 %
+        ((483, 10, 0, 7), 0.49, Decision.FAIL),  # 10 lost, none won: mid-p 0.05 %
+        ((440, 30, 23, 7), 0.49, Decision.INCONCLUSIVE),  # 7 more lost than won in 53 flips
+        ((400, 80, 13, 7), 0.49, Decision.FAIL),
+    ],
+)
+def test_right_and_wrong_answers_are_judged_by_their_flips(
+    counts: tuple[int, int, int, int], margin: float, expected: Decision
+) -> None:
+    before, now = binary(*counts)
+
+    found = judge_pairs({"top1": Pairs(before=before, now=now, margin=margin)}, (len(now),))["top1"]
+
+    assert (found.down, found.up, found.binary) == (counts[1], counts[2], True)
+    assert found.decision is expected
+
+
+def test_few_flips_have_a_wider_interval_than_the_normal_one() -> None:
+    before, now = binary(900, FEW_FLIPS // 2, 0, 50)
+    found = judge_pairs({"x": Pairs(before=before, now=now, margin=1.0)}, (len(now),))["x"]
+    share = (FEW_FLIPS // 2) / len(now)
+    normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(now)))
+
+    assert found.low < found.change < found.high < 0
+    assert found.low == pytest.approx(normal, rel=0.25)
+
+
+# --- several metrics -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        ({"a": 0.001, "b": 0.5, "c": 0.6}, {"a"}),
+        ({"a": 0.004, "b": 0.5, "c": 0.6}, set()),
+        ({"a": 0.003, "b": 0.004, "c": 0.6}, {"a", "b"}),
+        ({"a": 0.003, "b": 0.004, "c": 0.009}, {"a", "b", "c"}),
+        ({"a": 0.02}, set()),
+        ({}, set()),
+    ],
+)
+def test_holm_steps_down(p_values: dict[str, float], rejected: set[str]) -> None:
+    assert holm(p_values, 0.01) == rejected
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6), st.floats(0.001, 0.2))
+def test_holm_rejects_at_least_what_bonferroni_does(p: dict[str, float], alpha: float) -> None:
+    found = holm(p, alpha)
+
+    assert {name for name, value in p.items() if value <= alpha / max(1, len(p))} <= found
+    assert found <= {name for name, value in p.items() if value <= alpha}
+
+
+def test_one_metric_that_fell_decides_and_one_that_passed_stays_passed() -> None:
+    rng = random.Random(6)
+    good, bad = graded(rng, 4000, correlation=0.99), graded(rng, 4000, drop=3.0)
+    metrics = {
+        "rouge1": Pairs(before=good[0], now=good[1], margin=1.0),
+        "rouge2": Pairs(before=bad[0], now=bad[1], margin=0.5),
+    }
+    found = judge_pairs(metrics, looks(4000, sequential=True))
+
+    assert {name: one.decision for name, one in found.items()} == {
+        "rouge1": Decision.PASS,
+        "rouge2": Decision.FAIL,
+    }
+
+
+@pytest.mark.parametrize(("sequential", "seed"), list(product([True, False], range(3))))
+def test_judging_is_a_function_of_the_scores_alone(sequential: bool, seed: int) -> None:
+    before, now = graded(random.Random(seed), 3000, drop=0.3)
+    at = looks(3000, sequential=sequential)
+    pairs = {"x": Pairs(before=before, now=now, margin=0.25)}
+
+    assert judge_pairs(pairs, at) == judge_pairs(pairs, at)
