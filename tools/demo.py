@@ -1,8 +1,10 @@
-"""`make demo`: the main job on this machine's CPU, with a real engine under the real LoadGen.
+"""`make demo`: the main job on this machine's CPU, with real engines under the real LoadGen.
 
-1. Record a baseline of 5 runs of the tiny ResNet's Offline case.
-2. Compare unchanged code with it: ok.
-3. Slow the engine to half its speed and compare again: the failure message.
+1. Record baselines of two tiny models in Offline: a ResNet through onnxruntime, a Llama through
+   torch; five runs each, and the scores of every sample.
+2. Compare unchanged code with them: ok.
+3. Slow the engines to half their speed and compare again: PERF DROP.
+4. Multiply 1 % of the Llama's weights by 10 and compare again: its accuracy fails.
 
 Everything is written under .mlperf/demo, which git ignores.
 """
@@ -14,20 +16,25 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+from damage_weights import damage
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(".mlperf") / "demo"
-BASE = [
-    "pytest",
-    "suites/tiny/resnet50.mlperf.toml",
+TINY = Path("suites") / "tiny"
+SUITES = [str(TINY / "resnet50.mlperf.toml"), str(TINY / "llama2-70b.mlperf.toml")]
+DAMAGED = FOLDER / "damaged" / "llama2-70b.mlperf.toml"
+OPTIONS = [
     "-m",
     "mlperf(scenario='Offline')",
     f"--mlperf-runs-dir={FOLDER}",
     f"--mlperf-baselines={FOLDER / 'baselines'}",
 ]
 RECORD = ["--mlperf-update=missing", "--mlperf-baseline-runs=5"]
-HANDICAP = ["--mlperf-handicap=50%"]
+HANDICAP = ["-k", "performance", "--mlperf-handicap=50%"]
+ACCURACY = ["-k", "accuracy"]
 
 UNCHANGED = {
     "ok": "no drop of the limit, proven",
@@ -36,45 +43,100 @@ UNCHANGED = {
 }
 """What unchanged code may end in: a busy machine proves nothing, but must not fail it."""
 
+Expected = Mapping[str, set[str]]
+"""By kind of test: the outcomes that show what a step is to show."""
+
+STEPS: list[tuple[str, list[str], list[str], int, Expected]] = [
+    (
+        "1 of 4: record baselines, five runs of each model and the scores of every sample",
+        SUITES,
+        RECORD,
+        0,
+        {"accuracy": {"recorded"}, "performance": {"recorded"}},
+    ),
+    (
+        "2 of 4: compare unchanged code with them",
+        SUITES,
+        [],
+        0,
+        {"accuracy": {"ok"}, "performance": set(UNCHANGED)},
+    ),
+    (
+        "3 of 4: the same with the engines slowed by half",
+        SUITES,
+        HANDICAP,
+        1,
+        {"performance": {"PERF DROP"}},
+    ),
+    (
+        "4 of 4: the same Llama with 1 % of its weights multiplied by 10",
+        [str(DAMAGED)],
+        ACCURACY,
+        1,
+        {"accuracy": {"GATE FAIL", "ACC DROP"}},
+    ),
+]
+
 
 def main() -> int:
-    """Run the three steps and say what was shown; return 0 when each ended as it should."""
+    """Run the steps and say what was shown; return 0 when each ended as it should."""
     shutil.rmtree(ROOT / FOLDER, ignore_errors=True)
+    write_damaged()
     started = time.monotonic()
-    steps = [
-        ("1 of 3: record a baseline of 5 runs", RECORD, 0, {"recorded"}),
-        ("2 of 3: compare unchanged code with it", [], 0, set(UNCHANGED)),
-        ("3 of 3: the same with the engine slowed by half", HANDICAP, 1, {"PERF DROP"}),
-    ]
-    words = []
-    for title, more, expected_code, expected_words in steps:
-        code, word = run(title, [*BASE, *more])
-        words.append(word)
-        if code != expected_code or word not in expected_words:
+    seen: dict[str, str] = {}
+    for title, suites, more, expected_code, expected in STEPS:
+        code, words = run(title, ["pytest", *suites, *OPTIONS, *more])
+        wrong = [
+            f"{test} is {word!r}, not {' or '.join(sorted(expected[kind]))}"
+            for test, (kind, word) in words.items()
+            if word not in expected[kind]
+        ]
+        if code != expected_code or wrong or not words:
             print(
-                f"\ndemo: step {title} should have ended in {' or '.join(expected_words)}, not in "
-                f"{word!r} (exit code {code}). The text above and the logs in {FOLDER}/runs say "
-                "why; on a machine that others use too, try again when it is quieter."
+                f"\ndemo: step {title}\nended with exit code {code}, expected {expected_code}; "
+                f"{'; '.join(wrong) or 'no other outcome is wrong'}.\nThe text above and the logs "
+                f"in {FOLDER}/runs say why; on a machine that others use too, try again when it "
+                "is quieter."
             )
             return 1
-    minutes = (time.monotonic() - started) / 60
-    print(
-        f"""
-What you saw, in {minutes:.1f} minutes:
-  1. five runs of a real ONNX model under MLCommons LoadGen became a baseline;
-  2. the same code was measured again and judged: {UNCHANGED[words[1]]};
-  3. an engine at half speed failed its test (this step is meant to be red).
-Where it is:
-  {FOLDER}/baselines   the baseline, one JSON file, as it would be reviewed in git
-  {FOLDER}/runs        results.json of each step; LoadGen's logs of each run
-  suites/tiny/resnet50.mlperf.toml   the suite file that made the tests
-These are figures of a tiny model on this CPU. Not verified by MLCommons Association."""
-    )
+        if title.startswith("2"):
+            seen = {test: UNCHANGED[w] for test, (k, w) in words.items() if k == "performance"}
+    tell(seen, (time.monotonic() - started) / 60)
     return 0
 
 
-def run(title: str, command: list[str]) -> tuple[int, str]:
-    """Show a command, run it, and return its exit code and the performance test's outcome."""
+def write_damaged() -> None:
+    """Write a suite that is the tiny Llama's own, with a damaged copy of its weights."""
+    damage(ROOT / TINY / "llama2-70b" / "model", ROOT / DAMAGED.parent / "model")
+    text = (ROOT / SUITES[1]).read_text("utf-8")
+    for path, elsewhere in (
+        ("llama2-70b/model", "model"),
+        ("llama2-70b/data", str(ROOT / TINY / "llama2-70b" / "data")),
+    ):
+        text = text.replace(f'"{path}', f'"{elsewhere}')
+    (ROOT / DAMAGED).write_text(text, "utf-8")
+
+
+def tell(unchanged: Mapping[str, str], minutes: float) -> None:
+    """Print what was seen and where it is."""
+    answers = "; ".join(dict.fromkeys(unchanged.values()))
+    print(
+        f"""
+What you saw, in {minutes:.1f} minutes:
+  1. five runs of two real models under MLCommons LoadGen became baselines;
+  2. the same code was measured again and judged: {answers};
+  3. engines at half speed failed their tests (this step is meant to be red);
+  4. a damaged Llama failed its accuracy test, sample by sample (so is this one).
+Where it is:
+  {FOLDER}/baselines   the baselines, as they would be reviewed in git
+  {FOLDER}/runs        results.json of each step; LoadGen's logs of each run
+  {TINY}/*.mlperf.toml   the suite files that made the tests
+These are figures of tiny models on this CPU. Not verified by MLCommons Association."""
+    )
+
+
+def run(title: str, command: list[str]) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Show a command, run it, and return its exit code and each test's kind and outcome."""
     shown = " ".join(f'"{part}"' if " " in part or "(" in part else part for part in command)
     print(f"\n=== {title}\n$ {shown}", flush=True)
     lines = []
@@ -88,10 +150,13 @@ def run(title: str, command: list[str]) -> tuple[int, str]:
             print(line, end="", flush=True)
     files = [line.removeprefix("results: ").strip() for line in lines if line.startswith("results")]
     if not files:
-        return process.returncode, "no results"
+        return process.returncode, {}
     cases = json.loads((ROOT / files[0]).read_text("utf-8"))["cases"]
-    found = [c["verdict"]["outcome"] for c in cases if c["verdict"]["kind"] == "performance"]
-    return process.returncode, str(found[0])
+    found = {}
+    for case in cases:
+        verdict = case["verdict"]
+        found[case["test"]] = (str(verdict["kind"]), str(verdict["outcome"]))
+    return process.returncode, found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The accuracy pass: samples in blocks of a fixed shuffled order, scored in a process of its own."""
+"""The accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.logs import Detail, parse_detail
-from pytest_mlperf.run.protocol import Event, Factory, LoadGenSettings, WorkerSpec
+from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from pytest_mlperf.suite.plan import Planned
 
@@ -106,7 +106,7 @@ def measure(
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     names = conditions.machine.leases(planned.case.accelerator)
-    score: Callable[[], tuple[Accuracy, Scored] | None] = lambda: None
+    score: Callable[[], tuple[Accuracy, Scored]] | None = None
     with (
         lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
         Worker(spec, conditions.patience, talk.on_event) as worker,
@@ -118,11 +118,12 @@ def measure(
         )
         finished = worker.wait_for("finished") if performance else None
         worker.wait_for("ready")
-        if ask and planned.scorer and not subject.dummy:
+        scorer = planned.built_scorer
+        if ask and scorer and not subject.dummy:
             scoring = Scoring(
                 folder=folder,
                 dataset=dataset,
-                scorer=planned.scorer,
+                scorer=scorer,
                 model=model,
                 import_path=spec.import_path,
                 patience=conditions.patience,
@@ -133,7 +134,7 @@ def measure(
     run = None
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
-    found = score()
+    found = score() if score else None
     return Process(
         run=run,
         accuracy=found[0] if found else None,

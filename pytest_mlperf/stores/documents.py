@@ -144,7 +144,7 @@ class Document(Generic[T]):
                 f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
             ) from None
         except RecursionError:
-            raise ValueError(f"is not a {self._what}: nested too deeply") from None
+            raise ValueError(f"is no {self._what}: nested too deeply") from None
         current = self._migrate(raw)
         try:
             # Through JSON once more: strict checks take a JSON list for a tuple, a Python list not.
@@ -155,7 +155,7 @@ class Document(Generic[T]):
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"is not a {self._what}: holds {type(raw).__name__}, not an object")
+            raise ValueError(f"is no {self._what}: holds {type(raw).__name__}, not an object")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")
@@ -206,7 +206,7 @@ def _first_defect(raw: Any, error: ValidationError, what: str) -> str:
         case "missing":
             text = "is missing"
         case "unexpected_keyword_argument":
-            text = f"is no key of a {what}"
+            text = f"is no key of the {what}"
         case "value_error":
             text = str(defects[0]["ctx"]["error"])
         case _:

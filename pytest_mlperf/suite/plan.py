@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Defect, Suite
 from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry
+from pytest_mlperf.suite.variables import expand, unset_variables
 
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
@@ -77,6 +77,26 @@ class Planned:
         use = source.use if source else rules.scorer if rules else ""
         options = source.options if source else {}
         return Factory(target=registry.target("scorers", use), options=options)
+
+    @property
+    def built_scorer(self) -> Factory | None:
+        """The scorer as its child builds it: `${VAR}` expanded, paths of metrics resolved.
+
+        Raises:
+            SuiteError: A variable in an option is not set.
+        """
+        scorer = self.scorer
+        if scorer is None:
+            return None
+        options = {name: self._metric(value) for name, value in expand(scorer.options).items()}
+        return Factory(target=scorer.target, options=options)
+
+    def _metric(self, value: Any) -> Any:
+        """Resolve "evaluate:PATH" against the suite's folder, where such a path is there."""
+        prefix, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if prefix != "evaluate" or not (self.path.parent / path).exists():
+            return value
+        return f"{prefix}:{(self.path.parent / path).resolve()}"
 
     @property
     def accuracy_reference(self) -> EngineEntry:
@@ -227,32 +247,6 @@ class Planned:
                 f"{place}: the {where[-1]} {text} is not here (looked at {path})"
             )
         return str(path.resolve())
-
-
-def unset_variables(text: str) -> list[str]:
-    """Return the names of `${VAR}` in a text that the environment lacks."""
-    return [name for name in re.findall(r"\$\{(\w+)\}", text) if name not in os.environ]
-
-
-def expand(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `${VAR}` in the strings of options.
-
-    Raises:
-        SuiteError: A variable is not set.
-    """
-
-    def value(given: Any) -> Any:
-        if isinstance(given, str):
-            for name in unset_variables(given):
-                raise SuiteError(f"${{{name}}} is not set; export {name}=...")
-            return os.path.expandvars(given)
-        if isinstance(given, Mapping):
-            return {key: value(inner) for key, inner in given.items()}
-        if isinstance(given, list):
-            return [value(inner) for inner in given]
-        return given
-
-    return {key: value(given) for key, given in options.items()}
 
 
 def plan_suite(path: Path) -> list[Planned]:

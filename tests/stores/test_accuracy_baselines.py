@@ -1,0 +1,151 @@
+"""Accepted scores come back as they were kept, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.accuracy_baseline import Accepted, AccuracyBaseline, kept, steps_per_point
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.stores.accuracy_baselines import load, path_for, save, scores_path
+
+BASELINE = AccuracyBaseline(
+    round="v4.1",
+    workload="llama2-70b-99.9",
+    engine="torch",
+    precision="fp32",
+    scenario="Offline",
+    samples=3,
+    scores={"rouge1": 44.4312},
+    steps={},
+    scores_sha256="",
+    scorer="{}",
+    identity={"cpu": "x"},
+    fingerprint={"dataset": "abc"},
+    history=(
+        Accepted(
+            date="2026-11-21",
+            commit=None,
+            reason="first baseline",
+            action="record",
+            old={},
+            new={"rouge1": 44.4312},
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return path_for(tmp_path, workload="llama2-70b-99.9", engine="torch", precision="fp32")
+
+
+def test_no_hardware_is_part_of_the_path(path: Path, tmp_path: Path) -> None:
+    assert path == tmp_path / "accuracy" / "llama2-70b-99.9" / "torch.fp32.json"
+    assert scores_path(path).name == "torch.fp32.scores.npz"
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.floats(0, 100), st.floats(-1, 1), st.integers(0, 20_000).map(float), st.just(0.0)
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+@settings(deadline=None)
+def test_what_is_read_is_what_a_new_pass_is_compared_in(values: list[float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.json"
+        written = save(path, replace(BASELINE, samples=len(values)), {"x": values})
+        found = load(path)
+
+    assert found is not None
+    assert found[0] == written
+    assert found[1] == {"x": kept(values, written.steps["x"])}
+    step = 1 / steps_per_point(values)
+    assert all(abs(a - b) <= step / 2 + 1e-9 for a, b in zip(found[1]["x"], values, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ([0.0, 44.43, 100.0], 100),
+        ([0.1, 0.9999, 1.0], 10_000),
+        ([-0.5, 0.5], 10_000),
+        ([312.0], 100),
+    ],
+)
+def test_scores_between_0_and_1_are_kept_finer(values: list[float], steps: int) -> None:
+    assert steps_per_point(values) == steps
+
+
+def test_a_full_data_set_takes_two_bytes_a_score_and_metric(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0, 100, 24_576).tolist()
+
+    save(path, replace(BASELINE, samples=24_576), {"rouge1": values})
+
+    assert 40_000 < scores_path(path).stat().st_size < 50_000
+
+
+def test_the_same_scores_are_the_same_bytes(path: Path) -> None:
+    save(path, BASELINE, {"b": [1.0, 2.0, 3.0], "a": [4.0, 5.0, 6.0]})
+    first = scores_path(path).read_bytes()
+    save(path, BASELINE, {"a": [4.0, 5.0, 6.0], "b": [1.0, 2.0, 3.0]})
+
+    assert scores_path(path).read_bytes() == first
+
+
+def test_nothing_there_is_no_error(path: Path) -> None:
+    assert load(path) is None
+
+
+def test_another_number_of_scores_than_samples_is_refused(path: Path) -> None:
+    save(path, replace(BASELINE, samples=4), {"rouge1": [1.0, 2.0, 3.0]})
+
+    with pytest.raises(BaselineError, match="has 3 scores of rouge1 for 4 samples; restore both"):
+        load(path)
+
+
+def test_pickled_scores_are_never_loaded(path: Path) -> None:
+    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+    buffer = io.BytesIO()
+    np.savez(buffer, rouge1=np.array([1, "two", None], dtype=object), allow_pickle=True)
+    scores_path(path).write_bytes(buffer.getvalue())
+    raw = json.loads(path.read_text("utf-8"))
+    raw["scores_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    path.write_text(json.dumps(raw), "utf-8")
+
+    with pytest.raises(BaselineError, match="is damaged: Object arrays cannot be loaded"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 99}, "written by a newer pytest-mlperf (schema 99"),
+        ({"samples": 0}, "samples is 0; at least 1 is needed"),
+        ({"colour": "red"}, "colour: is no key of the accuracy baseline"),
+    ],
+)
+def test_a_damaged_file_says_what_is_wrong(
+    path: Path, change: dict[str, object], message: str
+) -> None:
+    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+    raw = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**raw, **change}), "utf-8")
+
+    with pytest.raises(BaselineError) as caught:
+        load(path)
+    assert message in str(caught.value)
