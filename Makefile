@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,quantization,evaluate]'
 	touch $@
 
 demo: $(READY)
@@ -39,6 +39,7 @@ repeats: $(READY)
 train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	$(BIN)/python tools/train_tiny_resnet50.py
+	$(BIN)/python tools/train_tiny_llama2.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

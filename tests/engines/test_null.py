@@ -17,6 +17,7 @@ class Answers:
 
     def __init__(self, expected: int, *, wants_output: bool = True) -> None:
         self.wants_output = wants_output
+        self.times_tokens = False
         self.calls: list[tuple[list[int], Sequence[bytes] | None, Sequence[int] | None]] = []
         self.first: list[int] = []
         self.threads: set[int] = set()
@@ -26,6 +27,9 @@ class Answers:
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         self.first += ids
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        raise AssertionError("no tokens are timed here")
 
     def done(
         self,

@@ -31,6 +31,7 @@ class Recorder:
 
     def __init__(self, *, wants_output: bool = True, expected: int = 0) -> None:
         self.wants_output = wants_output
+        self.times_tokens = False
         self.batches: list[list[int]] = []
         self.outputs: dict[int, bytes] = {}
         self.threads: set[int] = set()
@@ -41,6 +42,9 @@ class Recorder:
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         raise AssertionError("a classifier has no tokens")
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        raise AssertionError("no tokens are timed here")
 
     def done(
         self,

@@ -15,6 +15,7 @@ class Failures:
     """A sink that keeps failures."""
 
     wants_output = False
+    times_tokens = False
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -22,6 +23,9 @@ class Failures:
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Ignore."""
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        raise AssertionError("no tokens are timed here")
 
     def done(
         self,

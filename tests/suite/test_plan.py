@@ -488,3 +488,23 @@ def test_the_suite_that_the_tests_begin_with_is_right(file: Path) -> None:
     file.write_text(SUITE, "utf-8")
 
     assert [p.case.id for p in plan_suite(file)] == ["mine-Offline-null-fp32-cpu"]
+
+
+def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file.parent / "metrics").mkdir()
+    (file.parent / "metrics" / "own.py").write_text("", "utf-8")
+    monkeypatch.setenv("TOKENIZER", "/models/tokenizer")
+    options = 'metric = "evaluate:metrics/own.py", tokenizer = "${TOKENIZER}"'
+    use = f'scorer = {{ use = "evaluate", {options} }}'
+    (planned,) = plan(file, ('name = "mine"', f'name = "mine"\n{use}'))
+
+    built, kept = planned.built_scorer, planned.scorer
+    assert built is not None
+    assert kept is not None
+    assert built.options == {
+        "metric": f"evaluate:{(file.parent / 'metrics' / 'own.py').resolve()}",
+        "tokenizer": "/models/tokenizer",
+    }
+    assert kept.options == {"metric": "evaluate:metrics/own.py", "tokenizer": "${TOKENIZER}"}
