@@ -6,12 +6,13 @@ A scorer's library may be large or crash; neither reaches the pytest process.
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.extension import Dataset, Scorer
+from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import read_accuracy
@@ -47,12 +48,30 @@ def main(spec_file: Path) -> None:
         raise ValueError(f"{len(missing)} samples were not answered, first: {missing[:5]}")
     indices = sorted(outputs)
     scores = scorer.score([outputs[i] for i in indices], [dataset.reference(i) for i in indices])
+    check(scores, indices)
     found = {
         "aggregate": dict(scores.aggregate),
         "indices": indices,
         "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
     }
     atomic.write_text(spec_file.with_name("scores.json"), json.dumps(found))
+
+
+def check(scores: Scores, indices: Sequence[int]) -> None:
+    """Refuse scores that are no numbers, or not one for each sample.
+
+    Raises:
+        ValueError: Names the metric and the sample.
+    """
+    for name, values in scores.per_sample.items():
+        if len(values) != len(indices):
+            raise ValueError(f"the scorer gave {len(values)} of {name} for {len(indices)} samples")
+        for index, value in zip(indices, values, strict=True):
+            if not math.isfinite(value):
+                raise ValueError(f"the scorer gave {value!r} as {name} of sample {index}")
+    for name, value in scores.aggregate.items():
+        if not math.isfinite(value):
+            raise ValueError(f"the scorer gave {value!r} as {name} of the data set")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,13 @@ class Crashes:
     def score(self, outputs, references):
         os.kill(os.getpid(), signal.SIGSEGV)
 
+class NotANumber:
+    def __init__(self, *, model): pass
+    def score(self, outputs, references):
+        values = [1.0] * len(outputs)
+        values[7] = float("nan")
+        return Scores(per_sample={"quality": values}, aggregate={"quality": 1.0})
+
 class NoSamples:
     def __init__(self, *, model): pass
     def score(self, outputs, references):
@@ -353,6 +360,14 @@ def test_a_scorer_that_crashes_is_one_error_and_the_next_case_runs(own: Project)
     assert all(
         "Segmentation fault" in error["headline"] or "-11" in error["headline"] for error in errors
     )
+
+
+def test_a_score_that_is_no_number_is_an_error_that_names_the_sample(own: Project) -> None:
+    suite(own, scorer="own:NotANumber")
+
+    own.run("suites", *ACCURACY)
+
+    assert newest(own).headline.endswith("the scorer gave nan as quality of sample 7")
 
 
 def test_a_metric_without_scores_by_sample_has_no_paired_rule(own: Project) -> None:
