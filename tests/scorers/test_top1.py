@@ -111,3 +111,7 @@ def test_an_unknown_type_lists_the_valid_ones() -> None:
         SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64"
     ):
         Top1Scorer(dtype="int16")
+
+
+def test_the_model_that_every_scorer_is_given_changes_nothing() -> None:
+    assert Top1Scorer(model="models/resnet50.onnx").score([int64(1)], [1]).aggregate["top1"] == 100

@@ -1,0 +1,32 @@
+"""Score with EvaluateScorer in a process of its own: `python evaluate_driver.py CASES FOUND`.
+
+evaluate reads where its caches are when it is imported, and imports every library it can find.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.scorers.evaluate import EvaluateScorer
+
+
+def score(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of one case, or the error that it ends with."""
+    np.random.seed(len(str(case)))  # numpy's own state is another one in every process
+    try:
+        scorer = EvaluateScorer(**case["options"])
+        scores = scorer.score([bytes(one) for one in case["outputs"]], case["references"])
+    except MlperfError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"per_sample": scores.per_sample, "aggregate": scores.aggregate}
+
+
+if __name__ == "__main__":
+    cases = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    Path(sys.argv[2]).write_text(json.dumps({name: score(case) for name, case in cases.items()}))

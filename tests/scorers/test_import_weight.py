@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "evaluate",
+    "huggingface_hub",
+    "nltk",
+    "numpy",
+    "rapidfuzz",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+
+
+@pytest.mark.parametrize("name", ["evaluate", "rouge", "top1"])
+def test_importing_a_scorer_imports_none_of_the_libraries_it_works_with(name: str) -> None:
+    module = f"pytest_mlperf.scorers.{name}"
+    code = f"import sys, {module}; print(*sys.modules, sep='\\n')"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+
+    assert module in loaded
+    assert not HEAVY & set(loaded)

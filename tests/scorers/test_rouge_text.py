@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer as Original
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.scorers import rouge_text
+from pytest_mlperf.scorers.rouge_text import METRICS, f_measures, plain
+
+pytest.importorskip("rapidfuzz")
+
+Pairs = list[tuple[str, str]]
+
+ORIGINAL = Original(list(METRICS), use_stemmer=True)
+
+WORDS = (
+    "a I the The THE cat cats cat's run running runs ran national nationally happy happily don't "
+    "foo_bar 7 42 4x4 naïve Straße İstanbul 5\N{KELVIN SIGN} — . , ! \n \t"
+)
+
+words = st.sampled_from(WORDS.split(" "))
+sentences = st.lists(words, max_size=30).map(" ".join)
+anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
+pairs_of_texts = st.lists(
+    st.tuples(st.one_of(sentences, anything), st.one_of(sentences, anything)), max_size=6
+)
+
+
+def expected(pairs: Pairs) -> list[list[float]]:
+    """Return what rouge_score gives: one row per metric."""
+    scores = [ORIGINAL.score(reference, prediction) for prediction, reference in pairs]
+    return [[score[name].fmeasure for score in scores] for name in METRICS]
+
+
+def found(pairs: Pairs, processes: int = 1) -> list[list[float]]:
+    """Return what this module gives, in the same shape."""
+    predictions, references = [p for p, _ in pairs], [r for _, r in pairs]
+    rows: list[list[float]] = f_measures(predictions, references, processes=processes).tolist()
+    return rows
+
+
+def long_texts(count: int, size: int) -> Pairs:
+    """Return pairs of texts of about `size` words that have passages in common."""
+    rng = random.Random(20)
+    vocabulary = [
+        f"{start}{end}"
+        for start in ("pl", "tr", "rel", "nation", "hop", "x9", "contr", "Bay")
+        for end in ("s", "ed", "ing", "ation", "al", "ally", "fulness", "y", "")
+    ]
+    pairs = []
+    for _ in range(count):
+        left = rng.choices(vocabulary, k=rng.randint(size // 2, size))
+        cut = rng.randrange(len(left))
+        right = left[cut:] + rng.choices(vocabulary, k=size // 2) + left[: cut // 2]
+        pairs.append((" ".join(left), ", ".join(right)))
+    return pairs
+
+
+@given(pairs_of_texts)
+@example([("", ""), ("", "one"), ("one", ""), ("one", "one"), ("one one", "one")])
+@example([("the cat the cat the cat", "the cat sat the cat"), ("... !", "- _ -")])
+@settings(max_examples=300)
+def test_f_measures_are_those_of_rouge_score_to_the_last_bit(pairs: Pairs) -> None:
+    assert found(pairs) == expected(pairs)
+
+
+def test_texts_of_hundreds_of_words_give_the_same_too() -> None:
+    pairs = long_texts(12, size=700)
+
+    assert found(pairs) == expected(pairs)
+
+
+def test_pairs_of_several_batches_do_not_mix() -> None:
+    pairs = long_texts(2 * rouge_text.BATCH + 3, size=12)
+
+    assert found(pairs) == expected(pairs)
+
+
+@given(st.lists(sentences, min_size=1, max_size=4), st.sampled_from(["\n", "  ", "\n\n", "\t"]))
+def test_white_space_between_sentences_does_not_count(texts: list[str], space: str) -> None:
+    """The reference puts one line break between sentences; that changes no F-measure."""
+    prediction, reference = ". ".join(texts), "the cats ran. Happily."
+    split = re.sub(r"(?<=[.!?])\s+", space, prediction)
+
+    assert found([(split, reference)]) == found([(prediction, reference)])
+
+
+def test_the_words_of_a_text_are_what_rouge_score_takes_for_words() -> None:
+    """Every character of Unicode, lower-cased, leaves the same letters and digits."""
+    characters = [chr(code) for code in range(sys.maxunicode + 1)]
+
+    assert [
+        character
+        for character in characters
+        if plain(character).split()
+        != re.findall(rb"[a-z0-9]+", character.lower().encode("utf-8", "replace"))
+    ] == []
+
+
+@pytest.mark.parametrize("processes", [2, 3, 50])
+def test_the_number_of_processes_changes_nothing(processes: int) -> None:
+    pairs = [*long_texts(7, size=60), ("", ""), ("one", "")]
+
+    assert found(pairs, processes) == found(pairs)
+
+
+def test_texts_without_a_partner_are_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        f_measures(["one"], [])
+
+
+def test_a_helper_that_dies_is_an_error_of_the_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "false")
+
+    with pytest.raises(RunError, match="a helper process ended early, with exit code 1") as caught:
+        f_measures(["one"] * 2, ["two"] * 2, processes=2)
+
+    assert caught.value.layer == "scorer"
+
+
+@pytest.mark.parametrize(
+    ("missing", "code"),
+    [
+        pytest.param(0, 1, id="while the helper works"),
+        pytest.param(1, 0, id="before it has everything"),
+        pytest.param(1_000_000_000, 0, id="at once"),
+    ],
+)
+def test_a_helper_ends_when_its_parent_does(missing: int, code: int) -> None:
+    """A parent that dies closes the pipe; the work that is left would take seconds."""
+    data = b"\n".join(plain(text) for pair in long_texts(400, size=600) * 10 for text in pair)
+    data = len(data).to_bytes(rouge_text.SIZE_BYTES, "little") + data
+    command = [sys.executable, "-m", "pytest_mlperf.scorers.rouge_text"]
+
+    done = subprocess.run(
+        command, input=data[: len(data) - missing], capture_output=True, check=False, timeout=60
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+def test_a_missing_library_names_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidfuzz.distance", None)
+
+    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[lm\]'"):
+        f_measures(["one"], ["two"])
+
+
+def test_values_are_between_0_and_1_and_one_row_per_metric() -> None:
+    measured = f_measures(["the cat", "x"], ["the cat", "y"])
+
+    assert measured.tolist() == [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
+    assert measured.dtype == np.float64
