@@ -243,6 +243,7 @@ class MlperfSession:
             limits=planned.limits,
             scored="accuracy" in planned.kinds,
             handicap=self.options.handicap,
+            max_runs=self.options.max_runs,
             arguments=reproducing(self.config.invocation_params.args),
             pretended=planned.case.accelerator == self.options.pretend,
             target_qps=rate,

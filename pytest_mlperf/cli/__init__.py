@@ -1,4 +1,4 @@
-"""The command `pytest-mlperf`. Exit codes: 0 fine, 1 refused, 2 usage, 3 environment."""
+"""The command `pytest-mlperf`. Exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment."""
 
 from __future__ import annotations
 
@@ -8,26 +8,53 @@ import sys
 from collections.abc import Sequence
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli import init, schema, update
+from pytest_mlperf.cli import compare, doctor, explain, init, plan, report, schema, update
+from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+
+COMMANDS = (init, doctor, plan, explain, compare, update, report, schema)
+"""In the order in which they are needed."""
+
+DESCRIPTION = """\
+What stands around the tests: pytest itself measures and judges (pytest suites),
+this command prepares, explains, compares and accepts.
+"""
+
+FLOW = """\
+a first hour:
+  $ pytest-mlperf init                      a suite that runs anywhere, to edit
+  $ pytest-mlperf doctor                    what this machine can run, and why not
+  $ pytest suites --mlperf-update=missing   measure, and record baselines to commit
+  $ pytest suites                           after a change: did anything drop?
+  $ pytest-mlperf explain CASE              how a verdict was reached, in numbers
+  $ pytest-mlperf update                    accept new values, with a reason
+
+exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment
+examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="pytest-mlperf",
-        description="Keep baselines and suites; measuring is done by pytest itself.",
+        description=DESCRIPTION,
+        epilog=FLOW,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pytest-mlperf {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (init, update, schema):
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", title="commands"
+    )
+    for module in COMMANDS:
         module.add_command(commands)
     parsed = parser.parse_args(arguments)
+    print_what_the_terminal_can()
     try:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except MlperfError as error:
-        print(f"pytest-mlperf: {error}", file=sys.stderr)
+        complain(str(error))
         return 3 if isinstance(error, EnvironmentFault) else 2
     except BrokenPipeError:
         # Whoever read us had enough, as `head` does; nothing may be written at exit either.

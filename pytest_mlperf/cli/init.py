@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.cli.output import add_parser, show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores import atomic
 
-SUITE = """\
+NULL = """\
 # A first suite: the null engine waits 2 ms per sample and computes nothing, so this runs anywhere.
 # To measure a model of yours, edit the three lines marked "edit".
 schema = 1
@@ -35,6 +36,78 @@ min_duration = "2s"
 throughput = { max_drop = "20%" }                  # GPUs are quieter than shared CPUs: 3 % there
 """
 
+ONNXRUNTIME = """\
+# An image classifier in ONNX, by the rules of MLPerf's resnet50. Edit the lines marked "edit";
+# `pytest-mlperf doctor` says what is still missing. docs/suites.md has every key.
+schema = 1
+round = "v4.1"                                     # MLPerf round whose rules and seeds hold
+profile = "quick"                                  # official: MLPerf's own durations and counts
+
+[workload]
+name = "my-resnet50"                               # edit: a name of your own
+twin_of = "resnet50"                               # scorer and latency limits as MLPerf has them
+model = "${MLPERF_MODELS}/resnet50_v1.onnx"        # edit: your model
+dataset = { use = "imagenet", path = "${MLPERF_DATA}/imagenet", count = 500 }   # edit: your images
+# reference = { top1 = 76.4 }                      # edit: your model's own score turns the gate on
+
+[[engines]]
+use = "onnxruntime"
+precision = "fp32"
+accelerators = ["cpu"]                             # edit, e.g. ["H200"], with CUDAExecutionProvider
+options = { providers = ["CPUExecutionProvider"], batch_size = 8 }
+
+[[scenarios]]
+name = "Offline"
+min_duration = "10s"
+
+[[scenarios]]
+name = "SingleStream"
+min_duration = "10s"
+
+[limits]                                           # the smallest change that matters
+throughput = { max_drop = "20%" }                  # GPUs are quieter than shared CPUs: 3 % there
+latency_p90 = { max_rise = "20%" }
+"""
+
+TORCH = """\
+# A causal language model from a folder in Hugging Face's files. Edit the lines marked "edit";
+# `pytest-mlperf doctor` says what is still missing. docs/suites.md has every key.
+schema = 1
+round = "v4.1"                                     # MLPerf round whose rules and seeds hold
+profile = "quick"                                  # official: MLPerf's own durations and counts
+
+[workload]
+name = "my-llm"                                    # edit: a name of your own
+tokens = true                                      # count and time tokens
+model = "${MLPERF_MODELS}/my-llm"                  # edit: config.json, tokenizer, safetensors
+scorer = { use = "rouge" }
+
+[workload.dataset]
+use = "openorca"
+path = "${MLPERF_DATA}/open_orca"                  # edit: MLPerf's table, or one of your own
+template = "{question}"                            # edit: prompts as text, for any tokenizer
+count = 64
+
+[[engines]]
+use = "torch"
+precision = "bf16"
+accelerators = ["cpu"]                             # edit, e.g. ["H200"], with device = "cuda"
+options = { device = "cpu", batch_size = 8, max_new_tokens = 64 }
+
+[[scenarios]]
+name = "Offline"
+min_duration = "30s"
+
+[limits]                                           # the smallest change that matters
+throughput = { max_drop = "20%" }                  # GPUs are quieter than shared CPUs: 3 % there
+"""
+
+SUITES = {"null": NULL, "onnxruntime": ONNXRUNTIME, "torch": TORCH}
+"""A first suite by engine."""
+
+DEFAULT = "null"
+"""The engine whose suite runs as it stands."""
+
 BASELINES = """\
 # Baselines
 
@@ -44,8 +117,29 @@ Accepted measurements, written by `pytest suites --mlperf-update=missing` and re
 
 def add_command(commands: Any) -> None:
     """Register the subcommand."""
-    parser = commands.add_parser("init", help="write a first suite and a folder for baselines")
+    parser = add_parser(
+        commands,
+        "init",
+        summary="write a first suite, and a folder for baselines",
+        description=(
+            "Writes suites/demo.mlperf.toml and baselines/README.md; what exists is never\n"
+            "touched. The null engine waits and computes nothing, so its suite runs anywhere;\n"
+            "the other two are forms to fill in: model, data and accelerator are marked edit."
+        ),
+        needs="a folder that may be written; doctor says what the suite itself needs",
+        examples=[
+            ("init", "a suite that runs at once: pytest suites"),
+            ("init --engine torch", "a language model from a folder in Hugging Face's files"),
+            ("init ~/bench --engine onnxruntime", "an ONNX image classifier, in another folder"),
+        ],
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
+    parser.add_argument(
+        "--engine",
+        choices=list(SUITES),
+        default=DEFAULT,
+        help="what the suite runs (default: null)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -56,8 +150,9 @@ def run(parsed: argparse.Namespace) -> int:
         MlperfError: A file exists, or cannot be written.
     """
     folder: Path = parsed.folder
+    suites = folder / "suites"
     files = {
-        folder / "suites" / "demo.mlperf.toml": SUITE,
+        suites / "demo.mlperf.toml": SUITES[parsed.engine],
         folder / "baselines" / "README.md": BASELINES,
     }
     for path in files:
@@ -66,13 +161,29 @@ def run(parsed: argparse.Namespace) -> int:
                 f"{path} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
             )
     write_all(files)
-    for path in files:
-        print(f"wrote {path}")
-    suites = folder / "suites"
-    print(f"next: pytest {suites}                            measure; there is no baseline yet")
-    print(f"      pytest {suites} --mlperf-update=missing    record one, then commit baselines/")
-    print(f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like")
+    show(f"wrote {path}" for path in files)
+    show(next_steps(suites, filled=parsed.engine == DEFAULT))
     return 0
+
+
+def next_steps(suites: Path, *, filled: bool) -> list[str]:
+    """Return what to do next.
+
+    Args:
+        suites: The folder with the suite.
+        filled: The suite runs as it stands.
+    """
+    if not filled:
+        return [
+            f"next: edit {suites}/demo.mlperf.toml    model, data, accelerator",
+            f"      pytest-mlperf doctor {suites}     what is still missing",
+            f"      pytest {suites}                   measure; there is no baseline yet",
+        ]
+    return [
+        f"next: pytest {suites}                            measure; there is no baseline yet",
+        f"      pytest {suites} --mlperf-update=missing    record one, commit baselines/",
+        f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like",
+    ]
 
 
 def write_all(files: Mapping[Path, str]) -> None:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.cli.output import add_parser, show
 from pytest_mlperf.stores.results import results_schema
 from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
@@ -31,9 +32,29 @@ def published(name: str) -> Path:
 
 def add_command(commands: Any) -> None:
     """Register the subcommand."""
-    parser = commands.add_parser("schema", help="print a JSON Schema, for editors and tools")
-    parser.add_argument("name", nargs="?", choices=sorted(SCHEMAS), default="suite")
-    parser.add_argument("--write", action="store_true", help="write all into the package")
+    parser = add_parser(
+        commands,
+        "schema",
+        summary="print a JSON Schema, for editors and tools",
+        description=(
+            "Prints the JSON Schema of suite files or of results files. An editor that knows\n"
+            "TOML completes and checks a suite whose first line names the schema."
+        ),
+        needs="nothing",
+        examples=[
+            (
+                "schema > suite.schema.json",
+                'then begin a suite with: "#:schema ./suite.schema.json"',
+            ),
+            ("schema results", "what a program that reads results.json can rely on"),
+        ],
+    )
+    parser.add_argument(
+        "name", nargs="?", choices=sorted(SCHEMAS), default="suite", help="default: suite"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write all into the package (for its developers)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,7 +64,7 @@ def run(parsed: argparse.Namespace) -> int:
         for name, make in SCHEMAS.items():
             published(name).parent.mkdir(exist_ok=True)
             published(name).write_text(text(make()), "utf-8")
-            print(f"wrote {published(name)}")
+            show([f"wrote {published(name)}"])
     else:
         print(text(SCHEMAS[parsed.name]()), end="")
     return 0

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.case_runs import baseline_file, load_checked, nearest_baselines, rule_for
+from pytest_mlperf.cli.history import RUNS_DIR, add_runs_dir, results_files
+from pytest_mlperf.cli.output import add_parser, show
 from pytest_mlperf.core.baseline import Baseline, Record, find, geometric_means, with_record
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
@@ -58,11 +60,32 @@ class Proposal:
 
 def add_command(commands: Any) -> None:
     """Register the subcommand."""
-    parser = commands.add_parser(
+    parser = add_parser(
+        commands,
         "update",
-        help="accept a session's values as baselines (shows them; --write writes)",
-        description="Shows what would change; --write --reason TEXT writes it. Values that get "
-        "worse are only taken with --accept-regression CASE.",
+        summary="accept a session's values as baselines",
+        description=(
+            "Shows what a session's values would change in the performance baselines; with\n"
+            "--write --reason TEXT it writes them. Values that get worse are only taken with\n"
+            "--accept-regression CASE. Refused are slowed, pretended and invalid\n"
+            f"measurements, and cases of fewer than {GATING_RUNS} runs, with the command that\n"
+            "makes more.\n"
+            "Scores are accepted by pytest itself: --mlperf-update=missing or replace.\n"
+            "\n"
+            "Exit 1 when a case was refused."
+        ),
+        needs="a session that made enough runs; run it where pytest ran",
+        examples=[
+            ("update", "a dry run: old and new value of every case of the newest session"),
+            (
+                'update --write --reason "ORT 1.32, #455"',
+                "writes baselines/; review and commit them",
+            ),
+            (
+                "update r.json --case demo-Offline-null-fp32-cpu",
+                "only this case, from this file",
+            ),
+        ],
     )
     parser.add_argument(
         "results", nargs="?", type=Path, help="results.json (default: the newest in .mlperf/runs)"
@@ -74,7 +97,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--case", action="append", default=[], metavar="CASE", help="only these")
     parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    parser.add_argument("--runs-dir", type=Path, default=Path(".mlperf"), help="default .mlperf")
+    add_runs_dir(parser)
     parser.set_defaults(run=run)
 
 
@@ -98,16 +121,16 @@ def run(parsed: argparse.Namespace) -> int:
             raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(known))}")
     if parsed.case:
         cases = [r for r in cases if r.verdict.case.id in parsed.case]
-    print(f"from {path}, run {results.run}")
+    show([f"from {path}, run {results.run}"])
     proposals, refused = [], 0
     for result in cases:
         outcome = consider(result, parsed)
         if isinstance(outcome, str):
             refused += 1
-            print(f"{result.verdict.case.id}\n  refused: {outcome}")
+            show([result.verdict.case.id, f"  refused: {outcome}"])
         else:
             proposals.append(outcome)
-            print("\n".join(describe(outcome)))
+            show(describe(outcome))
     return finish(proposals, refused, repeat=repeated(parsed), write=parsed.write)
 
 
@@ -117,10 +140,10 @@ def newest_results(runs_dir: Path) -> Path:
     Raises:
         MlperfError: There is none.
     """
-    found = sorted((runs_dir / "runs").glob("*/results.json"))
+    found = results_files(runs_dir)
     if not found:
         raise MlperfError(f"no results in {runs_dir}/runs; measure first: pytest suites")
-    return found[-1]
+    return found[0]
 
 
 def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
@@ -223,7 +246,7 @@ def repeated(parsed: argparse.Namespace) -> str:
     ):
         words += [word for value in values for word in (option, value)]
     words += ["--baselines", str(parsed.baselines)] if parsed.baselines else []
-    words += ["--runs-dir", str(parsed.runs_dir)] if parsed.runs_dir != Path(".mlperf") else []
+    words += ["--runs-dir", str(parsed.runs_dir)] if parsed.runs_dir != RUNS_DIR else []
     return shlex.join(words)
 
 
@@ -234,9 +257,9 @@ def finish(proposals: list[Proposal], refused: int, *, repeat: str, write: bool)
             baselines.update(proposal.file, proposal.put)
     counts = f"{len(proposals)} to write, {refused} refused"
     if write and proposals:
-        print(f"wrote {len(proposals)}, refused {refused}; review and commit: git add baselines")
+        show([f"wrote {len(proposals)}, refused {refused}; review and commit: git add baselines"])
     elif proposals:
-        print(f'dry run: {counts}; to write: {repeat} --write --reason "..."')
+        show([f'dry run: {counts}; to write: {repeat} --write --reason "..."'])
     else:
-        print(f"nothing to write, {refused} refused")
+        show([f"nothing to write, {refused} refused"])
     return 1 if refused else 0

@@ -46,18 +46,18 @@ class Accuracy:
     Attributes:
         scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
         samples: Samples scored.
-        total: Samples in the data set.
         full: The whole data set was scored.
         folder: Folder with logs and per-sample scores.
         source: "measured", "this session" or "stored": where a verdict took it from.
+        total: Samples in the data set; 0 in results of older releases.
     """
 
     scores: Mapping[str, float]
     samples: int
-    total: int
     full: bool
     folder: str
     source: str = "measured"
+    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

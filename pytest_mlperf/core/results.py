@@ -27,6 +27,7 @@ class CaseResult:
         scored: The case has an accuracy pass that a record must rest on.
         handicap: Share of speed taken away; above 0 nothing may be recorded.
         pretended: The accelerator was only pretended; nothing may be recorded.
+        max_runs: Most runs before INCONCLUSIVE: what the rule's looks are split over.
         arguments: The session's --mlperf options that a reproduction needs.
         target_qps: Offered or expected rate, per second.
         qps_source: Where the rate comes from: "suite", "probe" or None.
@@ -44,6 +45,7 @@ class CaseResult:
     handicap: float
     pretended: bool
     arguments: tuple[str, ...] = ()
+    max_runs: int = 5
     target_qps: float | None
     qps_source: str | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -29,34 +30,77 @@ class PlannedCase(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """How long a case takes, wall-clock.
+
+    Attributes:
+        first_s: Its first process: loading, a run, the accuracy pass.
+        more_s: Each further one.
+        sessions: Earlier sessions that it was measured in; 0: planned from the suite.
+    """
+
+    first_s: float
+    more_s: float
+    sessions: int = 0
+
+    def at_most_s(self, max_runs: int) -> float:
+        """Return the seconds that all runs take together."""
+        return self.first_s + (max_runs - 1) * self.more_s
+
+
 def plan(
     cases: Sequence[PlannedCase],
     wanted: Mapping[tuple[Path, str], set[Kind]],
     width: int,
     *,
     max_runs: int,
+    measured: Mapping[tuple[Path, str], Cost] | None = None,
 ) -> list[str]:
-    """Return the cases that would run, with the time they need at least and at most."""
+    """Return the cases that would run, with the time they need at least and at most.
+
+    Args:
+        cases: The cases.
+        wanted: The tests of each, by suite file and case id.
+        width: Columns.
+        max_runs: Most runs of a case.
+        measured: What earlier sessions took, by suite file and case id; others are planned from
+            the lengths in their suite.
+    """
+    costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
         {
             "case": planned.case.id,
-            "one run": duration(planned.seconds_per_run),
-            "at most": duration(max_runs * planned.seconds_per_run),
+            "one run": duration(cost.first_s),
+            "at most": duration(cost.at_most_s(max_runs)),
+            "from": plural(cost.sessions, "session") if cost.sessions else "suite",
             "tests": ", ".join(sorted(wanted.get((planned.path, planned.case.id), set()))),
         }
-        for planned in cases
+        for planned, cost in zip(cases, costs, strict=True)
     ]
-    total = sum(planned.seconds_per_run for planned in cases)
-    columns = ["case", "one run", "at most", "tests"]
+    columns = ["case", "one run", "at most", "from", "tests"]
+    if not measured:
+        columns.remove("from")
+    known = sum(cost.sessions > 0 for cost in costs)
+    on_top = "loading and accuracy passes come on top"
+    if known:
+        rest = f"; {on_top} for the others" if known < len(cases) else ""
+        on_top = f"with loading and accuracy passes where sessions are named{rest}"
+    least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     return [
-        *table(columns, rows, width, left=["case", "tests"], spare=["tests"]),
+        *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *fold(
-            f"{plural(len(cases), 'case')}: {duration(total)} of measuring if one run decides "
-            f"each, {duration(max_runs * total)} if all {max_runs} are needed; loading and "
-            "accuracy passes come on top",
+            f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
+            f"each, {duration(most)} if all {max_runs} are needed; {on_top}",
             width,
         ),
     ]
+
+
+def cost_of(planned: PlannedCase, measured: Mapping[tuple[Path, str], Cost]) -> Cost:
+    """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
+    seconds = planned.seconds_per_run
+    return measured.get((planned.path, planned.case.id), Cost(first_s=seconds, more_s=seconds))
 
 
 def notices(

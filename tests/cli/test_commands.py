@@ -1,18 +1,23 @@
-"""The command itself: help, version, exit codes, schemas."""
+"""The command itself: help that teaches, version, exit codes, lines that cannot be forged."""
 
 from __future__ import annotations
 
-import json
+import argparse
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf import __version__, cli
-from pytest_mlperf.cli import main
-from pytest_mlperf.cli.schema import SCHEMAS, published
+from pytest_mlperf.cli import COMMANDS, main
+from pytest_mlperf.cli.output import clean
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+
+NAMES = ("init", "doctor", "plan", "explain", "compare", "update", "report", "schema")
 
 
 def exits(*arguments: str) -> int | str | None:
@@ -21,19 +26,98 @@ def exits(*arguments: str) -> int | str | None:
     return caught.value.code
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exits("--help") == 0
+def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert exits(*command, "--help") == 0
+    return capsys.readouterr().out
 
-    shown = capsys.readouterr().out
-    assert shown.startswith("usage: pytest-mlperf ")
-    for command in ("init", "update", "schema"):
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+HELP = """\
+usage: pytest-mlperf [-h] [--version] COMMAND ...
+
+What stands around the tests: pytest itself measures and judges (pytest suites),
+this command prepares, explains, compares and accepts.
+
+options:
+  -h, --help  show this help message and exit
+  --version   show program's version number and exit
+
+commands:
+  COMMAND
+    init      write a first suite, and a folder for baselines
+    doctor    what this machine can run, and why not
+    plan      cases, runs, minutes and accelerator-hours
+    explain   how a verdict was reached, run by run
+    compare   two sessions, commits or versions: what dropped
+    update    accept a session's values as baselines
+    report    results as text, JSON or pytest-benchmark's file
+    schema    print a JSON Schema, for editors and tools
+
+a first hour:
+  $ pytest-mlperf init                      a suite that runs anywhere, to edit
+  $ pytest-mlperf doctor                    what this machine can run, and why not
+  $ pytest suites --mlperf-update=missing   measure, and record baselines to commit
+  $ pytest suites                           after a change: did anything drop?
+  $ pytest-mlperf explain CASE              how a verdict was reached, in numbers
+  $ pytest-mlperf update                    accept new values, with a reason
+
+exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment
+examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
+"""
+
+
+def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(capsys)
+
+    for command in NAMES:
         assert f"\n    {command} " in shown
+    # Python releases word their own lines differently; ours are as designed.
+    ours = HELP[HELP.index("commands:") :]
+    assert shown.endswith(ours)
+    assert HELP[HELP.index("What stands") : HELP.index("options:")] in shown
 
 
-@pytest.mark.parametrize("command", ["init", "update", "schema"])
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exits(command, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: pytest-mlperf {command} ")
+@pytest.mark.parametrize("command", NAMES)
+def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = help_of(capsys, command)
+
+    assert shown.startswith(f"usage: pytest-mlperf {command} ")
+    assert "\nneeds: " in shown
+    examples = shown.partition("\nexamples:\n")[2].splitlines()
+    assert len(examples) >= 4, "two examples, each with its outcome"
+    for line, outcome in zip(examples[::2], examples[1::2], strict=True):
+        assert line.startswith(f"  $ pytest-mlperf {command}")
+        assert outcome.startswith("      ")
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(prog="pytest-mlperf")
+    commands = whole.add_subparsers(required=True)
+    for module in COMMANDS:
+        module.add_command(commands)
+    return whole
+
+
+def examples() -> Iterator[str]:
+    text = "".join(
+        choice.epilog or ""
+        for action in parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for choice in action.choices.values()
+    )
+    yield from re.findall(r"\$ pytest-mlperf (.+)", text)
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_every_example_is_a_command_line_that_is_accepted(example: str) -> None:
+    parser().parse_args(shlex.split(example.partition(" > ")[0]))
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +126,19 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["no-such-command"], ["update", "--no-such-option"], ["schema", "nothing"]]
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["update", "--no-such-option"],
+        ["schema", "nothing"],
+        ["init", "--engine", "none"],
+        ["plan", "--max-runs", "1"],
+        ["plan", "--format", "slurm"],
+        ["compare", "only-one"],
+        ["explain"],
+        ["report"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -67,36 +163,35 @@ def test_an_error_for_the_user_is_one_line_and_its_exit_code(
     assert capsys.readouterr() == ("", "pytest-mlperf: x\n")
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_is_printed_as_it_is_published(
-    name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("suites/a.mlperf.toml::test_performance[x]", "suites/a.mlperf.toml::test_performance[x]"),
+        ("−3 % at 1.5 µs", "−3 % at 1.5 µs"),
+        ("\x1b[31mPERF DROP\x1b[0m", "\\x1b[31mPERF DROP\\x1b[0m"),
+        ("a\rb\nc\td", "a\\rb\\nc\\td"),
+        ("right\u202eleft", "right\\u202eleft"),
+        ("::error file=x::forged", "\\::error file=x::forged"),
+        ("  ::set-output name=x::1", "  \\::set-output name=x::1"),
+        ("##[group]x", "\\##[group]x"),
+    ],
+)
+def test_foreign_text_is_no_control_sequence_and_no_workflow_command(
+    given: str, shown: str
 ) -> None:
-    assert main(["schema", name]) == 0
-    assert capsys.readouterr().out == published(name).read_text("utf-8")
+    assert clean(given) == shown
 
 
-def test_the_suite_schema_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["title"] == "Suite"
-
-
-def test_schemas_are_written_into_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shipped = {name: published(name).read_text("utf-8") for name in SCHEMAS}
-    monkeypatch.setattr(cli.schema, "files", lambda _: tmp_path)
-
-    assert main(["schema", "--write"]) == 0
-
-    assert {name: published(name).read_text("utf-8") for name in SCHEMAS} == shipped
-    assert published("suite").is_relative_to(tmp_path)
-    assert capsys.readouterr().out.count("wrote ") == len(SCHEMAS)
+def test_an_error_message_is_cleaned_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "\x1b[2Jx.json"]) == 2
+    assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
 
 
 def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) -> None:
     script = (
         "import sys; from pytest_mlperf.cli import main; code = main(['init']);"
-        "heavy = {'mlperf_loadgen', 'onnxruntime', 'numpy', 'pynvml', 'torch'} & set(sys.modules);"
+        "heavy = {'mlperf_loadgen', 'onnxruntime', 'numpy', 'pynvml', 'torch', 'pytest'}"
+        " & set(sys.modules);"
         "sys.exit(code or ', '.join(sorted(heavy)) or 0)"
     )
 
@@ -116,3 +211,16 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 
     assert done.stdout == "{\n"
     assert done.stderr == ""
+
+
+def test_a_terminal_without_our_signs_shows_a_question_mark() -> None:
+    """An ISO-8859-1 terminal has no "−"; that is no reason to end in a traceback."""
+    code = "from pytest_mlperf.cli.output import *; print_what_the_terminal_can(); show(['−3 %'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        env={"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+    assert done.stdout == b"?3 %\n"

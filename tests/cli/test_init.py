@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli import main
+from pytest_mlperf.cli.init import SUITES
 from pytest_mlperf.suite.plan import plan_suite
 
 
@@ -30,7 +31,7 @@ def test_it_writes_a_suite_and_a_folder_for_baselines_and_says_what_is_next(
         "wrote suites/demo.mlperf.toml\n"
         "wrote baselines/README.md\n"
         "next: pytest suites                            measure; there is no baseline yet\n"
-        "      pytest suites --mlperf-update=missing    record one, then commit baselines/\n"
+        "      pytest suites --mlperf-update=missing    record one, commit baselines/\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
 
@@ -42,6 +43,40 @@ def test_the_suite_runs_anywhere_and_says_what_to_edit(here: Path) -> None:
 
     assert planned.case.id == "demo-Offline-null-fp32-cpu"
     assert (here / "suites" / "demo.mlperf.toml").read_text("utf-8").count("# edit") == 3
+
+
+def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {
+        "null": ["demo-Offline-null-fp32-cpu"],
+        "onnxruntime": [
+            "my-resnet50-Offline-onnxruntime-fp32-cpu",
+            "my-resnet50-SingleStream-onnxruntime-fp32-cpu",
+        ],
+        "torch": ["my-llm-Offline-torch-bf16-cpu"],
+    }
+    assert set(expected) == set(SUITES)
+    for engine, cases in expected.items():
+        assert main(["init", engine, "--engine", engine]) == 0
+
+        suite = here / engine / "suites" / "demo.mlperf.toml"
+        assert [planned.case.id for planned in plan_suite(suite)] == cases
+        assert suite.read_text("utf-8").count("# edit") >= 3
+        assert max(map(len, suite.read_text("utf-8").splitlines())) <= 100
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+def test_a_form_to_fill_in_says_what_to_edit_and_who_checks_it(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", "--engine", engine])
+
+    assert capsys.readouterr().out.endswith(
+        "next: edit suites/demo.mlperf.toml    model, data, accelerator\n"
+        "      pytest-mlperf doctor suites     what is still missing\n"
+        "      pytest suites                   measure; there is no baseline yet\n"
+    )
 
 
 def test_another_folder_may_be_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

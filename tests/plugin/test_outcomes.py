@@ -166,6 +166,7 @@ def test_inconclusive_is_counted_apart_and_says_what_would_decide(
     result.stdout.fnmatch_lines([f"{SUITE} [{letter}] *"])
     assert "after 2 runs" in " ".join(section(result))
     assert project.verdicts()["performance"].outcome is Outcome.INCONCLUSIVE
+    assert project.cases()["performance"].max_runs == 2
     assert len(project.run_folders()) == 2
 
 
@@ -366,7 +367,7 @@ def test_a_missed_gate_fails_and_voids_the_performance_verdict(project: Project)
     )
     assert (verdicts["performance"].outcome, verdicts["performance"].headline) == (
         Outcome.INVALID,
-        f"not judged: accuracy failed, {missed}",
+        f"not judged: accuracy failed, GATE FAIL {missed}",
     )
     assert len(project.run_folders()) == 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from statistics import fmean
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.cli import main
 from tests.plugin.project import RATE, Project, case, last_line, near
 
 RECORD = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
@@ -72,31 +72,144 @@ def test_junits_failure_message_begins_with_the_verdict(project: Project) -> Non
     assert junit(project)["test_performance"]["mlperf.verdict"] == "ERROR"
 
 
-def benchmarks(project: Project) -> list[dict[str, Any]]:
-    file = project.path / "benchmark.json"
-    if not file.exists() or not file.read_text("utf-8"):
+QUICK = """
+[[scenarios]]
+name = "Offline"
+target_qps = 5000
+min_duration = "100ms"
+
+[[scenarios]]
+name = "Server"
+target_qps = 2000
+latency_limit = "1s"
+min_duration = "100ms"
+
+[[scenarios]]
+name = "SingleStream"
+min_duration = "100ms"
+
+[[scenarios]]
+name = "MultiStream"
+min_duration = "100ms"
+"""
+"""Every scenario of a model that is no language model; a run takes a second at most."""
+
+FAST = "{ latency_s = 0.0002, batch_size = 16, threads = 1 }"
+
+ROUND = {
+    "Offline": lambda run: 1 / run.metrics["throughput"],
+    "Server": lambda run: run.metrics["latency_p50"],
+    "SingleStream": lambda run: run.metrics["latency_p50"],
+    "MultiStream": lambda run: run.metrics["latency_p50"],
+}
+"""What pytest-benchmark is given of a run, in seconds."""
+
+
+def benchmarks(project: Project, file: str = "benchmark.json") -> list[dict[str, Any]]:
+    path = project.path / file
+    if not path.exists() or not path.read_text("utf-8"):
         return []
-    found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["benchmarks"]
+    found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["benchmarks"]
     return found
 
 
-def test_pytest_benchmark_is_given_each_run_as_a_round_in_seconds_per_sample(
+def report(project: Project, file: str) -> None:
+    """Make a file of pytest-benchmark from the results of the only run so far."""
+    (results,) = project.path.glob(".mlperf/runs/*/results.json")
+    options = ("--format", "pytest-benchmark", "-o", str(project.path / file))
+    assert main(["report", str(results), *options]) == 0
+
+
+def without_options(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out pytest-benchmark's own settings, which measured nothing."""
+    return [{name: one[name] for name in one if name != "options"} for one in found]
+
+
+def test_every_scenario_is_a_benchmark_and_the_report_of_the_session_is_the_same(
     project: Project,
 ) -> None:
+    """A round is a run, in seconds per sample or p50 latency; live and later give equal entries."""
+    project.suite(top1=100.0, options=FAST, scenarios=QUICK)
+
+    live = project.run("suites", "--benchmark-json=live.json", "-W", "error")
+    report(project, "later.json")
+
+    assert live.ret == 0
+    found = benchmarks(project, "live.json")
+    cases = {r.test: r.verdict for r in project.results().cases if r.verdict.kind == "performance"}
+    assert [one["fullname"] for one in found] == list(cases)
+    for one in found:
+        verdict = cases[one["fullname"]]
+        scenario = verdict.case.scenario
+        assert one["stats"]["data"] == [ROUND[scenario](run) for run in verdict.runs]
+        about = one["extra_info"]["mlperf"]
+        assert (about["case"], about["outcome"]) == (verdict.case.id, str(verdict.outcome))
+        assert about["accuracy"] == {"top1": 100.0}
+        assert about["metrics"].keys() == verdict.runs[-1].metrics.keys()
+        assert one["params"] == {"case": verdict.case.id}
+    assert {verdict.case.scenario for verdict in cases.values()} == set(ROUND)
+    assert without_options(benchmarks(project, "later.json")) == without_options(found)
+
+    # Warnings are errors: the report describes this machine as pytest-benchmark does.
+    compared = project.run(
+        "suites", "-k", "SingleStream and performance", "--benchmark-compare=later.json",
+        "-W", "error",
+    )  # fmt: skip
+    compared.stdout.fnmatch_lines(["test_performance*SingleStream*(NOW)*"])
+    compared.stdout.fnmatch_lines(["test_performance*SingleStream*(later)*"])
+
+
+def test_a_recorded_baseline_is_a_benchmark_with_all_its_runs(project: Project) -> None:
     project.suite(top1=100.0)
 
     result = project.run("suites", *RECORD, "--benchmark-json=benchmark.json", "-W", "error")
 
-    assert last_line(result) == "1 passed, 1 recorded"
+    assert result.ret == 0
     (found,) = benchmarks(project)
     runs = project.verdicts()["performance"].runs
     assert found["fullname"].endswith("::test_performance[first-Offline-null-fp32-cpu]")
     assert found["group"] == "first"
     assert found["stats"]["rounds"] == len(runs) == 2
-    assert found["stats"]["mean"] == pytest.approx(
-        fmean(1 / run.metrics["throughput"] for run in runs), rel=1e-6
+    assert found["stats"]["data"] == [1 / run.metrics["throughput"] for run in runs]
+    about = found["extra_info"]["mlperf"]
+    assert (about["case"], about["outcome"], about["runs"]) == (case().id, "recorded", 2)
+
+
+@pytest.mark.parametrize(("options", "count"), [((), 0), (("--benchmark-enable",), 1)])
+def test_a_project_that_disables_benchmarks_gets_them_when_it_enables_them(
+    project: Project, options: tuple[str, ...], count: int
+) -> None:
+    project.suite()
+    project.pytester.makeini("[pytest]\naddopts = --benchmark-disable")
+
+    project.run("suites", "--benchmark-json=benchmark.json", *options)
+
+    assert len(benchmarks(project)) == count
+
+
+def test_a_test_that_measures_twice_has_one_benchmark(project: Project) -> None:
+    """The `benchmark` fixture can be used once; a second measurement must not break the test."""
+    project.pytester.makepyfile(
+        test_twice="""
+        import pytest
+
+        @pytest.mark.mlperf(workload="first", scenario="Offline")
+        def test_twice(mlperf):
+            for _ in range(2):
+                mlperf.run(
+                    engine="pytest_mlperf.engines.null:NullEngine",
+                    options={"latency_s": 0.002, "batch_size": 16, "threads": 1},
+                    min_duration="100ms",
+                    target_qps=500,
+                ).check()
+        """
     )
-    assert found["extra_info"]["mlperf"] == {"case": case().id, "outcome": "recorded"}
+
+    result = project.run("test_twice.py", "--benchmark-json=benchmark.json", "-W", "error")
+
+    assert result.ret == 0
+    (found,) = benchmarks(project)
+    assert (found["param"], found["name"]) == ("first-Offline-NullEngine-fp32-cpu", "test_twice")
 
 
 def test_a_verdict_that_fails_is_no_benchmark(project: Project) -> None:
@@ -108,6 +221,8 @@ def test_a_verdict_that_fails_is_no_benchmark(project: Project) -> None:
 
     assert last_line(result) == "1 failed"
     assert benchmarks(project) == []
+    report(project, "later.json")
+    assert benchmarks(project, "later.json") == []
 
 
 def test_without_being_asked_pytest_benchmark_prints_no_table(project: Project) -> None:
@@ -120,13 +235,21 @@ def test_without_being_asked_pytest_benchmark_prints_no_table(project: Project) 
     result.stdout.no_fnmatch_line("*Name (time in*")
 
 
-def test_under_xdist_pytest_benchmark_switches_itself_off_and_verdicts_stay(
+def test_under_xdist_pytest_benchmark_switches_itself_off_and_the_report_takes_its_place(
     project: Project,
 ) -> None:
     project.suite()
+    project.suite("suites/second.mlperf.toml", name="second")
     project.baseline(near(RATE))
 
-    result = project.run_process("suites", "-n", "1", "--benchmark-json=benchmark.json")
+    result = project.run_process("suites", "-n", "2", "--benchmark-json=benchmark.json")
 
-    assert last_line(result) in {"1 passed", "1 passed, 1 warning"}
+    assert last_line(result).startswith("1 passed")
     assert benchmarks(project) == []
+    report(project, "later.json")
+    found = {one["param"]: one for one in benchmarks(project, "later.json")}
+    runs = {r.verdict.case.id: r.verdict.runs for r in project.results().cases}
+    assert {name: one["stats"]["data"] for name, one in found.items()} == {
+        name: [1 / run.metrics["throughput"] for run in made] for name, made in runs.items()
+    }
+    assert len(found) == 2

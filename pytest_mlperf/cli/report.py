@@ -1,0 +1,122 @@
+"""`pytest-mlperf report`: results as text, JSON or pytest-benchmark's file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pytest_mlperf.cli.output import add_parser, clean, show, width
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports import text
+from pytest_mlperf.reports.benchmark_json import commit_info, document
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.results import read_results
+
+MACHINE_INFO = """
+import json
+from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
+print(json.dumps(machine_info()))
+"""
+"""pytest-benchmark's own words on this machine; in a child, because they need pytest."""
+
+
+def add_command(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = add_parser(
+        commands,
+        "report",
+        summary="results as text, JSON or pytest-benchmark's file",
+        description=(
+            "Writes a session's results in another form. text is the summary that pytest\n"
+            "printed; json is the file itself, checked and in the newest schema;\n"
+            "pytest-benchmark is what --benchmark-json writes, also for sessions under -n,\n"
+            "where pytest-benchmark switches itself off: one entry per performance test\n"
+            "that passed, one round per run, in seconds: 1 / throughput in Offline, else the\n"
+            "run's p50 latency; extra_info holds every metric."
+        ),
+        needs="a results.json, as in .mlperf/runs/<id>/ or written by --mlperf-json",
+        examples=[
+            ("report r.json", "the table of verdicts, as in the terminal"),
+            (
+                "report r.json --format pytest-benchmark -o now.json",
+                "then: pytest-benchmark compare before.json now.json",
+            ),
+        ],
+    )
+    parser.add_argument("results", type=Path, help="results.json")
+    parser.add_argument("--format", choices=sorted(FORMATS), default="text", help="default: text")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Write the report; the verdicts in it do not change the exit code.
+
+    Raises:
+        MlperfError: The results cannot be read or the report cannot be written.
+    """
+    results = read_results(parsed.results)
+    try:
+        content = FORMATS[parsed.format](results)
+    except (ValueError, ArithmeticError) as error:  # what no run can measure, such as 0 samples/s
+        raise MlperfError(f"{parsed.results}: {error}") from None
+    if parsed.output is None:
+        print(content, end="")
+        return 0
+    try:
+        atomic.write_text(parsed.output, content)
+    except OSError as error:
+        raise MlperfError(f"{parsed.output} cannot be written: {error.strerror}") from None
+    show([f"wrote {parsed.output}"])
+    return 0
+
+
+def _text(results: Results) -> str:
+    lines = text.summary(results, width(), colour=False)
+    return "".join(f"{clean(line)}\n" for line in lines)
+
+
+def _json(results: Results) -> str:
+    content = TypeAdapter(Results).dump_python(results, mode="json")
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _benchmark(results: Results) -> str:
+    content = document(
+        results, machine_info=machine_info(results), commit_info=commit_info(results)
+    )
+    return json.dumps(content, indent=4) + "\n"
+
+
+def machine_info(results: Results) -> dict[str, Any]:
+    """Return the machine as pytest-benchmark describes it, where it is this one.
+
+    Results that were measured elsewhere are only known by the identity of their hardware.
+    """
+    subjects = {
+        result.verdict.case.accelerator: result.verdict.subject.identity
+        for result in results.cases
+        if result.verdict.subject
+    }
+    machine = detect(gpus=any(name != "cpu" for name in subjects))
+    here = all(machine.identity(name) == identity for name, identity in subjects.items())
+    if here and subjects:
+        command = [sys.executable, "-c", MACHINE_INFO]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+    return {name: dict(identity) for name, identity in subjects.items()}
+
+
+FORMATS = {"text": _text, "json": _json, "pytest-benchmark": _benchmark}

@@ -1,0 +1,188 @@
+"""What a verdict rests on: every run, the baseline's, the accuracy, the machine and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import limit, percent, points, quantity
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.reports.cells import title
+from pytest_mlperf.reports.layout import fold, plural, table
+
+INDENT = "  "
+
+
+def evidence(
+    result: CaseResult,
+    baseline: Sequence[BaselineRun],
+    judged: Sequence[Sequence[str]],
+    width: int,
+) -> list[str]:
+    """Return what a verdict rests on, in numbered sections of plain words and numbers.
+
+    Args:
+        result: The test.
+        baseline: The baseline's runs as they are now; empty where there are none.
+        judged: How each gated metric was decided, one section each.
+        width: Columns.
+    """
+    verdict = result.verdict
+    sections: list[Sequence[str]] = []
+    if verdict.kind == "performance":
+        sections.append(_measured(verdict, width))
+    if verdict.outcome is Outcome.RECORDED:
+        sections.append(_recorded(verdict))
+    elif verdict.kind == "performance":
+        sections += [_compared(verdict, baseline, width), *judged]
+    sections.append(_accuracy(verdict, width))
+    return [
+        line
+        for number, (head, *rest) in enumerate(filter(None, sections), start=1)
+        for line in ("", f"{number}. {head}", *rest)
+    ]
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def _measured(verdict: Verdict, width: int) -> list[str]:
+    if not verdict.runs:
+        return ["No run could be judged: the first lines say why."]
+    names = [m.metric for m in verdict.metrics if m.metric in METRICS and m.outcome is not None]
+    names = names or list(verdict.runs[0].metrics)[:2]
+    titles = {name: METRICS[name].title for name in names if name in METRICS}
+    offline = verdict.case.scenario == "Offline"
+    counted = "samples" if offline else "queries"
+    rows = [
+        {
+            "run": str(number),
+            "started (UTC)": _minute(run.started),
+            counted: _thousands(run.samples if offline else run.queries),
+            "seconds": f"{run.duration_s:.1f}",
+            "note": "latency limit missed" if run.limit_missed else "",
+            **{
+                title: quantity(name, run.metrics[name])
+                for name, title in titles.items()
+                if name in run.metrics
+            },
+        }
+        for number, run in enumerate(verdict.runs, start=1)
+    ]
+    columns = ["run", "started (UTC)", counted, "seconds", *titles.values(), "note"]
+    shown = table(
+        columns, rows, width - 2, left=["started (UTC)", "note"], spare=["seconds", counted]
+    )
+    folders = [f"{INDENT}run {n}: {run.folder}" for n, run in enumerate(verdict.runs, start=1)]
+    head = f"Measured: {plural(len(verdict.runs), 'run')}, each in a fresh process"
+    return [head, *_indented(shown), *folders]
+
+
+def _recorded(verdict: Verdict) -> list[str]:
+    proven = [
+        f"{INDENT}{title(m.metric)}: can prove changes of {percent(m.detectable)}, limit "
+        f"{limit(m.metric, m.limit)}"
+        for m in verdict.metrics
+        if m.detectable is not None and m.limit
+    ]
+    return ["Recorded as the baseline, not judged", *proven]
+
+
+def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> list[str]:
+    file = verdict.baseline_file
+    if not baseline:
+        if file is None:
+            return []
+        why = "holds no record of this machine" if verdict.baseline_set is None else "is not here"
+        return [f"Compared with nothing: the baseline file {why}", f"{INDENT}{file}"]
+    sessions = [list(group) for _, group in groupby(baseline, key=lambda run: run.session)]
+    judged = [m.metric for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
+    lines = []
+    for runs in sessions:
+        for metric in judged or list(runs[0].metrics)[:1]:
+            shown = ", ".join(quantity(metric, value.value) for value in values(runs, metric))
+            if shown:
+                text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
+                lines += fold(text, width, first=INDENT, rest=INDENT * 3)
+    counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
+    return [f"Compared with {counts}", f"{INDENT}{file}", *lines]
+
+
+# --- accuracy, environment -------------------------------------------------------------------
+
+
+def _accuracy(verdict: Verdict, width: int) -> list[str]:
+    found = verdict.accuracy
+    if found is None:
+        return []
+    shown = ", ".join(f"{name} {score:.3f}" for name, score in found.scores.items())
+    head = f"Accuracy: {shown} on {found.samples:,} samples ({found.source})"
+    lines = []
+    if verdict.kind == "accuracy":
+        lines = [line for metric in verdict.metrics for line in _said(_gate(metric), width)]
+    elif verdict.kind == "performance":
+        lines = _said("Judged by test_accuracy; a failed gate voids this verdict.", width)
+    lines += [line for paired in verdict.paired for line in _said(_paired(paired), width)]
+    return [head, *lines, f"{INDENT}{found.folder}"]
+
+
+def _paired(paired: PairedVerdict) -> str:
+    counts = (
+        f"{paired.metric}: {paired.samples:,} samples in pairs, {paired.changed:,} of them scored "
+        "otherwise"
+    )
+    if paired.low is None or paired.high is None or paired.margin is None:
+        return f"{counts}; a count of output, compared and not judged"
+    plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
+    return (
+        f"{counts}; change at worst {points(paired.low)} points, at best {points(paired.high)}: "
+        f"it passes when the worst is inside {points(-paired.margin)}, and is a drop when the "
+        f"best is below 0{plain}"
+    )
+
+
+def _gate(metric: MetricVerdict) -> str:
+    if metric.baseline is None or metric.limit is None or metric.now is None:
+        return f"Gate: {metric.metric} is not evaluated: there is no reference score"
+    needed = metric.baseline * (1 - metric.limit)
+    reached = "reached" if metric.now >= needed else "missed"
+    return (
+        f"Gate: {metric.metric} must reach {needed:.3f}, {percent(1 - metric.limit)} of the "
+        f"reference {metric.baseline:.3f}; {reached} by {abs(metric.now - needed):.3f}"
+    )
+
+
+def environment(verdict: Verdict, width: int) -> list[str]:
+    """Return the machine, the engine and the data of a verdict, as far as they were seen."""
+    subject = verdict.subject
+    if subject is None:
+        return []
+    identity = ", ".join(f"{name} {value}" for name, value in subject.identity.items())
+    lines = _said(identity, width)
+    for name, value in subject.fingerprint.items():
+        lines += fold(f"{name} {value}", width, first=INDENT, rest=INDENT * 2)
+    return ["Measured on and with", *lines]
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def _said(text: str, width: int) -> list[str]:
+    return fold(text, width, first=INDENT, rest=INDENT)
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"{INDENT}{line}" for line in lines)
+
+
+def _thousands(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
+
+
+def _minute(started: str) -> str:
+    """Return "2026-11-21 03:15" of an ISO 8601 time."""
+    return started[:16].replace("T", " ")

@@ -1,0 +1,447 @@
+"""`pytest-mlperf doctor`: what this machine can run, and why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli.checks import Check, cpu, gpus, leases, memory, space
+from pytest_mlperf.cli.doctor import exit_code, lines
+from pytest_mlperf.cli.libraries import extras, importing, lacking, needs
+from pytest_mlperf.cli.readiness import CaseState, State, SuiteState, suite_state
+from pytest_mlperf.cli.tools import installed, loadgen, plugin
+from pytest_mlperf.hardware.machine import Machine, Property
+from tests.cli.lab import ROOT, Lab
+from tests.cli.text import widest
+
+Say = Callable[..., tuple[int, str]]
+
+HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
+
+
+@pytest.fixture(autouse=True)
+def _own_leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+
+
+# --- the whole command ---------------------------------------------------------------------------
+
+SHAPE = [
+    r"tools",
+    r"  ok       Python            3\.\d+\.\d+ on Linux \S+",
+    r"  ok       pytest            \S+, plugin pytest-mlperf \S+ is active",
+    r"  ok       LoadGen           \S+ \(library \S+\), a trial run was VALID",
+    r"  ok       pytest-benchmark  \S+",
+    r"machine",
+    r"  (ok|note) +GPUs +.+",
+    r"  (ok|note) +CPU +.+ cores, governor .+",
+    r"  (ok|note) +memory +\S+ GiB free of \S+ GiB",
+    r"  (ok|note) +runs folder +\.mlperf, \S+ GiB free",
+    r"  ok +leases +\S+( can be written)?",
+    r"engines",
+    r"  ok +null +can be used",
+    r"libraries",
+    r"suites, with the baselines that they have for this machine",
+    r"  suites/first\.mlperf\.toml: first, quick",
+    r"    state   case                    performance  accuracy",
+    r"    ready   Offline-Acme-fp32-cpu   5 runs       yes",
+    r"    absent  Offline-Acme-fp32-H200  none         yes",
+    r"    - H200 is not here",
+    r"",
+    r"1 of 2 cases can run here: accelerator not here 1",
+    r"next: pytest suites",
+]
+"""Lines in their order; others may stand between them."""
+
+
+def test_it_reads_as_designed(lab: Lab, say: Say) -> None:
+    code, shown = say("doctor")
+
+    assert code == 0
+    left = shown.splitlines()
+    for pattern in SHAPE:
+        while left and not re.fullmatch(pattern, left[0]):
+            left.pop(0)
+        assert left, f"no line {pattern!r} in its place in:\n{shown}"
+        left.pop(0)
+    assert widest(shown) <= 80
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What doctor says, as JSON, where LoadGen's library is damaged and the plugin is off."""
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "shadow").mkdir()
+    (folder / "shadow" / "mlperf_loadgen.py").write_text("raise ImportError('bad ELF header')")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:mlperf\n")
+    (folder / "bad.mlperf.toml").write_text("schema = 2\n")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder / "shadow"), str(ROOT)]),
+        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
+    }
+    command = "import sys; from pytest_mlperf.cli import main; sys.exit(main(['doctor', '--json']))"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return {**json.loads(done.stdout), "returned": done.returncode}
+
+
+def check(document: Mapping[str, Any], name: str) -> dict[str, str]:
+    (found,) = [one for one in document["checks"] if one["name"] == name]
+    return dict(found)
+
+
+def test_a_loadgen_that_cannot_be_loaded_is_found_in_its_child(broken: Mapping[str, Any]) -> None:
+    found = check(broken, "LoadGen")
+
+    assert found["state"] == "broken"
+    assert "bad ELF header" in found["text"]
+    assert found["do"] == "pip install --force-reinstall mlcommons-loadgen"
+
+
+def test_a_plugin_that_is_switched_off_is_found(broken: Mapping[str, Any]) -> None:
+    found = check(broken, "pytest")
+
+    assert found["state"] == "broken"
+    assert "is installed and not active in this folder" in found["text"]
+    assert "-p no:mlperf" in found["do"]
+
+
+def test_a_defective_suite_is_exit_code_2_and_told_with_its_line(
+    broken: Mapping[str, Any],
+) -> None:
+    (suite,) = broken["suites"]
+
+    assert broken["exit_code"] == broken["returned"] == 2
+    assert suite["path"] == "bad.mlperf.toml"
+    assert suite["error"].startswith("bad.mlperf.toml:1: ")
+
+
+def test_the_last_line_is_the_command_that_helps_most() -> None:
+    repair = Check(group="tools", name="LoadGen", state="broken", text="x", do="pip install it")
+    with_baseline = SuiteState(path=Path("x"), cases=(replace(READY, performance="8 runs"),))
+    named = [Path("suites/a b")]
+
+    def told(checks: list[Check], suites: list[SuiteState]) -> list[str]:
+        *found, last = lines(checks, suites, named, exit_code(checks, suites))
+        return [" ".join(found[found.index("") + 1 :]), last]
+
+    assert told([OK], []) == [
+        "this machine can measure; there is no suite here yet",
+        "next: pytest-mlperf init",
+    ]
+    assert told([repair], [state("ready")]) == [
+        "nothing can be measured: LoadGen broken",
+        "next: pip install it",
+    ]
+    assert told([OK], [state("ready"), state(error="x")])[1] == (
+        "next: repair the lines named above, then pytest-mlperf doctor again"
+    )
+    assert told([OK], [state("absent", "missing")]) == [
+        "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
+        "next: set what is missing above, or name other suites",
+    ]
+    assert told([OK], [state("ready")])[1] == "next: pytest 'suites/a b' --mlperf-update=missing"
+    assert told([OK], [with_baseline]) == [
+        "1 of 1 case can run here",
+        "next: pytest 'suites/a b'",
+    ]
+
+
+def test_a_suite_that_is_named_and_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert say("doctor", "gone.mlperf.toml") == (
+        2,
+        "pytest-mlperf: gone.mlperf.toml is not here; name a suite file or a folder with suites\n",
+    )
+
+
+# --- exit codes ----------------------------------------------------------------------------------
+
+
+READY = CaseState(
+    case="x", state="ready", why="", accelerator="cpu", performance="none", accuracy="-"
+)
+
+
+def state(*states: State, error: str = "") -> SuiteState:
+    cases = tuple(replace(READY, state=one) for one in states)
+    return SuiteState(path=Path("x"), cases=cases, error=error)
+
+
+OK = Check(group="tools", name="LoadGen", state="ok", text="")
+BROKEN = Check(group="tools", name="LoadGen", state="broken", text="")
+MISSING = Check(group="engines", name="torch", state="missing", text="")
+
+
+@pytest.mark.parametrize(
+    ("checks", "suites", "code"),
+    [
+        ([OK], [], 0),
+        ([OK, MISSING], [state("ready", "absent", "missing")], 0),
+        ([OK], [state("absent"), state("missing")], 3),
+        ([BROKEN], [state("ready")], 3),
+        ([BROKEN], [], 3),
+        ([OK], [state("ready"), state(error="x")], 2),
+        ([OK], [state("ready", "broken")], 2),
+        ([BROKEN], [state(error="x")], 2),
+    ],
+)
+def test_the_exit_code(checks: list[Check], suites: list[SuiteState], code: int) -> None:
+    assert exit_code(checks, suites) == code
+
+
+# --- cases ---------------------------------------------------------------------------------------
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "first"
+{workload}
+[[engines]]
+use = "null"
+accelerators = {accelerators}
+options = {options}
+[[scenarios]]
+name = "Offline"
+"""
+
+
+def one(
+    folder: Path,
+    *,
+    workload: str = "",
+    accelerators: str = '["cpu"]',
+    options: str = "{}",
+    failures: Mapping[str, str] | None = None,
+) -> CaseState | str:
+    """Return the state of the only case of a suite, or what is wrong with the suite."""
+    path = folder / "a.mlperf.toml"
+    text = SUITE.format(workload=workload, accelerators=accelerators, options=options)
+    path.write_text(text, "utf-8")
+    found = suite_state(path, HERE, folder / "baselines", failures or {})
+    return found.cases[0] if found.cases else found.error
+
+
+def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
+    assert one(tmp_path) == CaseState(
+        case="Offline-null-fp32-cpu",
+        state="ready",
+        why="",
+        accelerator="cpu",
+        performance="none",
+        accuracy="-",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "why"),
+    [
+        ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
+        (
+            {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
+            "missing",
+            "a.mlperf.toml:5: ${MODELS_OF_NOBODY} is not set; set it so that",
+        ),
+        (
+            {"workload": 'dataset = { use = "synthetic", path = "gone" }'},
+            "missing",
+            "a.mlperf.toml:5: the dataset gone is not here (looked at ",
+        ),
+        (
+            {
+                "workload": 'dataset = { use = "imagenet", path = "." }',
+                "failures": {"PIL": "bad ELF"},
+            },
+            "missing",
+            "dataset imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'",
+        ),
+    ],
+    ids=["accelerator", "model", "data", "library"],
+)
+def test_a_case_that_lacks_something_says_what(
+    changes: dict[str, Any], state: str, why: str, tmp_path: Path
+) -> None:
+    found = one(tmp_path, **changes)
+
+    assert isinstance(found, CaseState)
+    assert found.state == state
+    assert why in found.why
+
+
+def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    workload = 'model = "${NO_A}/m"\ndataset = { use = "synthetic", path = "${NO_B}/d" }'
+    found = one(tmp_path, workload=workload)
+
+    assert isinstance(found, CaseState)
+    assert [re.search(r"\$\{(\w+)\} is not set", line)[1] for line in found.why.splitlines()] == [  # type: ignore[index]
+        "NO_A",
+        "NO_B",
+    ]
+
+
+def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
+    found = one(tmp_path, options="{ latency = 1 }")
+
+    assert isinstance(found, str)
+    assert "a.mlperf.toml:9: engines[0].options: engine 'null' has no option 'latency'" in found
+
+
+def test_a_damaged_baseline_stops_the_case(tmp_path: Path) -> None:
+    file = tmp_path / "baselines/cpu/quick/first/Offline.null.fp32.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{", "utf-8")
+
+    found = one(tmp_path)
+
+    assert isinstance(found, CaseState)
+    assert (found.state, found.performance) == ("broken", "damaged")
+    assert "is not JSON" in found.why
+
+
+def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
+    found = suite_state(lab.path / "suites/first.mlperf.toml", HERE, None, {})
+
+    assert [case.performance for case in found.cases] == ["other machine", "none"]
+    assert [case.accuracy for case in found.cases] == ["yes", "yes"], "it holds on every machine"
+
+
+# --- this machine --------------------------------------------------------------------------------
+
+
+def test_no_gpu_is_said_plainly_and_why() -> None:
+    found = gpus(HERE)
+
+    assert found.state == "note"
+    assert found.text.startswith("none: NVML ")
+    assert found.text.endswith("; only cases on cpu run here")
+
+
+def test_gpus_are_named_as_suites_name_them() -> None:
+    gpu: dict[str, Property] = {"uuid": "x", "gpu": "NVIDIA H200", "memory_gib": 141}
+
+    assert gpus(Machine(cpu={}, gpus=(gpu, gpu))).text == "2xH200: NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("governor", "state"),
+    [("performance", "ok"), (None, "ok"), ("powersave", "note"), ("schedutil", "note")],
+)
+def test_clocks_that_follow_the_load_are_worth_a_note(governor: str | None, state: str) -> None:
+    found = cpu(Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": governor}))
+
+    assert found.state == state
+    assert found.text.startswith(f"Testium 9000, 4.0 cores, governor {governor or 'unknown'}")
+
+
+def test_free_memory_is_read() -> None:
+    assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", memory().text)
+
+
+def test_a_runs_folder_that_cannot_be_made_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert space(tmp_path / "new" / "deeper").state == "ok"
+    assert space(tmp_path / "file" / "below").state == "broken"
+
+
+def test_leases_that_cannot_be_taken_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leases().state == "ok"
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "linked"))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
+
+    assert leases().state == "broken"
+
+
+def test_loadgen_runs_for_a_moment_here() -> None:
+    found = loadgen()
+
+    assert (found.state, found.do) == ("ok", "")
+    assert "a trial run was VALID" in found.text
+
+
+def test_a_configuration_that_pytest_refuses_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest\n")
+
+    found = plugin()
+
+    assert found.state == "broken"
+    assert "pytest --help fails here: " in found.text
+
+
+def test_what_is_not_installed_says_how_to_get_it() -> None:
+    found = installed("no-such-distribution-here")
+
+    assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
+
+
+# --- libraries -----------------------------------------------------------------------------------
+
+
+def test_extras_are_those_of_the_package_for_users() -> None:
+    found = extras()
+
+    assert found["onnx"] == ["onnxruntime", "pillow"]
+    assert not {"dev", "train"} & set(found)
+
+
+def test_what_an_extension_imports_is_read_and_not_imported() -> None:
+    assert needs("engines", "onnxruntime") == ("onnxruntime",)
+    assert needs("engines", "null") == ()
+    assert set(needs("datasets", "imagenet")) == {"numpy", "PIL"}
+    assert needs("engines", "package.of_the_user:Engine") == ()
+
+
+def test_a_library_that_breaks_is_told_with_the_extra_that_brings_it() -> None:
+    assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
+        "needs onnxruntime, which breaks: OSError: x",
+        "pip install 'pytest-mlperf[onnx]'",
+    )
+    assert lacking("engines", "null", {}) is None
+
+
+def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (
+        ("fine_lib", ""),
+        ("raising_lib", "raise OSError('no such symbol\\nsecond line')"),
+        ("crashing_lib", "import os; os._exit(7)"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    found = importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"])
+
+    assert found == {
+        "raising_lib": "OSError: no such symbol",
+        "crashing_lib": "importing it ends the process with 7",
+        "absent_lib": "ModuleNotFoundError: No module named 'absent_lib'",
+    }
+    assert "fine_lib" not in sys.modules

@@ -1,0 +1,310 @@
+"""`pytest-mlperf explain` retraces a verdict from what the session and the baseline hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.cli.explain import matching
+from pytest_mlperf.cli.looks import thresholds
+from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.numbers import change
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, SUITE, Lab, performance
+from tests.cli.text import flat, widest
+from tests.reports import verdicts
+from tests.reports.verdicts import result, session
+
+Say = Callable[..., tuple[int, str]]
+
+DROP = f"""\
+{PERFORMANCE}
+TIME UTC at commit HASH+, profile quick
+from .mlperf/runs/RUN/results.json
+
+PERF DROP samples/s N % (N to N %); N % exceeded
+case {CASE} {SUITE}:N
+
+metric baseline now change interval limit verdict
+samples/s N N N % N to N % N % PERF DROP
+
+rule N runs now, N in the baseline; no change is failed at most N % of the time, a drop of the
+limit is passed at most N %; between N and the limit either answer may come
+baseline baselines/cpu/quick/first/Offline.Acme.fp32.json set TIME: "first baseline"
+changed engine.acme N → N
+reproduce pytest "{PERFORMANCE}"
+accept pytest "{PERFORMANCE}" --mlperf-update=replace --mlperf-reason "..."
+files .mlperf/runs/RUN/{CASE}.N/performance
+
+N. Measured: N runs, each in a fresh process
+run started (UTC) samples seconds samples/s
+N TIME N N N
+N TIME N N N
+run N: .mlperf/runs/RUN/{CASE}.N/performance
+run N: .mlperf/runs/RUN/{CASE}.N/performance
+
+N. Compared with N runs in N session
+baselines/cpu/quick/first/Offline.Acme.fp32.json
+TIME samples/s: N, N, N, N, N
+
+N. samples/s: higher is better, limit N %; PERF DROP
+Noise: one run differs from the next by N % (standard deviation, N degrees of freedom): N % was
+expected beforehand (weight N), the runs themselves weigh N.
+look change at worst at best says
+N N % N % N % open: one run alone never fails
+N N % N % N % drop: even at best worse than N
+"""
+
+REST = f"""\
+At worst and at best are one-sided bounds of the change: N % of error shared by N looks, N % by N.
+
+N. Accuracy: top1 N on N samples (measured)
+Judged by test_accuracy; a failed gate voids this verdict.
+.mlperf/runs/RUN/{CASE}.N
+
+Measured on and with
+"""
+
+FINGERPRINT = """\
+engine.acme N engine.engine acme engine acme:Acme options {} dataset HASH
+dataset.options {"samples": N} round v4.1
+"""
+
+
+def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> None:
+    code, shown = say("explain", PERFORMANCE)
+
+    assert code == 0
+    text = flat(shown)
+    assert text.startswith(flat(DROP)), text
+    assert flat(REST) in text
+    assert text.endswith(flat(FINGERPRINT)), text
+    assert widest(shown) <= 80
+
+
+def test_every_number_is_the_rules_own(lab: Lab, say: Say) -> None:
+    """The bounds of each look are those that the session decided by."""
+    _, shown = say("explain", PERFORMANCE)
+    found = performance(lab.upgraded).verdict
+    (metric, *_) = found.metrics
+
+    last = next(line for line in shown.splitlines() if "drop: even at best" in line)
+    look, *bounds, _ = re.split(r" {2,}", last.strip())
+    assert look == str(metric.runs) == "2"
+    assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
+    for run in found.runs:
+        assert str(Path(run.folder).relative_to(lab.path)) in shown
+
+
+def test_an_accuracy_test_is_explained_by_gate_and_pairs(lab: Lab, say: Say) -> None:
+    code, shown = say("explain", ACCURACY)
+
+    assert code == 0
+    assert "Gate: top1 must reach 99.000, 99 % of the reference 100.000; reached by 1.000" in shown
+    assert "top1: 32 samples in pairs, 0 of them scored otherwise" in shown
+    assert "p = 1 by the plain paired test" in " ".join(shown.split())
+
+
+def test_a_case_is_explained_with_all_its_tests_from_the_newest_session(lab: Lab, say: Say) -> None:
+    code, shown = say("explain", CASE)
+
+    assert code == 0
+    assert [line for line in shown.splitlines() if line.startswith(f"{SUITE}::")] == [
+        ACCURACY,
+        PERFORMANCE,
+    ]
+    assert f"from {lab.upgraded.relative_to(lab.path)}" in shown
+    assert shown.count("Measured on and with") == 1
+
+
+@pytest.mark.parametrize("name", ["first", "offline-acme", f"test_performance[{CASE}]"])
+def test_a_unique_part_of_the_name_is_enough(name: str, lab: Lab, say: Say) -> None:
+    code, shown = say("explain", name, "--results", lab.recorded)
+
+    assert code == 0
+    assert "Recorded as the baseline, not judged" in shown
+    assert "samples/s: can prove changes of " in shown
+    assert (ACCURACY in shown.splitlines()) is not name.startswith("test_performance")
+
+
+def test_what_passed_says_when_it_would_not_have(lab: Lab, say: Say) -> None:
+    _, shown = say("explain", PERFORMANCE, "--results", lab.unchanged)
+
+    assert "passes: at worst inside −30 %" in shown
+    assert "Otherwise: equally noisy, it passes above −" in shown
+
+
+def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> None:
+    """The file in git says 10 % more today, so its runs no longer give the verdict's interval."""
+    file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
+    text = file.read_text("utf-8")
+    for run in performance(own_lab.recorded).verdict.runs:
+        old = repr(run.metrics["throughput"])
+        assert old in text
+        text = text.replace(old, repr(run.metrics["throughput"] * 1.1))
+    file.write_text(text, "utf-8")
+
+    _, shown = say("explain", PERFORMANCE)
+
+    assert "The verdict's own interval was −" in shown
+    assert "the baseline has changed since" in " ".join(shown.split())
+
+
+def test_without_the_baseline_file_the_rest_is_still_told(own_lab: Lab, say: Say) -> None:
+    (own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json").unlink()
+
+    code, shown = say("explain", PERFORMANCE)
+
+    assert code == 0
+    assert "2. Compared with nothing: the baseline file is not here" in shown
+    assert "The baseline's runs are not here, so the steps cannot be retraced." in shown
+
+
+def test_results_are_explained_from_another_folder(
+    lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The baseline is looked for above the results file, where pytest's root folder is."""
+    monkeypatch.chdir(tmp_path)
+
+    _, shown = say("explain", PERFORMANCE, "--results", lab.upgraded)
+
+    assert "Compared with 5 runs in 1 session" in shown
+
+
+@pytest.mark.parametrize("verdict", verdicts.ALL, ids=lambda verdict: str(verdict.outcome))
+def test_every_outcome_can_be_explained(
+    verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_results(Path("r.json"), session(result(verdict)))
+
+    code, shown = say("explain", verdict.case.id, "--results", "r.json")
+
+    assert code == 0
+    assert f"{verdict.outcome} " in shown
+    assert widest(shown) <= 80
+    if verdict.kind == "performance" and not verdict.runs:
+        assert "1. No run could be judged: the first lines say why." in shown
+
+
+@pytest.mark.parametrize(
+    ("case", "results", "message"),
+    [
+        (
+            "resnet50",
+            ["OK", "INVALID"],
+            "'resnet50' fits 2 cases of r.json:\n  resnet50-Offline-ort-fp16-H200\n"
+            "  resnet50-Server-ort-fp16-H200\n",
+        ),
+        (
+            "bert",
+            ["OK"],
+            "no case fits 'bert'; measured were:\n  resnet50-Offline-ort-fp16-H200\n",
+        ),
+        (
+            "suites/x.mlperf.toml::test_accuracy[resnet50]",
+            ["OK"],
+            "no case fits 'suites/x.mlperf.toml::test_accuracy[resnet50]'; measured were:\n"
+            "  resnet50-Offline-ort-fp16-H200\n",
+        ),
+        ("x", [], "no results to explain; measure first: pytest suites\n"),
+    ],
+)
+def test_a_case_that_is_not_clear_is_answered_with_the_candidates(
+    case: str,
+    results: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    say: Say,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_results(Path("r.json"), session(*(result(getattr(verdicts, name)) for name in results)))
+
+    assert say("explain", case, "--results", "r.json") == (2, f"pytest-mlperf: {message}")
+
+
+def test_an_exact_name_is_no_part_of_another() -> None:
+    ids = ["a-Offline", "a-Offline-2", "b"]
+
+    assert matching("a-Offline", ids) == ["a-Offline"]
+    assert matching("offline", ids) == ["a-Offline", "a-Offline-2"]
+    assert matching("x.toml::test_performance[b]", ids) == ["b"]
+    assert matching("x.toml::test_performance[c]", ids) == []
+
+
+def test_sessions_that_cannot_be_read_are_told(own_lab: Lab, say: Say) -> None:
+    for file in (own_lab.recorded, own_lab.unchanged, own_lab.upgraded):
+        file.write_text("[]", "utf-8")
+
+    code, shown = say("explain", "first")
+
+    assert code == 2
+    assert shown.count("left out: .mlperf/runs/") == 3
+
+
+def test_a_value_that_no_run_gives_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
+    found = read_results(own_lab.upgraded)
+    cases = []
+    for one in found.cases:
+        runs = tuple(replace(run, metrics={"throughput": -1.0}) for run in one.verdict.runs)
+        cases.append(replace(one, verdict=replace(one.verdict, runs=runs)))
+    write_results(own_lab.upgraded, replace(found, cases=tuple(cases)))
+
+    code, shown = say("explain", PERFORMANCE)
+
+    assert code == 2
+    assert "it must be finite and above 0" in shown
+
+
+logs = st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=8)
+
+
+@given(
+    before=logs,
+    now=st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=5),
+    metric=st.sampled_from(["throughput", "latency_p90"]),
+    limit=st.sampled_from([0.03, 0.1, 0.5]),
+)
+def test_the_thresholds_are_where_the_rule_changes_its_mind(
+    before: list[float], now: list[float], metric: str, limit: float
+) -> None:
+    """Equally noisy runs, shifted just beyond a threshold, pass or are a drop at the last look."""
+    direction = METRICS[metric].direction
+    rule: RuleR = rule_for("H200", max_runs=len(now))
+    baseline = [Value(value=math.exp(x)) for x in before]
+
+    def decided(shift: float) -> Decision:
+        """Judge only the last look: earlier ones would often have decided already."""
+        whole = [Value(value=math.exp(x + shift)) for x in now]
+        first = judge(baseline, whole, direction=direction, limit=limit, rule=rule)
+        assume(first.runs_used == len(now))
+        return first.decision
+
+    base = judge(
+        baseline,
+        [Value(value=math.exp(x)) for x in now],
+        direction=direction,
+        limit=limit,
+        rule=rule,
+    )
+    assume(base.runs_used == len(now))
+    passes, fails = thresholds(base, metric)
+    better = 1e-6 if direction is Direction.HIGHER else -1e-6
+    at = math.log1p(passes) - math.log1p(base.change)
+    below = math.log1p(fails) - math.log1p(base.change)
+
+    assert decided(at + better) is Decision.PASS
+    assert decided(at - better) is not Decision.PASS
+    assert decided(below - better) is Decision.FAIL

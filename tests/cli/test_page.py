@@ -1,0 +1,30 @@
+"""docs/cli.md shows commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import NAMES, parser
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+
+
+def test_the_page_names_every_command_in_the_order_of_use() -> None:
+    assert re.findall(r"^\| `([a-z]+)", PAGE, re.MULTILINE) == list(NAMES)
+
+
+@pytest.mark.parametrize("line", re.findall(r"^\$ pytest-mlperf (.+)$", PAGE, re.MULTILINE))
+def test_every_command_line_on_the_page_is_accepted(line: str) -> None:
+    parser().parse_args(shlex.split(line))
+
+
+def test_outputs_on_the_page_fit_a_terminal() -> None:
+    """But for what is meant to be copied or piped."""
+    shown = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    lines = [line for block in shown for line in block.splitlines()]
+
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("$", "{"))] == []

@@ -1,0 +1,191 @@
+"""`pytest-mlperf plan`: what would run and for how long, as a table, a manifest, a matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.cli.plan import MATRIX_LIMIT, runner_labels
+from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
+from tests.cli.text import flat, widest
+
+Say = Callable[..., tuple[int, str]]
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+profile = "{profile}"
+[workload]
+name = "{name}"
+dataset = {{ use = "synthetic", path = "${{NOWHERE}}/x" }}
+[[engines]]
+use = "null"
+accelerators = {accelerators}
+[[scenarios]]
+name = "Offline"
+[[scenarios]]
+name = "SingleStream"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def suite(name: str, *accelerators: str, profile: str = "quick", folder: str = "suites") -> None:
+    """Write a suite whose data is not here: a plan does without."""
+    path = Path(folder, f"{name}.mlperf.toml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = SUITE.format(name=name, profile=profile, accelerators=json.dumps(accelerators))
+    path.write_text(text, "utf-8")
+
+
+TABLE = """\
+case                                one run  at most  tests
+chat-Offline-null-fp32-8xH200        10 min   50 min  performance
+chat-SingleStream-null-fp32-8xH200   10 min   50 min  performance
+vision-Offline-null-fp32-cpu          1 min    5 min  performance
+vision-SingleStream-null-fp32-cpu     1 min    5 min  performance
+4 cases: 22 min of measuring if one run decides each, 1 h 50 min if all 5 are
+needed; loading and accuracy passes come on top
+accelerator-hours: 8xH200 2.7 to 13, cpu 0.033 to 0.17
+"""
+
+
+def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> None:
+    suite("chat", "8xH200", profile="official")
+    suite("vision", "cpu")
+
+    code, shown = say("plan")
+
+    assert (code, shown) == (0, TABLE)
+
+
+def test_with_history_times_are_those_of_earlier_sessions(lab: Lab, say: Say) -> None:
+    code, shown = say("plan", "--accelerator", "cpu")
+
+    assert code == 0
+    assert flat(shown) == flat(
+        "case one run at most from tests "
+        f"{CASE} 2 s 6 s 3 sessions accuracy, performance "
+        "1 case: 2 s of measuring if one run decides each, 6 s if all 5 are needed; with "
+        "loading and accuracy passes where sessions are named "
+        "accelerator-hours: cpu 0.00056 to 0.0017"
+    )
+    assert widest(shown) <= 80
+
+
+def test_history_is_of_the_same_profile_only(lab: Lab, say: Say) -> None:
+    _, shown = say("plan", "--accelerator", "cpu", "--profile", "official")
+
+    assert "sessions" not in shown
+    assert "10 min   50 min" in shown
+
+
+def test_a_damaged_results_file_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
+    own_lab.unchanged.write_text("{", "utf-8")
+
+    code, shown = say("plan")
+
+    assert code == 0
+    assert "2 sessions" in shown
+    assert f"left out: {own_lab.unchanged.relative_to(own_lab.path)}: not a results file" in shown
+
+
+def test_the_manifest_names_every_test_that_pytest_will_run(
+    lab: Lab, say: Say, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lab.path)
+    code, shown = say("plan", "--format", "json")
+    manifest = json.loads(shown)
+    collected = pytester.runpytest_inprocess("suites", "--collect-only", "-q", "-p", "no:xdist")
+
+    assert code == 0
+    here = [one["test"] for one in manifest["tests"] if one["accelerator"] == "cpu"]
+    assert here == [ACCURACY, PERFORMANCE] == [x for x in collected.outlines if "::" in x]
+    assert [one["kind"] for one in manifest["tests"]] == ["accuracy", "performance"] * 2
+    first, second = manifest["cases"]
+    assert (first["id"], first["suite"], first["line"]) == (CASE, "suites/first.mlperf.toml", 10)
+    assert (first["workload"], first["scenario"], first["accelerator"], first["profile"]) == (
+        "first",
+        "Offline",
+        "cpu",
+        "quick",
+    )
+    assert first["runs"] == {"least": 1, "most": 5}
+    assert (first["seconds"]["sessions"], second["seconds"]["sessions"]) == (3, 0)
+    assert 0 < first["seconds"]["least"] < first["seconds"]["most"]
+    assert second["seconds"] == {"least": 0.1, "most": 0.6, "sessions": 0}
+    assert set(manifest["accelerator_hours"]) == {"cpu", "H200"}
+
+
+def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
+    here: Path, say: Say
+) -> None:
+    suite("b", "H200", "cpu", "8xH200")
+    suite("a", "H200")
+
+    code, shown = say("plan", "--format", "github")
+
+    assert code == 0
+    assert shown.count("\n") == 1, "one line: it goes into GITHUB_OUTPUT"
+    a, b = "suites/a.mlperf.toml", "suites/b.mlperf.toml"
+    assert json.loads(shown) == {
+        "include": [
+            {"accelerator": "8xH200", "suite": b, "runner": ["self-hosted", "linux", "gpu-8xh200"]},
+            {"accelerator": "H200", "suite": a, "runner": ["self-hosted", "linux", "gpu-h200"]},
+            {"accelerator": "H200", "suite": b, "runner": ["self-hosted", "linux", "gpu-h200"]},
+            {"accelerator": "cpu", "suite": b, "runner": ["self-hosted", "linux", "cpu"]},
+        ]
+    }
+    assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, shown)
+
+
+def test_the_matrix_is_refused_where_github_would_cut_it(here: Path, say: Say) -> None:
+    for number in range(MATRIX_LIMIT // 2 + 1):
+        suite(f"s{number}", "H200", "H100")
+
+    code, shown = say("plan", "--format", "github")
+
+    assert code == 2
+    assert shown == (
+        "pytest-mlperf: 258 jobs, GitHub makes 256 of a matrix at most (H100 129, H200 129); name "
+        "fewer suites, or plan one --accelerator at a time\n"
+    )
+    code, shown = say("plan", "--format", "github", "--accelerator", "H100")
+    assert (code, len(json.loads(shown)["include"])) == (0, 129)
+
+
+@given(st.from_regex(r"\A([1-9]x)?[A-Z][A-Za-z0-9._]{0,8}\Z"))
+def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
+    labels = runner_labels(accelerator)
+
+    assert labels[:2] == ["self-hosted", "linux"]
+    assert labels[2] == f"gpu-{accelerator.lower()}"
+
+
+def test_an_accelerator_that_no_suite_names_is_an_error(here: Path, say: Say) -> None:
+    suite("a", "H200", "cpu")
+
+    assert say("plan", "--accelerator", "B200") == (
+        2,
+        "pytest-mlperf: no case runs on 'B200'; these suites name: H200, cpu\n",
+    )
+
+
+def test_a_defective_suite_is_told_with_its_line(here: Path, say: Say) -> None:
+    suite("a", "cpu")
+    Path("suites/b.mlperf.toml").write_text("schema = 1\nrond = 2\n", "utf-8")
+
+    code, shown = say("plan")
+
+    assert code == 2
+    assert "suites/b.mlperf.toml:2: rond: unknown key 'rond'; did you mean 'round'?" in shown

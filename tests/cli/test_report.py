@@ -1,0 +1,220 @@
+"""`pytest-mlperf report`: the same session as text, JSON, or a file of pytest-benchmark."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli.report import machine_info
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.reports import text
+from pytest_mlperf.reports.benchmark_json import ROUNDS, commit_info, document, entry
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.lab import CASE, PERFORMANCE, Lab, performance
+from tests.reports import verdicts
+from tests.reports.verdicts import result, run, session
+
+Say = Callable[..., tuple[int, str]]
+
+
+# --- text and JSON -------------------------------------------------------------------------------
+
+
+def test_text_is_the_summary_of_the_terminal(lab: Lab, say: Say) -> None:
+    code, shown = say("report", lab.upgraded)
+
+    assert code == 0, "a report of a drop is a report: pytest has failed already"
+    assert shown.splitlines() == text.summary(read_results(lab.upgraded), 80, colour=False)
+    assert "PERF DROP  samples/s" in shown
+
+
+def test_json_is_the_file_as_pytest_wrote_it(lab: Lab, say: Say) -> None:
+    assert say("report", lab.upgraded, "--format", "json") == (
+        0,
+        lab.upgraded.read_text("utf-8"),
+    )
+
+
+def test_a_report_is_written_whole_into_new_folders(lab: Lab, say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "r.txt"
+
+    assert say("report", lab.upgraded, "-o", file) == (0, f"wrote {file}\n")
+    assert file.read_text("utf-8") == say("report", lab.upgraded)[1]
+
+
+def test_foreign_text_in_results_is_escaped(tmp_path: Path, say: Say) -> None:
+    forged = replace(verdicts.ERROR, headline="engine: \x1b[2J\x1b[32mall ok")
+    write_results(tmp_path / "r.json", session(result(forged)))
+
+    _, shown = say("report", tmp_path / "r.json")
+
+    assert "\x1b" not in shown
+    assert "\\x1b[2J" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone.json"], "gone.json: cannot be read: No such file or directory"),
+        (["r.json", "-o", "r.json/x"], "r.json/x cannot be written: "),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_named(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_results(Path("r.json"), session())
+
+    code, shown = say("report", *arguments)
+
+    assert code == 2
+    assert shown.startswith(f"pytest-mlperf: {message}")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_value_that_no_run_gives_is_an_error_and_no_traceback(
+    value: float, tmp_path: Path, say: Say
+) -> None:
+    forged = replace(verdicts.OK, runs=(run(throughput=value),))
+    write_results(tmp_path / "r.json", session(result(forged)))
+
+    code, shown = say("report", tmp_path / "r.json", "--format", "pytest-benchmark")
+
+    assert code == 2
+    assert shown.startswith(f"pytest-mlperf: {tmp_path / 'r.json'}: ")
+
+
+# --- pytest-benchmark ----------------------------------------------------------------------------
+
+
+def benchmarks(say: Say, results: Path) -> list[dict[str, Any]]:
+    code, shown = say("report", results, "--format", "pytest-benchmark")
+    assert code == 0
+    found: list[dict[str, Any]] = json.loads(shown)["benchmarks"]
+    return found
+
+
+def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> None:
+    (found,) = benchmarks(say, lab.recorded)
+    verdict = performance(lab.recorded).verdict
+
+    rates = [one.metrics["throughput"] for one in verdict.runs]
+    assert found["fullname"] == PERFORMANCE
+    assert found["name"] == f"test_performance[{CASE}]"
+    assert (found["group"], found["param"], found["params"]) == ("first", CASE, {"case": CASE})
+    assert found["stats"]["data"] == [1 / rate for rate in rates]
+    assert found["stats"]["rounds"] == 5
+    about = found["extra_info"]["mlperf"]
+    assert about["round"] == "seconds per sample: 1 / throughput of a run"
+    assert (about["case"], about["outcome"], about["runs"]) == (CASE, "recorded", 5)
+    assert about["accuracy"] == {"top1": 100.0}
+    assert about["metrics"]["throughput"] == {
+        "last": rates[-1],
+        "mean": pytest.approx(math.prod(rates) ** (1 / 5)),
+        "unit": "1/s",
+    }
+
+
+def test_the_baseline_stands_beside_the_values(lab: Lab, say: Say) -> None:
+    (found,) = benchmarks(say, lab.unchanged)
+    (metric, *_) = performance(lab.unchanged).verdict.metrics
+
+    assert found["extra_info"]["mlperf"]["baseline"] == {"throughput": metric.baseline}
+
+
+def test_a_test_that_failed_is_no_benchmark(lab: Lab, say: Say) -> None:
+    assert performance(lab.upgraded).failed
+    assert benchmarks(say, lab.upgraded) == []
+
+
+def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdict:
+    case = replace(verdicts.CASE, scenario=scenario)  # type: ignore[arg-type]
+    found: tuple[Run, ...] = tuple(run(n, case=case, **m) for n, m in enumerate(metrics, start=1))
+    return replace(verdicts.OK, case=case, runs=found, **fields)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "metric", "rounds"),
+    [
+        (with_runs("Offline", {"throughput": 4.0}, {"throughput": 5.0}), "throughput", [0.25, 0.2]),
+        (
+            with_runs("Server", {"throughput": 9.0, "latency_p50": 0.02, "ttft_p50": 0.01}),
+            "latency_p50",
+            [0.02],
+        ),
+        (with_runs("Interactive", {"throughput": 9.0, "ttft_p50": 0.5}), "ttft_p50", [0.5]),
+        (with_runs("SingleStream", {"latency_p50": 0.001}), "latency_p50", [0.001]),
+        (with_runs("MultiStream", {"latency_p50": 0.008}), "latency_p50", [0.008]),
+    ],
+    ids=["Offline", "Server", "language model", "SingleStream", "MultiStream"],
+)
+def test_what_a_round_is_in_every_scenario(
+    verdict: Verdict, metric: str, rounds: list[float]
+) -> None:
+    found = entry(verdict)
+
+    assert found is not None
+    assert list(found.rounds) == rounds
+    assert found.extra_info["mlperf"]["round"] == ROUNDS[metric]
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        verdicts.ERROR,
+        verdicts.INVALID,
+        verdicts.UNGATED,
+        with_runs("Server", {"throughput": 9.0}),
+        with_runs("SingleStream", {"latency_p50": 1.0}, {"latency_p90": 1.0}),
+    ],
+    ids=["error", "invalid", "accuracy", "no latency", "not in every run"],
+)
+def test_without_a_time_in_every_run_there_is_no_benchmark(verdict: Verdict) -> None:
+    assert entry(verdict) is None
+
+
+def test_the_commit_and_whether_files_differed_are_kept() -> None:
+    for commit, known, dirty in (("9d0e77a+", "9d0e77a", True), ("9d0e77a", "9d0e77a", False)):
+        info = commit_info(replace(session(), commit=commit))
+        assert (info["id"], info["dirty"]) == (known, dirty)
+    assert commit_info(replace(session(), commit=None))["id"] == "unversioned"
+
+
+def test_results_of_another_machine_are_known_by_their_hardware_alone() -> None:
+    found = machine_info(session(result(verdicts.OK)))
+
+    assert found == {"H200": verdicts.SUBJECT.identity}
+
+
+def test_results_of_this_machine_describe_it_as_pytest_benchmark_does(lab: Lab) -> None:
+    """Then `--benchmark-compare` finds the same machine, and does not warn."""
+    found = machine_info(read_results(lab.recorded))
+
+    assert {"node", "machine", "python_version", "cpu"} <= set(found)
+
+
+def test_a_document_of_nothing_is_a_file_that_is_still_read() -> None:
+    found = document(session(), machine_info={}, commit_info={})
+
+    assert found["benchmarks"] == []
+    assert set(found) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
+
+
+def test_pytest_benchmark_compares_two_reports(lab: Lab, say: Say, tmp_path: Path) -> None:
+    for name, results in (("old", lab.recorded), ("new", lab.unchanged)):
+        file = tmp_path / f"{name}.json"
+        say("report", results, "--format", "pytest-benchmark", "-o", file)
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "old.json", "new.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    lines = [line for line in done.stdout.splitlines() if line.startswith("test_performance")]
+    assert [line.partition(" (")[2][:3] for line in lines] in (["new", "old"], ["old", "new"])

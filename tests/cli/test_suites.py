@@ -1,0 +1,185 @@
+"""Finding suites, and naming their tests as pytest itself does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.suites import find_suites, node_id, read_suites, rootdir
+from pytest_mlperf.core.errors import MlperfError, SuiteError
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "{name}"
+scorer = {{ use = "top1" }}
+[[engines]]
+use = "null"
+[[scenarios]]
+name = "Offline"
+[[scenarios]]
+name = "SingleStream"
+"""
+
+
+def write(*files: str) -> None:
+    """Write files; a suite is named after its file."""
+    for file in files:
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        suite = path.name.endswith(".mlperf.toml")
+        path.write_text(SUITE.format(name=path.name.partition(".")[0]) if suite else "")
+
+
+@pytest.fixture(autouse=True)
+def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a folder above it."""
+    work = pytester.mkdir("work")
+    monkeypatch.chdir(work)
+    return work
+
+
+def names(*arguments: str) -> list[str]:
+    return [path.as_posix() for path in find_suites([Path(argument) for argument in arguments])]
+
+
+def test_suites_are_found_below_folders_in_a_stable_order_each_once() -> None:
+    write(
+        "suites/b/z.mlperf.toml", "suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/x.toml"
+    )
+    everything = ["suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/b/z.mlperf.toml"]
+
+    assert names() == everything
+    assert names("suites") == everything
+    assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*everything[1:], everything[0]]
+
+
+def test_hidden_folders_and_build_outputs_are_not_searched() -> None:
+    write(
+        "suites/.git/a.mlperf.toml",
+        "suites/build/b.mlperf.toml",
+        "suites/node_modules/c.mlperf.toml",
+        "suites/d.mlperf.toml",
+    )
+
+    assert names("suites") == ["suites/d.mlperf.toml"]
+
+
+def test_without_suites_only_this_folder_is_looked_at_and_nothing_below() -> None:
+    write("here.mlperf.toml", "deep/below.mlperf.toml")
+
+    assert names() == ["here.mlperf.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no suites/ and no *.mlperf.toml in "),
+        (["gone"], "gone is not here; name a suite file or a folder with suites"),
+        (["a.toml"], "a.toml is no suite: its name must end with .mlperf.toml"),
+        (["empty"], "no *.mlperf.toml in "),
+    ],
+)
+def test_what_holds_no_suite_is_named(arguments: list[str], message: str) -> None:
+    write("a.toml", "empty/nothing")
+
+    with pytest.raises(MlperfError) as caught:
+        names(*arguments)
+
+    assert str(caught.value).startswith(message)
+
+
+def test_the_defects_of_all_suites_are_told_at_once() -> None:
+    write("a.mlperf.toml", "b.mlperf.toml")
+    Path("a.mlperf.toml").write_text("schema = 2\n")
+    Path("b.mlperf.toml").write_text("round = 3\n")
+
+    with pytest.raises(SuiteError) as caught:
+        read_suites(find_suites([]))
+
+    assert "a.mlperf.toml:1: schema: must be 1, not 2" in str(caught.value)
+    assert "b.mlperf.toml:1: round: must be a string" in str(caught.value)
+
+
+def test_two_suites_that_describe_one_case_are_refused_as_pytest_refuses_them() -> None:
+    write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x")
+
+    with pytest.raises(SuiteError) as caught:
+        read_suites(find_suites([Path("one"), Path("two")]))
+
+    assert "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/" in str(
+        caught.value
+    )
+
+
+def test_a_profile_takes_the_place_of_each_suites_own() -> None:
+    write("a.mlperf.toml")
+
+    assert {one.suite.profile for one in read_suites(find_suites([]), "official")} == {"official"}
+    assert {one.suite.profile for one in read_suites(find_suites([]))} == {"quick"}
+
+
+LAYOUTS = {
+    "nothing": ([], [], ["suites/a.mlperf.toml", "suites/deep/b.mlperf.toml"]),
+    "one file": ([], ["suites/deep/b.mlperf.toml"], ["suites/deep/b.mlperf.toml"]),
+    "pytest.ini here": (["pytest.ini"], ["suites"], ["suites/a.mlperf.toml"]),
+    "pytest.ini above": (["../pytest.ini"], ["suites"], ["suites/a.mlperf.toml"]),
+    "pytest.ini in suites": (["suites/pytest.ini"], ["suites"], ["suites/a.mlperf.toml"]),
+    "pytest.ini too deep": (["suites/deep/pytest.ini"], ["suites"], ["suites/deep/b.mlperf.toml"]),
+    "setup.py above": (["../setup.py"], ["suites"], ["suites/a.mlperf.toml"]),
+    "empty pyproject above": (["../pyproject.toml"], ["suites"], ["suites/a.mlperf.toml"]),
+    "pyproject and pytest.ini": (
+        ["pyproject.toml", "../pytest.ini"],
+        ["suites"],
+        ["suites/a.mlperf.toml"],
+    ),
+    "tox.ini without pytest": (["tox.ini"], ["suites/deep"], ["suites/deep/b.mlperf.toml"]),
+    "elsewhere": ([], ["../other"], ["../other/c.mlperf.toml"]),
+}
+"""Files of a project, arguments, and suites among them."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tests_are_named_as_pytest_names_them(layout: str, pytester: pytest.Pytester) -> None:
+    extra, arguments, suites = LAYOUTS[layout]
+    write(*extra, *suites)
+    result = pytester.runpytest_inprocess("--collect-only", "-q", *(arguments or ["suites"]))
+    collected = [line for line in result.outlines if "::" in line]
+    assert collected
+
+    named = [Path(argument) for argument in arguments]
+    root = rootdir(named)
+    planned = read_suites(find_suites(named))
+
+    assert sorted(node_id(p, kind, root) for p in planned for kind in p.kinds) == sorted(collected)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "counts"),
+    [
+        ("pyproject.toml", "[tool.pytest.ini_options]\n", True),
+        ("pyproject.toml", "[tool.pytest]\nminversion = '8'\n", True),
+        ("pyproject.toml", "[tool.other]\n", False),
+        ("pyproject.toml", "broken [", False),
+        ("tox.ini", "[pytest]\n", True),
+        ("tox.ini", "[tox]\n", False),
+        ("tox.ini", "no section\n", False),
+        ("setup.cfg", "[tool:pytest]\n", True),
+        ("setup.cfg", "[metadata]\n", False),
+        (".pytest.ini", "", True),
+    ],
+)
+def test_a_file_counts_where_it_configures_pytest(
+    file: str, content: str, counts: bool, here: Path
+) -> None:
+    write("inner/suites/a.mlperf.toml", "inner/pytest.toml")
+    Path("inner/pytest.toml").rename("inner/setup.py")
+    Path("inner/suites", file).write_text(content)
+
+    expected = here / "inner" / "suites" if counts else here / "inner"
+    found = rootdir([Path("inner/suites")])
+
+    # A pyproject.toml that does not configure pytest still comes before a setup.py.
+    assert found == (here / "inner" / "suites" if file == "pyproject.toml" else expected)
