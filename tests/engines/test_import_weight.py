@@ -10,6 +10,7 @@ import pytest
     "module",
     [
         "pytest_mlperf.engines.onnxruntime",
+        "pytest_mlperf.engines.torch",
         "pytest_mlperf.datasets.imagenet",
         "pytest_mlperf.scorers.top1",
     ],
@@ -22,4 +23,6 @@ def test_importing_an_adapter_imports_none_of_the_libraries_it_works_with(module
     ).stdout.split()
 
     assert module in loaded
-    assert not {"numpy", "onnxruntime", "PIL", "mlperf_loadgen", "torch"} & set(loaded)
+    assert not {"numpy", "onnxruntime", "PIL", "mlperf_loadgen", "torch", "transformers"} & set(
+        loaded
+    )

@@ -1,0 +1,243 @@
+"""Run a causal language model through transformers, in static batches or continuously batched."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.queueing import WorkQueue
+from pytest_mlperf.engines.torch.generation import Answers, Generation
+from pytest_mlperf.engines.torch.options import check_continuous, check_numbers, check_words
+from pytest_mlperf.engines.torch.prompts import Limits, Prompts
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.torch.continuous import ContinuousBatching
+
+LEAST_BATCH_TOKENS = 512
+"""Tokens per forward pass of continuous batching, unless more samples are batched."""
+
+
+class TorchEngine(Engine):
+    """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
+
+    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids.
+    """
+
+    def __init__(
+        self,
+        *,
+        dataset: Dataset,
+        model: str | None,
+        precision: str,
+        device: str = "cpu",
+        batch_size: int = 32,
+        batching: str = "auto",
+        max_new_tokens: int = 128,
+        min_new_tokens: int = 1,
+        num_beams: int = 1,
+        ignore_eos: bool = False,
+        weights: str = "checkpoint",
+        threads: int | None = None,
+        attention: str = "sdpa",
+        kv_blocks: int | None = None,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        """Keep the options and check that the model is there.
+
+        Args:
+            dataset: Its inputs are text or lists of token ids.
+            model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
+                Nothing is downloaded and no code of the folder is run.
+            precision: "fp32", "bf16", "fp16", or "int8": weights of linear layers as int8
+                (torchao), the rest in the checkpoint's own type.
+            device: "cpu", "cuda" or "cuda:N".
+            batch_size: Samples generated together at most.
+            batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in
+                batches of what has gathered while the last one was generated. "continuous":
+                transformers' continuous batching, where samples join and leave at every token.
+                "auto": lists static, single samples continuous (with beams: dynamic).
+            max_new_tokens: Most tokens per answer.
+            min_new_tokens: Tokens before an end token may come; 1 lets no answer be empty.
+            num_beams: 1 is greedy; more search with as many beams, and end at the first found.
+            ignore_eos: Give every answer `max_new_tokens` tokens.
+            weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
+            threads: Threads of the CPU's operators; None leaves torch's own choice.
+            attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
+            kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None
+                holds `batch_size` samples as long as the longest.
+            max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
+                `batch_size` where that is more.
+
+        Raises:
+            SuiteError: An option is out of range, or there is no model.
+            UnavailableError: The model's folder is not here.
+        """
+        check_words(precision, device, batching, weights, attention)
+        check_numbers(batch_size, max_new_tokens, min_new_tokens, num_beams, threads)
+        check_continuous(batching, batch_size, num_beams, attention, kv_blocks, max_batch_tokens)
+        self._folder = _find_model(model)
+        self._dataset = dataset
+        self._precision = precision
+        self._device = device
+        self._batch_size = batch_size
+        self._batching = batching
+        self._dummy = weights == "dummy"
+        self._threads = threads
+        self._attention = attention
+        self._kv_blocks = kv_blocks
+        self._max_batch_tokens = max_batch_tokens or max(LEAST_BATCH_TOKENS, batch_size)
+        self._generation = Generation(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            num_beams=num_beams,
+            ignore_eos=ignore_eos,
+        )
+        self._continuous: ContinuousBatching | None = None
+
+    def __enter__(self) -> Self:
+        """Load the model and start the threads.
+
+        Raises:
+            EnvironmentFault: A library, the device or the attention implementation is not here.
+            RunError: The folder has no complete causal language model, or none that ends.
+        """
+        try:
+            import torch
+            import transformers  # noqa: F401 - both are used by the modules below
+        except ImportError as error:
+            raise EnvironmentFault(
+                f"engine torch needs {error.name}, which is not installed; "
+                "try: pip install 'pytest-mlperf[lm]'"
+            ) from error
+        with contextlib.ExitStack() as undo:
+            if self._threads is not None:
+                undo.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self._threads)
+            self._facts = {
+                "engine": "torch",
+                "attention": self._attention,
+                "batching": self._batching,
+                "batch_size": str(self._batch_size),
+                "threads": str(torch.get_num_threads()),
+            }
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the threads and free the model and the samples."""
+        self._undo.close()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Tokenise and check prompts, and make room for them.
+
+        Raises:
+            RunError: A sample is no prompt for this model, or memory is too small.
+            SuiteError: `kv_blocks` is too small for a sample.
+        """
+        self._prompts.load(indices)
+        self._answers.expect(len(self._prompts))
+        if self._continuous is not None:
+            self._continuous.reserve()
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Forget these samples."""
+        self._prompts.unload(indices)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Generate here, or hand the samples to the threads."""
+        (self._one if len(ids) == 1 else self._many)(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return versions, weights, and what decides speed and answers; needs a loaded model."""
+        return {**self._facts, **self._generation.describe()}
+
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        """Load the model, and build the ways through it."""
+        from pytest_mlperf.engines.torch import checkpoint, folder
+
+        with folder.quiet_and_offline():
+            loaded = checkpoint.open_model(
+                self._folder,
+                precision=self._precision,
+                attention=self._attention,
+                device=checkpoint.find_device(self._device),
+                dummy=self._dummy,
+                needs_end=not self._generation.ignore_eos,
+            )
+            tokenizer = None
+            if len(self._dataset) and isinstance(self._dataset.input(0), str):
+                tokenizer, self._facts["tokenizer_sha256"] = folder.load_tokenizer(self._folder)
+        undo.callback(checkpoint.release_memory)
+        self._facts.update(loaded.facts)
+        self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
+        limits = Limits(
+            vocabulary=loaded.vocabulary,
+            context=loaded.context,
+            max_new_tokens=self._generation.max_new_tokens,
+        )
+        self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
+        self._answers = Answers(self._generation, watch_ends=not self._dummy)
+        self._build(loaded.model, undo)
+
+    def _build(self, model: Any, undo: contextlib.ExitStack) -> None:
+        """Choose how single samples and lists are worked on; start the threads this needs."""
+        from pytest_mlperf.engines.torch.continuous import ContinuousBatching
+        from pytest_mlperf.engines.torch.static import StaticBatches
+
+        parts = (model, self._generation, self._prompts, self._answers)
+        static = StaticBatches(*parts, batch_size=self._batch_size)
+        self._one = self._many = static.run
+        undo.callback(self._forget)
+        one = self._batching
+        if one == "auto":
+            one = "continuous" if self._generation.num_beams == 1 else "dynamic"
+        if one == "dynamic":
+            queue = WorkQueue(static.run, max_batch=self._batch_size)
+            undo.callback(queue.close)
+            self._one = queue.put
+        elif one == "continuous":
+            self._continuous = ContinuousBatching(
+                *parts,
+                batch_size=self._batch_size,
+                kv_blocks=self._kv_blocks,
+                max_batch_tokens=self._max_batch_tokens,
+                at_need=self._batching == "auto",
+            )
+            undo.callback(self._continuous.close)
+            self._one = self._continuous.put
+        if self._batching != "auto":
+            self._many = self._one
+
+    def _forget(self) -> None:
+        """Let go of all that refers to the model."""
+        self._continuous = None
+        del self._one, self._many
+
+
+def _find_model(model: str | None) -> Path:
+    if model is None:
+        raise SuiteError("engine torch: no model; set workload.model to the model's folder")
+    folder = Path(model)
+    if not folder.is_dir():
+        raise UnavailableError(
+            f"{folder}: this model folder does not exist; put config.json, the safetensors files "
+            "and the tokenizer there, or set workload.model to its path"
+        )
+    if not (folder / "config.json").is_file():
+        raise UnavailableError(
+            f"{folder}: this folder has no config.json, so it is no model; set workload.model to "
+            "the folder that has it"
+        )
+    return folder

@@ -1,0 +1,53 @@
+"""Model folders that all tests of the engine share; none of them is ever changed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engines.torch.models import chain_model, countdown, random_model, write_tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick() -> Iterator[None]:
+    """Keep the libraries' objects out of the collector, which every engine's end runs.
+
+    Torch's threads wait for each other busily: on a busy machine one is faster than two.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that counts down to its end token, with a tokenizer."""
+    folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that repeats the last token of its prompt for ever."""
+    return chain_model(tmp_path_factory.mktemp("endless"), lambda token: token)
+
+
+@pytest.fixture(scope="session")
+def mute(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that ends at once."""
+    return chain_model(tmp_path_factory.mktemp("mute"), lambda _: 2)
+
+
+@pytest.fixture(scope="session")
+def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights that ends now and then."""
+    return random_model(tmp_path_factory.mktemp("random"))

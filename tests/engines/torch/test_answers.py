@@ -1,0 +1,240 @@
+"""Every way of batching gives the tokens that the model gives for each prompt alone."""
+
+from __future__ import annotations
+
+import random as random_numbers
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.torch.models import (
+    EOS,
+    Prompts,
+    Recorder,
+    answers,
+    ask,
+    countdown,
+    generate_alone,
+    open_engine,
+)
+
+NUMBERS = random_numbers.Random(3)
+MIXED = [
+    [NUMBERS.randrange(26, 320) for _ in range(length)]
+    for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
+]
+"""Prompts of many lengths for the model with random weights."""
+
+ENDS = list(range(2, 26))
+LONGEST = 16
+
+
+def counted(start: int, most: int = 1000) -> list[int]:
+    """Return what the counting model says after `start`."""
+    said: list[int] = []
+    while len(said) < most and (not said or said[-1] != EOS):
+        said.append(countdown(said[-1] if said else start))
+    return said
+
+
+@pytest.fixture(scope="module")
+def alone(random: Path) -> list[list[int]]:
+    """Greedy answers of the model with random weights, each prompt by itself."""
+    found: list[list[int]] = generate_alone(
+        random, MIXED, eos_token_id=ENDS, max_new_tokens=LONGEST, min_new_tokens=1
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def searched(random: Path) -> list[list[int]]:
+    """What four beams find, which stop at the first answers, as MLPerf's references do."""
+    found: list[list[int]] = generate_alone(
+        random,
+        MIXED,
+        eos_token_id=ENDS,
+        max_new_tokens=LONGEST,
+        min_new_tokens=1,
+        num_beams=4,
+        early_stopping=True,
+    )
+    return found
+
+
+def test_the_random_model_tests_both_ends_of_an_answer(alone: list[list[int]]) -> None:
+    """Some answers end by themselves, some at the limit, and they differ."""
+    ended = [row for row in alone if row[-1] in ENDS]
+
+    assert 3 <= len(ended) < len(alone)
+    assert len({len(row) for row in ended}) > 2
+    assert len(set(map(tuple, alone))) == len(alone)
+
+
+@pytest.mark.parametrize(
+    ("one_by_one", "options"),
+    [
+        (False, {"batching": "auto"}),
+        (True, {"batching": "auto"}),
+        (False, {"batching": "static"}),
+        (False, {"batching": "static", "batch_size": 5}),
+        (True, {"batching": "static"}),
+        (False, {"batching": "dynamic", "batch_size": 5}),
+        (True, {"batching": "dynamic"}),
+        (False, {"batching": "continuous"}),
+        (False, {"batching": "continuous", "batch_size": 2}),
+        (True, {"batching": "continuous", "batch_size": 3}),
+        (True, {"batching": "continuous", "max_batch_tokens": 40}),
+        (False, {"batching": "continuous", "attention": "eager"}),
+        (False, {"batching": "static", "attention": "eager"}),
+    ],
+)
+def test_every_way_of_batching_gives_the_answers_of_prompts_alone(
+    random: Path, alone: list[list[int]], one_by_one: bool, options: dict[str, Any]
+) -> None:
+    """Neither padding nor neighbours nor the order of work change a token."""
+    found = answers(random, MIXED, one_by_one=one_by_one, max_new_tokens=LONGEST, **options)
+
+    assert found == alone
+
+
+@pytest.mark.parametrize(
+    ("one_by_one", "options"),
+    [(False, {"batch_size": 5}), (True, {}), (True, {"batching": "static"})],
+)
+def test_beams_give_the_answers_of_beam_search_alone(
+    random: Path, searched: list[list[int]], one_by_one: bool, options: dict[str, Any]
+) -> None:
+    """Lists go in static batches; single samples alone or with what has gathered."""
+    found = answers(
+        random, MIXED, one_by_one=one_by_one, num_beams=4, max_new_tokens=LONGEST, **options
+    )
+
+    assert found == searched
+
+
+@pytest.mark.parametrize("min_new_tokens", [0, 1, 4, 8])
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+def test_an_answer_never_ends_before_its_fewest_tokens(
+    mute: Path, batching: str, min_new_tokens: int
+) -> None:
+    """A model that wants to end at once is held off for exactly that many tokens."""
+    found = answers(
+        mute,
+        [[5], [6, 7, 8]],
+        batching=batching,
+        min_new_tokens=min_new_tokens,
+        max_new_tokens=9,
+    )
+
+    for row in found:
+        assert EOS not in row[:-1]
+        assert (len(row), row[-1]) == (min_new_tokens + 1, EOS)
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+@pytest.mark.parametrize("start", [4, 9, 13])
+def test_the_end_token_is_part_of_the_answer_and_the_last_of_it(
+    counting: Path, batching: str, start: int
+) -> None:
+    """The model counts down from the prompt's last token, to the end or to the limit."""
+    found = answers(counting, [[4], [40, 30, start]], batching=batching, max_new_tokens=9)
+
+    assert found == [[3, 2], counted(start, 9)]
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+def test_ignored_ends_give_answers_of_fixed_length(counting: Path, batching: str) -> None:
+    """The model goes on after its end token, and so does the answer."""
+    found = answers(counting, [[6], [30]], batching=batching, ignore_eos=True, max_new_tokens=7)
+
+    assert found == [[5, 4, 3, 2, 2, 2, 2], [29, 28, 27, 26, 25, 24, 23]]
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
+def test_a_model_with_clear_answers_gives_them_in_every_precision(
+    counting: Path, precision: str, batching: str
+) -> None:
+    """Its scores are far apart, so that no rounding changes a token."""
+    found = answers(counting, [[12], [5, 9]], precision=precision, batching=batching)
+
+    assert found == [counted(12), counted(9)]
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path, batching: str) -> None:
+    """Its special tokens are added: the same answer as to <s> and the ids of the letters."""
+    texts = ["count from a", "é"]
+    with open_engine(counting, texts) as engine:
+        engine.load_samples(range(2))
+        ids = [engine._prompts[index] for index in range(2)]
+
+    assert [row[0] for row in ids] == [1, 1]
+    assert [len(row) for row in ids] == [1 + 12, 1 + 2]
+    found = answers(counting, texts, batching=batching)
+    assert found == answers(counting, ids, batching=batching)
+    assert found == [counted(row[-1]) for row in ids] == [counted(row[-1], 128) for row in ids]
+
+
+def test_samples_may_be_asked_for_more_than_once_in_one_list(counting: Path) -> None:
+    """LoadGen draws with replacement; every id gets its own answer."""
+    sink = Recorder(expected=4)
+    with open_engine(counting, [[5], [9]], batch_size=3) as engine:
+        engine.load_samples([0, 1])
+        engine.submit([7, 8, 9, 10], [1, 0, 1, 1], sink)
+        sink.wait()
+
+    assert sink.answers == {7: counted(9), 8: counted(5), 9: counted(9), 10: counted(9)}
+
+
+def test_unloaded_samples_are_forgotten_and_may_be_loaded_again(counting: Path) -> None:
+    """What a data set gives is read once per load."""
+    asked: list[int] = []
+
+    class Watched(Prompts):
+        def input(self, index: int) -> Any:
+            asked.append(index)
+            return super().input(index)
+
+    with open_engine(counting, [], dataset=Watched([[5], [6], [7]])) as engine:
+        del asked[:]
+        engine.load_samples([0, 1, 1])
+        engine.load_samples([1])
+        engine.unload_samples([1, 2])
+        engine.load_samples([1])
+        with pytest.raises(KeyError):
+            engine.submit([1], [2], Recorder())
+
+    assert asked == [0, 1, 1]
+
+
+def test_continuous_batching_grows_its_cache_for_longer_prompts(counting: Path) -> None:
+    """Samples loaded later need more blocks than those before; both are answered."""
+    long = [9] * 400
+    with open_engine(counting, [[5], long], batching="continuous", max_new_tokens=9) as engine:
+        first, second = Recorder(expected=1), Recorder(expected=2)
+        engine.load_samples([0])
+        engine.submit([1], [0], first)
+        first.wait()
+        engine.load_samples([1])
+        engine.submit([1, 2], [0, 1], second)
+        second.wait()
+
+    assert second.answers == {1: counted(5), 2: counted(9)}
+    assert len(first.threads | second.threads) == 1
+
+
+@pytest.mark.parametrize("samples", [1, 200])
+def test_a_list_larger_than_the_batch_is_fed_in_as_places_become_free(
+    counting: Path, samples: int
+) -> None:
+    """Every sample of a long list is answered, in whatever order."""
+    starts = [4 + number % 20 for number in range(samples)]
+    sink = Recorder(expected=samples)
+    with open_engine(
+        counting, [[start] for start in starts], batching="continuous", batch_size=8
+    ) as engine:
+        ask(engine, sink, samples)
+
+    assert [sink.answers[100 + place] for place in range(samples)] == list(map(counted, starts))

@@ -1,0 +1,504 @@
+"""What is loaded is what the suite names, complete; all else is refused with one clear sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from tests.engines.torch.models import Recorder, answers, ask, open_engine
+
+WEIGHTS = "model.safetensors"
+
+
+def start_of_sha256(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    content = json.loads(file.read_text("utf-8")) | changes
+    file.write_text(json.dumps(content), "utf-8")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+@pytest.fixture
+def copy(counting: Path, tmp_path: Path) -> Path:
+    """A folder of the counting model that a test may break."""
+    return Path(shutil.copytree(counting, tmp_path / "model"))
+
+
+def enter(folder: Path, prompts: Any = ((5,), (9,)), **options: Any) -> None:
+    """Load and unload."""
+    with open_engine(folder, prompts, **options):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("precision", "fp8", "is not one of fp32, bf16, fp16, int8"),
+        ("batching", "inflight", "is not one of auto, static, dynamic, continuous"),
+        ("weights", "random", "is not one of checkpoint, dummy"),
+        ("attention", "flash", "is not one of sdpa, eager, flash_attention_2, flash_attention_3"),
+        ("device", "cuda:x", "is not cpu, cuda or cuda:N"),
+        ("device", "tpu", "is not cpu, cuda or cuda:N"),
+        ("batch_size", 0, "is not a number of samples, at least 1"),
+        ("max_new_tokens", 0, "is not at least 1"),
+        ("min_new_tokens", -1, "is not from 0 to max_new_tokens = 128"),
+        ("min_new_tokens", 129, "is not from 0 to max_new_tokens = 128"),
+        ("num_beams", 0, "is not a number of beams, at least 1"),
+        ("threads", 0, "is not a number of threads, at least 1"),
+        ("kv_blocks", 0, "is not at least 1"),
+        ("max_batch_tokens", 31, "is less than batch_size = 32"),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_value(
+    counting: Path, option: str, value: object, expected: str
+) -> None:
+    """Before anything is loaded."""
+    with pytest.raises(SuiteError, match=re.escape(f"{option} = {value!r} {expected}")):
+        open_engine(counting, [[5]], **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batching": "continuous", "num_beams": 2}, "knows no beams, but num_beams = 2"),
+        ({"attention": "eager"}, 'batching = "auto" cannot use both'),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    counting: Path, options: dict[str, Any], expected: str
+) -> None:
+    """The message says which to change."""
+    with pytest.raises(SuiteError, match=expected):
+        open_engine(counting, [[5]], **options)
+
+
+def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
+    """The suite's case is then skipped, with the path it looked for."""
+    with pytest.raises(UnavailableError, match=r"absent: this model folder does not exist"):
+        open_engine(tmp_path / "absent", [[5]])
+    with pytest.raises(UnavailableError, match=r"has no config\.json"):
+        open_engine(tmp_path, [[5]])
+    with pytest.raises(SuiteError, match=r"no model; set workload\.model"):
+        open_engine(tmp_path, [[5]], model=None)
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers"])
+def test_a_missing_library_names_the_extra_to_install(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """The engine's module itself imports neither."""
+    monkeypatch.setitem(sys.modules, library, None)
+
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
+        enter(counting)
+
+
+def test_int8_without_torchao_is_refused(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a silent run in another precision."""
+    monkeypatch.setitem(sys.modules, "torchao", None)
+
+    with pytest.raises(EnvironmentFault, match="precision 'int8' needs torchao"):
+        enter(counting, precision="int8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu(counting: Path, device: str) -> None:
+    """The message says what to look at."""
+    with pytest.raises(EnvironmentFault, match=f"device = '{device}', .* sees no CUDA device"):
+        enter(counting, device=device)
+
+
+def test_attention_that_is_not_installed_is_refused(counting: Path) -> None:
+    """transformers' own reason is kept."""
+    if transformers.utils.is_flash_attn_2_available():
+        pytest.skip("this machine has flash attention")
+    with pytest.raises(EnvironmentFault, match="attention = 'flash_attention_2' cannot be used"):
+        enter(counting, attention="flash_attention_2")
+
+
+def cut(folder: Path) -> None:
+    file = folder / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def overwrite(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes(b"not weights" * 100)
+
+
+def shard(folder: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(folder)
+    (folder / WEIGHTS).unlink()
+    model.save_pretrained(folder, max_shard_size="300KB")
+
+
+def lose_a_shard(folder: Path) -> None:
+    shard(folder)
+    next(folder.glob("model-00002-of-*")).unlink()
+
+
+def break_index(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "model.safetensors.index.json").write_text("{}", "utf-8")
+
+
+def to_bin(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def set_nan(tensors: dict[str, Any]) -> None:
+    tensors["model.norm.weight"][0] = float("nan")
+
+
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: (folder / WEIGHTS).unlink(), r"has no model\.safetensors"),
+    (cut, r"model\.safetensors: is cut short or is no safetensors file"),
+    (overwrite, r"model\.safetensors: is cut short or is no safetensors file"),
+    (lose_a_shard, r"model-00002-of-\d+\.safetensors: is missing, but .*index\.json names it"),
+    (break_index, r"index\.json: is no index of safetensors files"),
+    (to_bin, r"weights as \.bin files only, .* convert them once"),
+    (
+        lambda folder: change_weights(folder, lambda tensors: tensors.pop(NAME)),
+        rf"the checkpoint lacks {NAME}",
+    ),
+    (
+        lambda folder: change_weights(
+            folder, lambda tensors: tensors.update({NAME: torch.zeros(3, 320)})
+        ),
+        rf"do not fit config\.json: {NAME} is \[3, 320\] and should be \[640, 320\]",
+    ),
+    (lambda folder: change_weights(folder, set_nan), r"computes no numbers \(NaN\) in float32"),
+    (
+        lambda folder: change_json(folder / "config.json", architectures=["BertModel"]),
+        "BertModel in config.json is no causal language model",
+    ),
+    (
+        lambda folder: change_json(folder / "config.json", architectures=None),
+        "no architecture in config.json is no causal language model",
+    ),
+    (
+        lambda folder: change_json(folder / "config.json", model_type="unheard-of"),
+        r"transformers cannot read config\.json: .*unheard-of",
+    ),
+    (
+        lambda folder: change_json(
+            folder / "config.json", model_type="own", auto_map={"AutoConfig": "code.Own"}
+        ),
+        r"transformers cannot read config\.json: .*custom code",
+    ),
+    (
+        lambda folder: (folder / "config.json").write_text("{", "utf-8"),
+        r"transformers cannot read config\.json: .*valid JSON",
+    ),
+    (
+        lambda folder: change_json(
+            folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}
+        ),
+        "the weights are quantised already",
+    ),
+    (
+        lambda folder: change_json(folder / "generation_config.json", eos_token_id=[2, 320]),
+        "eos_token_id 320 is not in the model's vocabulary of 320 tokens",
+    ),
+    (
+        lambda folder: (folder / "generation_config.json").write_text("{", "utf-8"),
+        r"generation_config\.json: is no JSON object",
+    ),
+]
+
+
+@pytest.mark.parametrize(("break_it", "expected"), BROKEN)
+def test_a_broken_folder_is_refused_when_it_is_loaded(
+    copy: Path, break_it: Callable[[Path], object], expected: str
+) -> None:
+    """transformers would run many of these, with weights it makes up."""
+    break_it(copy)
+
+    with pytest.raises(RunError, match=expected) as caught:
+        enter(copy)
+
+    assert caught.value.layer == "engine"
+    assert str(copy) in str(caught.value)
+
+
+def test_a_model_without_end_token_is_refused_unless_ends_are_ignored(copy: Path) -> None:
+    """Every answer would run to the limit."""
+    for file in ("config.json", "generation_config.json"):
+        change_json(copy / file, eos_token_id=None)
+
+    with pytest.raises(RunError, match="names an eos_token_id"):
+        enter(copy)
+    with open_engine(copy, [[9]], ignore_eos=True) as engine:
+        assert engine.describe()["generation.eos"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("in_generation", "in_config", "described"),
+    [([7, 2], 9, "2,7"), (5, 9, "5"), (None, 9, "9"), (None, [9, 4], "4,9")],
+)
+def test_end_tokens_are_those_of_generation_config_and_else_of_config(
+    copy: Path, in_generation: Any, in_config: Any, described: str
+) -> None:
+    """As transformers itself has it."""
+    change_json(copy / "generation_config.json", eos_token_id=in_generation)
+    change_json(copy / "config.json", eos_token_id=in_config)
+
+    with open_engine(copy, [[20]], batching="static") as engine:
+        sink = Recorder(expected=1)
+        ask(engine, sink, 1)
+
+    assert engine.describe()["generation.eos"] == described
+    assert sink.answers[100][-1] == max(map(int, described.split(",")))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [
+        ([[5], []], "sample 1 of the data set is an empty prompt"),
+        ([[5], [7, 320]], "has token id 320, but the model's vocabulary has 320 tokens"),
+        ([[5], [-1]], "has token id -1"),
+        (
+            [[5], [9] * 400],
+            "sample 1 of the data set has 400 tokens, and max_new_tokens = 128 more do not fit the "
+            "model's context of 512; set max_new_tokens to at most 112",
+        ),
+        ([[5], [9] * 512], "has 512 tokens and leaves no room for max_new_tokens = 128"),
+        ([[5], "text"], "sample 1 of the data set is str"),
+        (["text", [5, 1.5]], "sample 1 of the data set is list; this engine takes text or lists"),
+        ([[5], None], "sample 1 of the data set is NoneType"),
+        ([[5], {"ids": [5]}], "sample 1 of the data set is dict"),
+    ],
+)
+def test_a_sample_that_is_no_prompt_is_named_before_the_run(
+    counting: Path, prompts: Any, expected: str
+) -> None:
+    """When samples are loaded, which LoadGen does not time."""
+    with (
+        open_engine(counting, prompts) as engine,
+        pytest.raises(RunError, match=re.escape(expected)),
+    ):
+        engine.load_samples([0, 1])
+
+
+def test_a_prompt_and_its_answer_may_fill_the_context(counting: Path) -> None:
+    """The limit itself is allowed."""
+    assert answers(counting, [[9] * 384], max_new_tokens=128) == [[8, 7, 6, 5, 4, 3, 2]]
+
+
+def test_token_ids_need_no_tokenizer_and_text_does(endless: Path, copy: Path) -> None:
+    """The error names what is missing."""
+    enter(endless)
+    with pytest.raises(RunError, match=r"has no tokenizer \(tokenizer\.json"):
+        enter(endless, ["text"])
+    (copy / "tokenizer.json").write_text("{}", "utf-8")
+    with pytest.raises(RunError, match="transformers cannot read the tokenizer"):
+        enter(copy, ["text"])
+
+
+def test_a_cache_too_small_for_a_sample_or_too_large_for_memory_is_refused(
+    counting: Path,
+) -> None:
+    """transformers would take 60 % of the memory, or fail inside its thread."""
+    long = [[9] * 300]
+    with (
+        open_engine(counting, long, batching="continuous", kv_blocks=1) as engine,
+        pytest.raises(SuiteError, match=r"longest sample needs 428 .* kv_blocks to at least 2"),
+    ):
+        engine.load_samples([0])
+    with (
+        open_engine(counting, long, batching="continuous", kv_blocks=10**8) as engine,
+        pytest.raises(RunError, match=r"100000000 blocks of 256 tokens does not fit into memory"),
+    ):
+        engine.load_samples([0])
+    assert answers(counting, long, batching="continuous", kv_blocks=2) == [[8, 7, 6, 5, 4, 3, 2]]
+
+
+def test_continuous_batching_on_the_cpu_needs_psutil(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would report that there is no memory at all."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+
+    with (
+        open_engine(counting, [[5]], batching="continuous") as engine,
+        pytest.raises(EnvironmentFault, match="on the CPU needs psutil"),
+    ):
+        engine.load_samples([0])
+
+
+def test_the_cache_of_continuous_batching_is_made_at_need(counting: Path) -> None:
+    """Where only lists come, "auto" takes no memory for it: this one would never fit."""
+    sink = Recorder(expected=2)
+    with open_engine(counting, [[5], [9]], kv_blocks=10**8) as engine:
+        ask(engine, sink, 2)
+        with pytest.raises(RunError, match="does not fit into memory"):
+            ask(engine, Recorder(expected=1), 1)
+
+    assert sink.n_tokens == {100: 3, 101: 7}
+
+
+def test_the_description_names_everything_that_decides_speed_and_answers(counting: Path) -> None:
+    """The judge compares what starts with "generation."."""
+    with open_engine(counting, ["text"], batch_size=4, min_new_tokens=3) as engine:
+        described = engine.describe()
+
+    tokenizer = [counting / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    assert described == {
+        "engine": "torch",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "architecture": "LlamaForCausalLM",
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": "sdpa",
+        "batching": "auto",
+        "batch_size": "4",
+        "threads": "1",
+        "weights_sha256": start_of_sha256(counting / WEIGHTS),
+        "tokenizer_sha256": start_of_sha256(*tokenizer),
+        "generation.max_new_tokens": "128",
+        "generation.min_new_tokens": "3",
+        "generation.num_beams": "1",
+        "generation.ignore_eos": "false",
+        "generation.eos": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        ("bf16", {"dtype": "bfloat16"}),
+        ("fp16", {"dtype": "float16"}),
+        ("int8", {"dtype": "float32", "torchao": version("torchao")}),
+    ],
+)
+def test_the_description_has_the_type_that_is_computed_in(
+    counting: Path, precision: str, expected: dict[str, str]
+) -> None:
+    """And the library that quantised."""
+    with open_engine(counting, [[5]], precision=precision) as engine:
+        described = engine.describe()
+
+    assert {key: described.get(key) for key in ("dtype", "torchao")} == {
+        "torchao": None,
+        **expected,
+    }
+    assert "tokenizer_sha256" not in described
+
+
+def test_int8_keeps_the_weights_of_linear_layers_as_bytes(random: Path) -> None:
+    """A model with random weights computes other scores than in fp32, but close ones."""
+    scores = []
+    for precision in ("fp32", "int8"):
+        with open_engine(random, [[5]], precision=precision, batching="static") as engine:
+            model = engine._one.__self__._model  # type: ignore[attr-defined]
+            with torch.inference_mode():
+                scores.append(model(input_ids=torch.arange(40)[None]).logits)
+    exact, rounded = scores
+
+    assert not torch.equal(exact, rounded)
+    assert float((exact - rounded).abs().mean()) < 0.1 * float(exact.std())
+
+
+def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
+    """Its hash is that of all its files, in order."""
+    whole = answers(copy, [[12]])
+    shard(copy)
+
+    assert answers(copy, [[12]]) == whole
+    with open_engine(copy, [[12]]) as engine:
+        described = engine.describe()
+    files = sorted(copy.glob("model-*.safetensors"))
+    assert len(files) > 1
+    assert described["weights_sha256"] == start_of_sha256(*files)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_dummy_weights_need_the_configuration_alone_and_are_always_the_same(
+    random: Path, tmp_path: Path, precision: str
+) -> None:
+    """The judge never takes their answers for the model's."""
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        shutil.copy(random / "config.json", tmp_path / str(number))
+    state = torch.random.get_rng_state()
+    options: dict[str, Any] = {
+        "weights": "dummy",
+        "precision": precision,
+        "max_new_tokens": 12,
+        "batching": "static",
+    }
+    first, second = (answers(tmp_path / name, [[5], [9, 6]], **options) for name in "12")
+
+    assert first == second
+    assert len({*map(tuple, first)}) == 2
+    assert torch.equal(torch.random.get_rng_state(), state)
+    with open_engine(tmp_path / "1", [[5]], **options) as engine:
+        described = engine.describe()
+    assert described["weights"] == "dummy"
+    assert "weights_sha256" not in described
+
+
+def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where a library is set to look there."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    asked: list[object] = []
+
+    def refuse(*given: object, **_: object) -> None:
+        asked.append(given)
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for options in ({}, {"weights": "dummy"}, {"precision": "int8"}):
+        enter(counting, ["text"], **options)
+
+    assert asked == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_engine_leaves_torch_as_it_was(counting: Path, fails: bool) -> None:
+    """Threads, types and switches are the process's own; so also when loading fails."""
+    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    running = set(threading.enumerate())
+    torch.set_num_threads(before[0] + 1)
+    try:
+        if fails:
+            with pytest.raises(EnvironmentFault):
+                enter(counting, device="cuda:99")
+        else:
+            enter(counting, precision="bf16", batching="continuous")
+        assert torch.get_num_threads() == before[0] + 1
+    finally:
+        torch.set_num_threads(before[0])
+
+    assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == before
+    assert transformers.utils.logging.is_progress_bar_enabled() is bars
+    assert set(threading.enumerate()) <= running
