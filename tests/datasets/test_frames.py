@@ -1,0 +1,676 @@
+"""Tables are read without running anything that they say."""
+
+from __future__ import annotations
+
+import copyreg
+import gzip
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.datasets.frames import UNPACKED_LIMIT, read_frame
+from pytest_mlperf.datasets.pickled_frames import NAMES, PickledFrame
+from pytest_mlperf.datasets.pickles import Name, PickleError, Record, parse
+
+OLD = Path(__file__).parent / "frames"
+
+
+def plain(cell: object) -> object:
+    """Return a cell for comparison: arrays as lists, NaN as a word."""
+    if isinstance(cell, np.ndarray):
+        return cell.tolist()
+    if isinstance(cell, float) and cell != cell:
+        return "nan"
+    return cell
+
+
+def cells(path: Path, name: str) -> list[object]:
+    return [plain(cell) for cell in read_frame(path, columns=(name,))[name]]
+
+
+def text(value: str) -> bytes:
+    """Return the instruction that pushes a short text."""
+    raw = value.encode()
+    return pickle.SHORT_BINUNICODE + bytes([len(raw)]) + raw
+
+
+def named(module: str, name: str) -> bytes:
+    """Return the instructions that push a class or function, as protocols 4 and 5 write them."""
+    return text(module) + text(name) + pickle.STACK_GLOBAL
+
+
+def written(*instructions: bytes, protocol: int = 4) -> bytes:
+    return pickle.PROTO + bytes([protocol]) + b"".join(instructions) + pickle.STOP
+
+
+def parsed(data: bytes, *, max_bytes: int = 2**20) -> Any:
+    return parse(io.BytesIO(data), NAMES, max_bytes=max_bytes)
+
+
+# --- tables as they should be ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.5.3", "2.3.3"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("id", ["cot.0", "cot.2", "cot.3", "cot.4"]),
+        ("system_prompt", ["", "Be kind — always.", "Be brief.", ""]),
+        ("tok_input", [list(range(1, 3 + 400 * number)) for number in (0, 2, 3, 4)]),
+        ("tok_output", [[], [0, 1], [0, 1, 2], [0, 1, 2, 3]]),
+        ("tok_input_length", [2, 802, 1202, 1602]),
+        ("score", [0.5, 1.0, 2.0, 3.0]),
+        ("good", [True, True, False, True]),
+        ("maybe", [7, "x", 1.5, b"y"]),
+        ("text", ["What is 0 + 0?", "What is 2 + 2?", None, "What is 4 + 4?"]),
+    ],
+)
+def test_tables_of_older_pandas_are_read(version: str, name: str, expected: list[object]) -> None:
+    """Files of pandas 1.5.3 and 2.3.3 are read, whatever pandas is installed, or none."""
+    assert cells(OLD / f"pandas-{version}.pkl", name) == expected
+
+
+def test_reading_a_pickle_needs_no_pandas() -> None:
+    """MLPerf's tables are read where pandas and pyarrow are not installed, and import neither."""
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('pandas', 'pyarrow')))\n"
+        "from pathlib import Path\n"
+        "from pytest_mlperf.datasets.frames import read_frame\n"
+        "print(read_frame(Path(sys.argv[1]), columns=('id',))['id'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(OLD / "pandas-2.3.3.pkl")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == "['cot.0', 'cot.2', 'cot.3', 'cot.4']\n"
+
+
+INTEGERS = st.one_of(st.integers(0, 70_000), st.integers(-(2**63), 2**63 - 1))
+COLUMNS = {
+    "text": st.text(max_size=300),
+    "texts or nothing": st.none() | st.text(max_size=5),
+    "whole": st.integers(-(2**63), 2**63 - 1),
+    "real": st.floats(width=64),
+    "truth": st.booleans(),
+    "tokens": st.lists(INTEGERS, max_size=20),
+    "many tokens": st.integers(0, 2200).map(lambda size: [7 * i for i in range(size)]),
+    "array": st.sampled_from(["<i4", ">i8", "<u2", "<f8", "|b1"]).flatmap(
+        lambda kind: st.lists(st.integers(0, 1), max_size=4).map(lambda v: np.array(v, kind))
+    ),
+    "words": st.lists(st.none() | st.text(max_size=3) | st.floats(), max_size=3),
+    "anything": st.one_of(
+        st.none(), st.text(max_size=3), st.binary(max_size=3), st.floats(), st.booleans()
+    ),
+    "beyond 64 bits": st.integers(2**64, 2**80),
+}
+
+
+@given(data=st.data(), rows=st.integers(0, 4), protocol=st.integers(2, 5), python=st.booleans())
+def test_what_pandas_writes_is_read(
+    data: st.DataObject, rows: int, protocol: int, *, python: bool
+) -> None:
+    """Whatever text, numbers and lists a table holds come back, in every protocol."""
+    pd = pytest.importorskip("pandas")
+    names = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), unique=True, min_size=1))
+    values = {name: [data.draw(COLUMNS[name]) for _ in range(rows)] for name in names}
+    with pd.option_context("mode.string_storage", "python" if python else "auto"):
+        columns = {
+            name: pd.Series(column, dtype=None if name in ("text", "whole", "real") else object)
+            for name, column in values.items()
+        }
+        file = io.BytesIO(pickle.dumps(pd.DataFrame(columns), protocol=protocol))
+
+    frame = PickledFrame(file, max_bytes=2**20)
+
+    found = {name: frame.column(place) for place, name in enumerate(frame.labels)}
+    for name in names:
+        assert [listed(cell) for cell in found[name]] == [listed(cell) for cell in values[name]]
+
+
+def listed(cell: object) -> object:
+    """Return a cell for comparison, with lists and NaN inside."""
+    cell = plain(cell)
+    return [plain(item) for item in cell] if isinstance(cell, list) else cell
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(st.integers(0, 2**31), max_size=2100)
+        | st.tuples(inner)
+        | st.tuples(inner, inner, inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(value=PLAIN, protocol=st.integers(2, 5))
+def test_plain_objects_are_read_as_python_reads_them(value: object, protocol: int) -> None:
+    """Text, numbers, lists, tuples and dictionaries come back, apart from the packing of lists."""
+    found = parsed(pickle.dumps([value, value], protocol=protocol))
+
+    assert unpacked(found) == [value, value]
+
+
+def unpacked(value: object) -> object:
+    match value:
+        case Record(name="encode", args=(str() as raw, "latin1")):
+            return raw.encode("latin-1")
+        case Record(name="bytes", args=()):
+            return b""
+        case list():
+            flat: list[object] = []
+            for item in value:
+                flat.extend(item.tolist() if isinstance(item, np.ndarray) else [unpacked(item)])
+            return flat
+        case tuple():
+            return tuple(unpacked(item) for item in value)
+        case dict():
+            return {key: unpacked(item) for key, item in value.items()}
+    return value
+
+
+def test_a_compressed_table_is_known_by_its_content(tmp_path: Path) -> None:
+    """The name does not count: the same table with gzip has the same cells."""
+    data = (OLD / "pandas-2.3.3.pkl").read_bytes()
+    packed = tmp_path / "table.pkl"
+    packed.write_bytes(gzip.compress(data))
+
+    assert cells(packed, "question") == cells(OLD / "pandas-2.3.3.pkl", "question")
+
+
+def test_tokens_take_little_memory(tmp_path: Path) -> None:
+    """Reading takes less than three bytes per byte of the file; Python's unpickler takes five."""
+    pd = pytest.importorskip("pandas")
+    path = tmp_path / "table.pkl"
+    row = list(range(1000, 1300))
+    pd.DataFrame({"tok_input": [row[:] for _ in range(1000)]}).to_pickle(path)
+
+    tracemalloc.start()
+    read = read_frame(path, columns=("tok_input",))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(read["tok_input"]) == 1000
+    # The window on the file has up to 2 MiB, whatever the size of the file.
+    assert peak - 2 * 2**20 < 3 * path.stat().st_size
+
+
+# --- hostile files --------------------------------------------------------------------------------
+
+
+class Evil:
+    """Pickles as a call."""
+
+    def __init__(self, function: Callable[..., Any], *args: object) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return self.call
+
+
+def touch_by_getattr(canary: Path) -> bytes:
+    """getattr(__import__("os"), "system")("touch …"), from instructions."""
+    module = named("builtins", "__import__") + text("os") + pickle.TUPLE1 + pickle.REDUCE
+    system = named("builtins", "getattr") + module + text("system") + pickle.TUPLE2 + pickle.REDUCE
+    return written(system, text(f"touch {canary}"), pickle.TUPLE1, pickle.REDUCE)
+
+
+def touch_by_old_instructions(canary: Path) -> bytes:
+    """INST, of protocol 0, in a pickle that calls itself protocol 2."""
+    return written(f"(S'touch {canary}'\nios\nsystem\n".encode(), protocol=2)
+
+
+def touch_by_state(canary: Path) -> bytes:
+    """BUILD a frame whose state is a call: the call comes first."""
+    call = named("os", "system") + text(f"touch {canary}") + pickle.TUPLE1 + pickle.REDUCE
+    return written(named("builtins", "Exception"), pickle.EMPTY_TUPLE, pickle.NEWOBJ, call, b"b")
+
+
+def in_object_array(canary: Path) -> bytes:
+    """A NumPy array of objects, one of which is a call."""
+    array = np.array(["harmless", Evil(os.system, f"touch {canary}")], dtype=object)
+    return pickle.dumps(array)
+
+
+def in_list_of_frame(canary: Path) -> bytes:
+    """A DataFrame with a list in a cell, in which is a call."""
+    pd = pytest.importorskip("pandas")
+    cell = [1, 2, Evil(os.system, f"touch {canary}")]
+    return pickle.dumps(pd.DataFrame({"id": ["a"], "tok_input": [cell]}))
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], bytes], str]] = {
+    "os.system": (
+        lambda canary: pickle.dumps(Evil(os.system, f"touch {canary}")),
+        "wants to call posix.system",
+    ),
+    "os.system in protocol 2": (
+        lambda canary: pickle.dumps(Evil(os.system, f"touch {canary}"), protocol=2),
+        "wants to call posix.system",
+    ),
+    "exec": (
+        lambda canary: pickle.dumps(Evil(exec, f"open({str(canary)!r}, 'w').close()")),
+        "wants to call builtins.exec",
+    ),
+    "eval": (
+        lambda canary: pickle.dumps(Evil(eval, f"open({str(canary)!r}, 'w').close()")),
+        "wants to call builtins.eval",
+    ),
+    "Popen": (
+        lambda canary: pickle.dumps(Evil(subprocess.Popen, ["touch", str(canary)])),
+        "wants to call subprocess.Popen",
+    ),
+    "open": (
+        lambda canary: written(
+            named("io", "open"), text(str(canary)), text("w"), pickle.TUPLE2, pickle.REDUCE
+        ),
+        "wants to call io.open",
+    ),
+    "memmap": (
+        lambda canary: pickle.dumps(Evil(np.memmap, str(canary), "uint8", "w+", 0, (1,))),
+        "wants to call numpy.memmap",
+    ),
+    "getattr": (touch_by_getattr, "wants to call builtins.getattr"),
+    "instructions of protocol 0": (touch_by_old_instructions, "the instruction b'S'"),
+    "in a state": (touch_by_state, "wants to call builtins.Exception"),
+    "in an array": (in_object_array, "wants to call posix.system"),
+    "in a frame": (in_list_of_frame, "wants to call posix.system"),
+}
+
+DETONATE = """\
+import pickle, sys
+loaded = pickle.load(open(sys.argv[1], "rb"))
+if hasattr(loaded, "wait"):
+    loaded.wait()
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_pickle_is_named_and_never_executed(tmp_path: Path, name: str) -> None:
+    """The canary lives when we read the file, and dies when Python's unpickler does."""
+    build, message = HOSTILE[name]
+    canary, path = tmp_path / "canary", tmp_path / "table.pkl"
+    path.write_bytes(build(canary))
+
+    with pytest.raises(RunError) as caught:
+        read_frame(path, columns=("id",))
+
+    assert not canary.exists()
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert caught.value.layer == "dataset"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DETONATE, str(path)],
+        check=False,
+        capture_output=True,
+    )
+    assert canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"),
+        ("nt", "system"),
+        ("builtins", "getattr"),
+        ("builtins", "setattr"),
+        ("builtins", "__import__"),
+        ("builtins", "open"),
+        ("builtins", "bytearray.fromhex"),
+        ("functools", "partial"),
+        ("operator", "attrgetter"),
+        ("importlib", "import_module"),
+        ("numpy", "load"),
+        ("numpy", "fromfile"),
+        ("numpy.core.multiarray", "fromfile"),
+        ("numpy._core.multiarray", "fromfile"),
+        ("numpy.core.multiarray", "dtype"),
+        ("numpy.testing._private.utils", "runstring"),
+        ("pandas", "eval"),
+        ("pandas", "read_pickle"),
+        ("pandas.core.frame", "DataFrame.to_csv"),
+        ("pandas.core.computation.eval", "eval"),
+        ("pyarrow.lib", "memory_map"),
+        ("torch", "load"),
+        ("timeit", "timeit"),
+        ("collections", "OrderedDict"),
+    ],
+)
+def test_a_name_that_tables_do_not_need_is_refused_in_both_notations(
+    module: str, name: str
+) -> None:
+    """GLOBAL and STACK_GLOBAL give way to the same list; a dotted name leads nowhere."""
+    for data in (
+        written(f"c{module}\n{name}\n".encode(), protocol=2),
+        written(named(module, name)),
+    ):
+        with pytest.raises(PickleError) as caught:
+            parsed(data)
+
+        assert str(caught.value).startswith(f"it wants to call {module}.{name}; such a file is")
+
+
+def test_an_admitted_name_is_only_a_label() -> None:
+    """Nothing is looked up: the description of a call is what stays of the call."""
+    call = named("builtins", "bytearray") + pickle.BININT + struct.pack("<i", 2**31 - 1)
+
+    found = parsed(written(call, pickle.TUPLE1, pickle.REDUCE))
+
+    assert (found.name, found.args) == ("bytearray", (2**31 - 1,))
+    assert parsed(written(named("pandas", "NA"))) == Name("NA")
+
+
+def test_names_of_foreign_text_are_printed_escaped() -> None:
+    """Control characters of a file never reach the terminal."""
+    with pytest.raises(PickleError, match=r"it wants to call \\x1b\[31mos\.sys\\ntem;"):
+        parsed(written(named("\x1b[31mos", "sys\ntem")))
+
+
+def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
+    """Python's unpickler takes a registered code from its cache, and asks nobody."""
+    copyreg.add_extension("posix", "system", 240)
+    try:
+        data = pickle.dumps(os.system, protocol=2)
+        assert pickle.loads(data) is os.system
+
+        with pytest.raises(PickleError, match=r"the instruction b'\\x82'"):
+            parsed(data)
+    finally:
+        copyreg.remove_extension("posix", "system", 240)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (written(b"Pabc\n", protocol=2), "the instruction b'P'"),
+        (written(text("abc"), pickle.BINPERSID), "the instruction b'Q'"),
+        (written(pickle.NEXT_BUFFER, protocol=5), r"the instruction b'\\x97'"),
+        (written(b"(", named("builtins", "slice"), b"o"), "the instruction b'o'"),
+        (written(pickle.PROTO, b"\x02"), r"the instruction b'\\x80'"),
+        (b"(lp0\n.", "no pickle of protocol 2 to 5"),
+        (written(protocol=6), "no pickle of protocol 2 to 5"),
+        (written(text("os"), b")R"), "damaged"),
+        (written(b"]", b")R"), "damaged"),
+        (written(named("builtins", "slice"), b"K\x01R"), "damaged"),
+        (written(named("builtins", "slice"), b"}b"), "damaged"),
+        (written(b")K\x01a"), "damaged"),
+        (written(b"]K\x01K\x02s"), "damaged"),
+        (written(b"})K\x01s"), "a key that is neither text nor a number"),
+        (written(b"}(K\x01u"), "damaged"),
+        (written(b"h\x07"), "damaged"),
+        (written(b"t"), "damaged"),
+        (written(), "damaged"),
+        (written(b"\x8c\x02\xff\xff"), "damaged"),
+    ],
+)
+def test_what_no_writer_writes_is_refused(data: bytes, message: str) -> None:
+    """Persistent ids, out-of-band buffers, calls of what is no name, and the like."""
+    with pytest.raises(PickleError, match=message):
+        parsed(data)
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        pickle.BINBYTES8 + struct.pack("<Q", 2**60),
+        pickle.BINUNICODE8 + struct.pack("<Q", 2**64 - 1),
+        pickle.BYTEARRAY8 + struct.pack("<Q", 2**40),
+        pickle.FRAME + struct.pack("<Q", 2**62),
+        b"N" + pickle.LONG_BINPUT + struct.pack("<I", 2**32 - 1) + b"0",
+    ],
+)
+def test_a_size_that_a_file_claims_is_not_believed(instructions: bytes) -> None:
+    """No memory is set aside for what is not there; a huge index in the memo takes one entry."""
+    tracemalloc.start()
+    with pytest.raises(PickleError):
+        parsed(written(instructions))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 2**20
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused_early(tmp_path: Path) -> None:
+    """A gzip bomb costs no more memory than the limit allows."""
+    path = tmp_path / "bomb.pkl.gz"
+    zeros = 32 * 2**20
+    path.write_bytes(
+        gzip.compress(written(pickle.BINBYTES8, struct.pack("<Q", zeros), bytes(zeros)))
+    )
+    assert path.stat().st_size < 50_000
+
+    tracemalloc.start()
+    with pytest.raises(RunError, match="it has more than 4,000,000 bytes when unpacked"):
+        read_frame(path, columns=("id",), max_bytes=4_000_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 10 * 2**20
+    assert UNPACKED_LIMIT == 4 * 2**30
+
+
+SMALL = (OLD / "pandas-1.5.3.pkl").read_bytes()
+
+
+@given(st.integers(0, len(SMALL) - 1))
+def test_a_file_that_ends_early_is_damaged(size: int) -> None:
+    """Wherever a file is cut, the end that is missing is noticed."""
+    with pytest.raises(PickleError):
+        PickledFrame(io.BytesIO(SMALL[:size]), max_bytes=2**20)
+
+
+def test_a_gzip_file_that_ends_early_is_damaged(tmp_path: Path) -> None:
+    """The error names the file, and what to do."""
+    path = tmp_path / "table.pkl.gz"
+    path.write_bytes(gzip.compress(SMALL)[:-2000])
+
+    with pytest.raises(RunError, match=r"table\.pkl\.gz: the file is damaged .*get the table from"):
+        read_frame(path, columns=("id",))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(SMALL) - 1), st.binary(max_size=4), st.integers(0, 4)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_damaged_file_is_refused_or_read_but_nothing_else(
+    changes: Sequence[tuple[int, bytes, int]],
+) -> None:
+    """Bytes inserted, replaced or cut out lead to no error but ours."""
+    data = bytearray(SMALL)
+    for place, inserted, removed in changes:
+        data[place : place + removed] = inserted
+    try:
+        frame = PickledFrame(io.BytesIO(bytes(data)), max_bytes=2**20)
+        for place in range(len(frame.labels)):
+            frame.column(place)
+    except PickleError:
+        pass
+
+
+def array_record(raw: object, shape: object, code: str, order: str = "<") -> Record:
+    kind = Record("dtype", (code,), (3, order))
+    return Record("_frombuffer", (raw, kind, shape, "C"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (array_record(bytes(8), (1, 2), "i8"), "malformed"),
+        (array_record(bytes(8), (2, 1), "i4"), "malformed"),
+        (array_record(bytes(8), (1, 10**12), "i8"), "malformed"),
+        (array_record(bytes(8), "x", "i8"), "malformed"),
+        (array_record(bytes(8), (1, 1), "M8[s]"), r"type 'M8\[s\]', which is not read"),
+        (array_record(bytes(8), (1, 1), "i8", "9999999999"), "which is not read"),
+        (array_record(["a"], (1, 2), "O8"), "malformed"),
+        (array_record([["a", ["b"]]], (1, 1), "O8"), "a cell holds an object of type list"),
+        (array_record([{}], (1, 1), "O8"), "a cell holds an object of type dict"),
+        (array_record([Record("slice", ())], (1, 1), "O8"), "an object of type slice"),
+        (Record("slice", ()), "a column is of the kind slice"),
+        (Record("bytearray", (2**40,)), "a column is of the kind bytearray"),
+    ],
+)
+def test_a_table_is_checked_before_numpy_gets_it(
+    monkeypatch: pytest.MonkeyPatch, values: Record, message: str
+) -> None:
+    """Shapes, types and buffers that do not fit are refused, none is believed."""
+    labels = Record("_new_Index", (Name("Index"), {"data": array_record(["id"], (1,), "O8")}))
+    block = Record("_unpickle_block", (values, Record("slice", (0, 1, 1)), 2))
+    manager = Record("BlockManager", ((block,), [labels]))
+    tree = Record("DataFrame", (), {"_mgr": manager})
+    # The records are what a pickle of the same content parses to.
+    monkeypatch.setattr("pytest_mlperf.datasets.pickled_frames.parse", lambda *_, **__: tree)
+
+    with pytest.raises(PickleError, match=message):
+        PickledFrame(io.BytesIO(), max_bytes=1).column(0)
+
+
+# --- files that are no such table -----------------------------------------------------------------
+
+
+def save(tmp_path: Path, value: object) -> Path:
+    path = tmp_path / "table.pkl"
+    path.write_bytes(pickle.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"id": [1]}, "it holds an object of type dict, not a pandas DataFrame"),
+        ([], "it holds an object of type list, not a pandas DataFrame"),
+        (np.zeros(3), "it holds an object of type _?[a-z]+, not a pandas DataFrame"),
+    ],
+)
+def test_a_pickle_of_something_else_is_no_table(
+    tmp_path: Path, value: object, message: str
+) -> None:
+    """The error names what is there."""
+    with pytest.raises(RunError, match=message):
+        read_frame(save(tmp_path, value), columns=("id",))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("pd.Series(['a'])", "it holds an object of type Series"),
+        ("pd.DataFrame([[1, 2]])", "its columns have numbers or several levels instead of names"),
+        ("pd.DataFrame({('a', 'b'): [1]})", "its columns have numbers or several levels"),
+        (
+            "pd.DataFrame({'id': pd.Categorical(['a'])})",
+            r"it wants to call pandas[.\w]*\.Categorical",
+        ),
+        ("pd.DataFrame({'id': [{'a': 1}]})", "a cell holds an object of type dict"),
+        ("pd.DataFrame({'id': [np.zeros((2, 2))]})", "array of several dimensions"),
+        ("pd.DataFrame([[1, 2]], columns=['id', 'id'])", "more than one column 'id'"),
+        (
+            "pd.DataFrame({'question': ['a'], 'ids': ['b']})",
+            "no column 'id', the nearest is 'ids'; needed are 'id', it has 'question', 'ids'",
+        ),
+        ("pd.DataFrame(columns=pd.Index([], dtype=object))", "needed are 'id', it has none"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_why(tmp_path: Path, make: str, message: str) -> None:
+    """One error, with the file, the reason and what to do."""
+    pd = pytest.importorskip("pandas")
+    path = save(tmp_path, eval(make, {"pd": pd, "np": np}))
+
+    with pytest.raises(RunError, match=message) as caught:
+        read_frame(path, columns=("id",))
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "data set's path" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"id,question\n1,a\n", b"\x1f\x8b", b"PAR"])
+def test_other_files_are_no_tables(tmp_path: Path, content: bytes) -> None:
+    """Text, an empty file, a stump of a gzip file."""
+    path = tmp_path / "table.pkl"
+    path.write_bytes(content)
+
+    with pytest.raises(RunError, match="get the table from its source again"):
+        read_frame(path, columns=("id",))
+
+
+def test_a_table_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
+    """A missing file is a skip, not an error."""
+    with pytest.raises(UnavailableError, match="this table does not exist"):
+        read_frame(tmp_path / "table.pkl", columns=("id",))
+
+
+# --- Parquet --------------------------------------------------------------------------------------
+
+
+def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:
+    """Lists of whole numbers become arrays, missing values None."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    columns = {
+        "id": ["a", None, "c"],
+        "tok_input": [[1, 2, 3], [], None],
+        "large": pa.array([[1], [2**40], []], pa.large_list(pa.int64())),
+        "score": [0.5, None, 1.0],
+        "words": [["x"], [], None],
+    }
+    parquet.write_table(pa.table(columns), path)
+
+    read = read_frame(path, columns=tuple(columns))
+
+    assert [plain(cell) for cell in read["tok_input"]] == [[1, 2, 3], [], None]
+    assert read["tok_input"][0].dtype.kind == "i"
+    assert [plain(cell) for cell in read["large"]] == [[1], [2**40], []]
+    assert read["id"] == ["a", None, "c"]
+    assert read["score"] == [0.5, None, 1.0]
+    assert read["words"] == [["x"], [], None]
+    with pytest.raises(RunError, match="no column 'question'"):
+        read_frame(path, columns=("question",))
+
+
+def test_damaged_parquet_is_named(tmp_path: Path) -> None:
+    """The library's reason comes with the file's name."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1 and then nothing of the kind PAR1")
+
+    with pytest.raises(RunError, match="the Parquet file is damaged"):
+        read_frame(path, columns=("id",))
+
+
+def test_parquet_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence with the command."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1")
+
+    with pytest.raises(EnvironmentFault, match="pip install pyarrow"):
+        read_frame(path, columns=("id",))

@@ -1,0 +1,340 @@
+"""The official table of OpenOrca, and every way in which a table can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
+
+OLD = Path(__file__).parent / "frames"
+TINY = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b"
+CHAT = "[INST] <<SYS>>\n{system_prompt}\n<</SYS>>\n\n{question} [/INST]"
+
+ROWS: dict[str, list[Any]] = {
+    "id": ["cot.1", "niv.2", "t0.3"],
+    "system_prompt": ["Be brief.", "", "Be kind."],
+    "question": ["1 + 1?", "Who?", "{question}"],
+    "output": ["2", "Nobody.", ""],
+    "tok_input": [[1, 29871, 31999], [1], list(range(2500))],
+}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write ROWS with some columns replaced (None leaves one out) as pandas does."""
+    pd = pytest.importorskip("pandas")
+
+    def with_columns(name: str = "table.pkl", /, **columns: Any) -> Path:
+        kept = {key: column for key, column in {**ROWS, **columns}.items() if column is not None}
+        frame = pd.DataFrame({key: pd.Series(list(column)) for key, column in kept.items()})
+        path = tmp_path / name
+        path.write_bytes(pickle.dumps(frame))
+        return path
+
+    return with_columns
+
+
+def samples(dataset: OpenOrcaDataset) -> list[tuple[list[int] | str, str]]:
+    return [(dataset.input(index), dataset.reference(index)) for index in range(len(dataset))]
+
+
+@pytest.mark.parametrize("version", ["1.5.3", "2.3.3"])
+def test_the_official_columns_are_read_from_files_of_older_pandas(version: str) -> None:
+    """Prompts are the official tokens, references the answers, in the order of the table."""
+    dataset = OpenOrcaDataset(path=str(OLD / f"pandas-{version}.pkl"))
+
+    assert samples(dataset) == [
+        (list(range(1, 3 + 400 * number)), f"It is {2 * number}.") for number in (0, 2, 3, 4)
+    ]
+    assert all(type(token) is int for token in dataset.input(1))
+
+
+def test_a_template_gives_prompts_as_text(write: Write) -> None:
+    """Columns take the places of their names; what they hold is never filled in again."""
+    dataset = OpenOrcaDataset(path=str(write(tok_input=None)), template="{{{question}}} " + CHAT)
+
+    assert samples(dataset)[2] == (
+        "{{question}} [INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n{question} [/INST]",
+        "",
+    )
+    assert dataset.input(1) == "{Who?} [INST] <<SYS>>\n\n<</SYS>>\n\nWho? [/INST]"
+
+
+def test_count_keeps_the_first_samples(write: Write) -> None:
+    """The rest of the table is not even checked."""
+    path = write(tok_input=[[1], [2], "broken"])
+
+    assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None:
+    """A negative index is a mistake, not the end of the table."""
+    with pytest.raises(IndexError, match=f"sample {index} of 3"):
+        OpenOrcaDataset(path=str(write())).input(index)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([OFFICIAL, "calibration.pkl"], OFFICIAL),
+        ([f"{OFFICIAL}.gz", "calibration.pkl.gz"], f"{OFFICIAL}.gz"),
+        ([OFFICIAL, f"{OFFICIAL}.gz"], OFFICIAL),
+        (["mine.pkl", "notes.txt"], "mine.pkl"),
+    ],
+)
+def test_a_folder_stands_for_its_table(
+    write: Write, tmp_path: Path, files: list[str], expected: str
+) -> None:
+    """The official table wins; else the only one."""
+    folder = tmp_path / "open_orca"
+    folder.mkdir()
+    for number, name in enumerate(files):
+        write(f"open_orca/{name}", output=[f"{number}", "b", "c"])
+
+    dataset = OpenOrcaDataset(path=str(folder))
+
+    assert dataset.reference(0) == str(files.index(expected))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], f"neither {OFFICIAL} nor that name with .gz, and no other table"),
+        (["a.pkl", "b.pkl.gz"], r"more than one other table \(a.pkl, b.pkl.gz\)"),
+    ],
+)
+def test_a_folder_without_one_table_is_unavailable(
+    tmp_path: Path, files: list[str], message: str
+) -> None:
+    """The message says what was looked for."""
+    for name in files:
+        (tmp_path / name).touch()
+
+    with pytest.raises(UnavailableError, match=message):
+        OpenOrcaDataset(path=str(tmp_path))
+
+
+def test_a_missing_table_is_unavailable(tmp_path: Path) -> None:
+    """A data set that is not here is a skip."""
+    with pytest.raises(UnavailableError, match=r"open\.pkl: this table does not exist"):
+        OpenOrcaDataset(path=str(tmp_path / "open.pkl"))
+
+
+# --- the digest -----------------------------------------------------------------------------------
+
+
+def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
+    """Compression, other columns, the type of the tokens and the protocol do not count."""
+    pd = pytest.importorskip("pandas")
+    path = write()
+    expected = OpenOrcaDataset(path=str(path)).digest
+
+    packed = path.with_suffix(".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert OpenOrcaDataset(path=str(packed)).digest == expected
+    arrays = write(tok_input=[np.array(row, np.int64) for row in ROWS["tok_input"]], more=[1, 2, 3])
+    assert OpenOrcaDataset(path=str(arrays)).digest == expected
+    old = path.with_suffix(".old")
+    old.write_bytes(pickle.dumps(pd.DataFrame(ROWS, dtype=object), protocol=2))
+    assert OpenOrcaDataset(path=str(old)).digest == expected
+    pytest.importorskip("pyarrow")
+    pd.DataFrame(ROWS).to_parquet(path.with_suffix(".parquet"))
+    assert OpenOrcaDataset(path=str(path.with_suffix(".parquet"))).digest == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": ["cot.1", "niv.2", "t0.4"]},
+        {"output": ["2", "Nobody", ""]},
+        {"output": ["Nobody.", "2", ""]},
+        {"tok_input": [[1, 29871, 31999], [2], list(range(2500))]},
+        {"tok_input": [[1, 29871], [31999, 1], list(range(2500))]},
+    ],
+)
+def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, Any]) -> None:
+    """Identities, prompts and answers count, and which is whose."""
+    before = OpenOrcaDataset(path=str(write())).digest
+
+    assert OpenOrcaDataset(path=str(write(**changed))).digest != before
+
+
+def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
+    """Tokens, text, other text, and fewer samples are different inputs."""
+    path = str(write())
+    datasets = [
+        OpenOrcaDataset(path=path),
+        OpenOrcaDataset(path=path, count=2),
+        OpenOrcaDataset(path=path, template=CHAT),
+        OpenOrcaDataset(path=path, template="{question}"),
+    ]
+
+    assert len({dataset.digest for dataset in datasets}) == 4
+
+
+# --- tables that are wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"output": None}, {}, "no column 'output', the nearest is"),
+        (
+            {"tok_input": None, "tok_inputs": ["a", "b", "c"]},
+            {},
+            "no column 'tok_input', the nearest is 'tok_inputs'; needed are 'id', 'tok_input', "
+            "'output', it has 'id', 'system_prompt'",
+        ),
+        ({"id": None}, {}, "no column 'id'"),
+        (
+            {"question": None},
+            {"template": CHAT},
+            "needed are 'id', 'system_prompt', 'question', 'output'",
+        ),
+        (dict.fromkeys(ROWS, ()), {}, "the table has no rows"),
+        ({"tok_input": [[1], [], [3]]}, {}, "row 1, column 'tok_input': the prompt is empty"),
+        (
+            {"tok_input": [[1], np.array([], np.int64), [3]]},
+            {},
+            "row 1, column 'tok_input': the prompt is empty",
+        ),
+        (
+            {"tok_input": [[1], "[1, 2]", [3]]},
+            {},
+            "row 1, column 'tok_input': a value of type str is no list of whole numbers",
+        ),
+        ({"tok_input": [[1], [2], ["3"]]}, {}, "row 2, column 'tok_input': a list of str is"),
+        ({"tok_input": [[1], [True], [3]]}, {}, "row 1, column 'tok_input': a list of bool is"),
+        ({"tok_input": [[1.5], [2], [3]]}, {}, "row 0, column 'tok_input': a list of float is"),
+        (
+            {"tok_input": [np.array([1.0]), [2], [3]]},
+            {},
+            "row 0, column 'tok_input': an array of float64 is no list of whole numbers",
+        ),
+        ({"tok_input": [[1], [2, -1], [3]]}, {}, "row 1, column 'tok_input': a token is negative"),
+        ({"tok_input": [[1], [2], [2**31]]}, {}, "row 2, column 'tok_input': a token is negative"),
+        (
+            {"tok_input": [[1], None, [3]]},
+            {},
+            "row 1, column 'tok_input': a value of type NoneType",
+        ),
+        ({"output": ["a", 2, "c"]}, {}, "row 1, column 'output': a value of type int is no text"),
+        ({"output": ["a", "b", None]}, {}, "row 2, column 'output': a value of type NoneType"),
+        (
+            {"question": ["a", "", "c"]},
+            {"template": CHAT},
+            "row 1, column 'question': the prompt is empty",
+        ),
+        (
+            {"system_prompt": ["a", 1.0, "c"]},
+            {"template": CHAT},
+            "row 1, column 'system_prompt': a value of type float is no text",
+        ),
+        (
+            {"id": ["a", "b", "a"], "tok_input": [[1], [1], [1]]},
+            {},
+            "row 2, column 'id': 'a' is the sample of row 0 once more",
+        ),
+        (
+            {"id": ["a", "a", "b"], "question": ["q", "q", "q"], "system_prompt": ["", "", ""]},
+            {"template": CHAT},
+            "row 1, column 'id': 'a' is the sample of row 0 once more",
+        ),
+    ],
+)
+def test_a_wrong_table_is_one_error_with_file_row_and_column(
+    write: Write, changed: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    """Each says what is wrong, where, and what to do."""
+    path = write(**changed)
+
+    with pytest.raises(RunError) as caught:
+        OpenOrcaDataset(path=str(path), **options)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
+    assert caught.value.layer == "dataset"
+
+
+def test_different_samples_may_share_an_identity(write: Write) -> None:
+    """Nothing goes wrong with them; only a sample that is there twice counts twice."""
+    assert len(OpenOrcaDataset(path=str(write(id=["a", "a", "a"])))) == 3
+
+
+class Touch:
+    """Pickles as a call that makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
+    """The whole path from the option to the reader: what the file wants to call is not called."""
+    canary = tmp_path / "canary"
+    path = write(output=["a", "b", Touch(canary)])
+
+    with pytest.raises(
+        RunError, match=r"wants to call posix\.system; such a file is never executed"
+    ):
+        OpenOrcaDataset(path=str(path))
+
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 0}, "count = 0 is not a number of samples, at least 1"),
+        ({"count": True}, "count = True is not a number"),
+        ({"count": "3"}, "count = '3' is not a number"),
+        ({"count": 4}, "count = 4, but the table has 3 rows"),
+        ({"template": "{system_prompt}"}, "lacks {question}"),
+        ({"template": "{question} {answer}"}, "has the field 'answer'"),
+        ({"template": "{question.__class__}"}, "has the field 'question.__class__'"),
+        ({"template": "{question!r}"}, "only {system_prompt} and {question} can be filled in"),
+        ({"template": "{question:>9}"}, "only {system_prompt} and {question} can be filled in"),
+        ({"template": "{}"}, "has the field ''"),
+        ({"template": "{question"}, "write {{ and }} for braces"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    write: Write, options: dict[str, Any], message: str
+) -> None:
+    """Found before any run."""
+    with pytest.raises(SuiteError) as caught:
+        OpenOrcaDataset(path=str(write()), **options)
+
+    assert message in str(caught.value)
+
+
+# --- the tiny twin --------------------------------------------------------------------------------
+
+
+def test_the_tiny_table_has_its_samples_in_the_official_shape() -> None:
+    """512 prompts of Llama 2's chat form; tokens and text are the same prompts."""
+    path = str(TINY / "data" / "open_orca")
+    tokens, texts = OpenOrcaDataset(path=path), OpenOrcaDataset(path=path, template=CHAT)
+
+    assert len(tokens) == len(texts) == 512
+    assert all(isinstance(tokens.input(index), list) for index in range(512))
+    assert len({str(texts.input(index)) for index in range(512)}) == 512
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY / "model")
+    for index in range(0, 512, 64):
+        assert tokenizer(texts.input(index))["input_ids"] == tokens.input(index)
