@@ -45,7 +45,9 @@ def record(
     Raises:
         BaselineError: They cannot be written.
     """
-    assert case.accuracy and case.scored and case.subject
+    assert case.accuracy is not None
+    assert case.scored is not None
+    assert case.subject is not None
     case.scores.accept(
         case.accuracy,
         case.scored,
@@ -66,4 +68,6 @@ def unchecked(case: CaseRuns) -> str:
     """Return what a verdict on performance must add when accuracy was not looked at."""
     if case.subject is not None and case.subject.dummy:
         return ", accuracy not evaluated (dummy weights)"
+    if case.unscored is not None:
+        return ", accuracy not checked: the scorer broke"
     return "" if case.accuracy or not case.planned.scorer else ", accuracy not checked"

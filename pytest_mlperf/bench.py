@@ -113,6 +113,8 @@ class Bench:
             # The performance runs of the same processes may not be judged; the scores may.
             if case.accuracy is None:
                 raise
+        if case.accuracy is None and case.unscored:
+            raise case.unscored
         if case.accuracy is None:
             headline = "the weights are dummy: speed may be judged, accuracy never"
             return self._verdict(case, "accuracy", Outcome.NOT_EVALUATED, headline)

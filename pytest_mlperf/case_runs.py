@@ -79,6 +79,7 @@ class CaseRuns:
         runs: Performance runs that may be judged, oldest first.
         accuracy: The accuracy pass, measured or stored.
         scored: Its scores sample by sample.
+        unscored: Why there are none, when the scorer broke.
         scores: What they are compared with.
         subject: Machine, engine and data, known after the first process.
         rate: Offered or expected rate, known after the first process at the latest.
@@ -117,6 +118,7 @@ class CaseRuns:
         self.runs: list[Run] = []
         self.accuracy: Accuracy | None = None
         self.scored: Scored | None = None
+        self.unscored: RunError | None = None
         self.scores = CaseAccuracy(planned, root, whole=policy.update is not None)
         self.subject: Subject | None = None
         suite_rate = planned.scenario.rate_on(case.accelerator)
@@ -129,7 +131,8 @@ class CaseRuns:
 
     def first(self, wanted: Collection[Kind]) -> None:
         """Do the case's first process: everything that the session wants of it at once."""
-        accuracy = "accuracy" in wanted and self.accuracy is None and bool(self.planned.scorer)
+        missing = self.accuracy is None and self.unscored is None
+        accuracy = "accuracy" in wanted and missing and bool(self.planned.scorer)
         if "performance" in wanted and not self.runs:
             self.add_run(accuracy=accuracy)
         elif accuracy:
@@ -169,8 +172,12 @@ class CaseRuns:
         if self.accuracy is None and (stored := self._passes.load(self._accuracy_key)):
             self.accuracy, self.scored = stored
         partial = self.accuracy is not None and not self.accuracy.full
+        if required and self.unscored:
+            raise self.unscored
         if required and (self.accuracy is None or partial):
             self._process(performance=False, accuracy=True)
+            if self.unscored:
+                raise self.unscored
         return self.accuracy
 
     def accuracy_ruling(self) -> AccuracyRuling | None:
@@ -224,6 +231,7 @@ class CaseRuns:
         self.subject = process.subject
         if process.probed:
             self.rate, self.rate_source = process.target_qps, "probe"
+        self.unscored = process.unscored or self.unscored
         if process.accuracy and process.scored:
             self.accuracy, self.scored = process.accuracy, process.scored
             self._passes.save(self._accuracy_key, process.accuracy, process.scored)

@@ -137,7 +137,7 @@ def test_another_prompt_template_cannot_be_compared(copy: Copy) -> None:
 
     assert verdict["outcome"] == "INVALID"
     assert verdict["headline"].startswith("data or prompts differ from the baseline's: dataset")
-    assert 'Q: {question}' in verdict["headline"]
+    assert "Q: {question}" in verdict["headline"]
 
 
 @pytest.mark.skipif(

@@ -32,6 +32,7 @@ def paired_table(verdict: Verdict, width: int) -> list[str]:
 
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
+    """Return the texts of a score that was compared sample by sample."""
     bounds = metric.low is not None and metric.high is not None
     return {
         "metric": metric.metric,
@@ -47,6 +48,7 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
 
 
 def score_cells(metric: MetricVerdict) -> dict[str, str]:
+    """Return the texts of a score that was held against the gate."""
     needed = ""
     if metric.baseline is not None and metric.limit is not None:
         needed = f"{metric.baseline * (1 - metric.limit):.3f}"
@@ -61,6 +63,7 @@ def score_cells(metric: MetricVerdict) -> dict[str, str]:
 
 
 def metric_cells(metric: MetricVerdict) -> dict[str, str]:
+    """Return the texts of a performance metric."""
     bounds = metric.low is not None and metric.high is not None
     return {
         "metric": title(metric.metric),
@@ -74,4 +77,5 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
 
 
 def title(metric: str) -> str:
+    """Return what tables call a metric."""
     return METRICS[metric].title if metric in METRICS else metric

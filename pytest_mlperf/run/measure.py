@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class Process:
         run: The performance run, if it was asked for.
         accuracy: The accuracy pass, if it was asked for and there is one.
         scored: Its scores sample by sample.
+        unscored: Why there are none, when only the scorer broke: the run is good all the same.
         subject: Machine, engine and data.
         target_qps: The rate that was used, probed or given.
         probed: The rate was probed in this process.
@@ -59,6 +61,7 @@ class Process:
     run: Run | None
     accuracy: Accuracy | None
     scored: Scored | None
+    unscored: RunError | None
     subject: Subject
     target_qps: float | None
     probed: bool
@@ -106,6 +109,7 @@ def measure(
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     names = conditions.machine.leases(planned.case.accelerator)
+    trouble: list[RunError] = []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
     with (
         lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
@@ -129,20 +133,38 @@ def measure(
                 patience=conditions.patience,
                 show=talk.show,
             )
-            score = run_pass(worker, int(loaded["dataset"]["samples"]), ask, scoring, subject)
+            total = int(loaded["dataset"]["samples"])
+            with _only_the_scorer() as trouble:
+                score = run_pass(worker, total, ask, scoring, subject)
         worker.send({"command": "stop"})
     run = None
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
-    found = score() if score else None
+    found: tuple[Accuracy, Scored] | None = None
+    if score:
+        with _only_the_scorer() as trouble:
+            found = score()
     return Process(
         run=run,
         accuracy=found[0] if found else None,
         scored=found[1] if found else None,
+        unscored=trouble[0] if trouble else None,
         subject=subject,
         target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
         probed=talk.probed,
     )
+
+
+@contextlib.contextmanager
+def _only_the_scorer() -> Iterator[list[RunError]]:
+    """Keep an error of the scorer, which says nothing about the engine's run."""
+    kept: list[RunError] = []
+    try:
+        yield kept
+    except RunError as error:
+        if error.layer != "scorer":
+            raise
+        kept.append(error)
 
 
 def _import_path() -> list[str]:

@@ -1,8 +1,7 @@
-"""Accuracy against accepted scores, as a user meets it: recorded in git, judged sample by sample."""
+"""Accuracy against accepted scores, as a user meets it: kept in git, judged sample by sample."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -344,22 +343,30 @@ def test_damaged_scores_are_an_error_before_anything_is_measured(
     assert len(own.run_folders()) == folders
 
 
-def test_a_scorer_that_crashes_is_one_error_and_the_next_case_runs(own: Project) -> None:
-    engines = '[[engines]]\nuse = "null"\n'
-    suite(own, scorer="own:Crashes", engines=engines)
+def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
+    own: Project,
+) -> None:
+    suite(own, scorer="own:Crashes")
 
     result = own.run("suites")
 
-    outcomes = [
-        json.loads(file.read_text("utf-8"))["cases"]
-        for file in own.path.glob(".mlperf/runs/*/results.json")
-    ][0]
-    errors = [case["verdict"] for case in outcomes if case["verdict"]["outcome"] == "ERROR"]
+    verdicts = own.verdicts()
+    accuracy, performance = verdicts["accuracy"], verdicts["performance"]
+    assert (result.ret, accuracy.outcome) == (1, Outcome.ERROR)
+    assert accuracy.headline.startswith("scorer: ")
+    assert "Segmentation fault" in accuracy.headline or "-11" in accuracy.headline
+    assert performance.outcome is Outcome.NO_BASELINE
+    assert performance.headline.endswith(", accuracy not checked: the scorer broke")
+
+
+def test_nothing_is_recorded_that_no_scorer_vouches_for(own: Project) -> None:
+    suite(own, scorer="own:Crashes")
+
+    result = own.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=2")
+
     assert result.ret == 1
-    assert {error["headline"].split(":")[0] for error in errors} == {"scorer"}
-    assert all(
-        "Segmentation fault" in error["headline"] or "-11" in error["headline"] for error in errors
-    )
+    assert {verdict.outcome for verdict in own.verdicts().values()} == {Outcome.ERROR}
+    assert list((own.path / "baselines").rglob("*.json")) == []
 
 
 def test_a_score_that_is_no_number_is_an_error_that_names_the_sample(own: Project) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, kept
 from pytest_mlperf.core.judge.gate import GateRuling
-from pytest_mlperf.core.judge.rule_a import Paired, Pairs, RuleA, judge_pairs, looks
+from pytest_mlperf.core.judge.rule_a import DEFAULT, Paired, Pairs, RuleA, judge_pairs, looks
 from pytest_mlperf.core.judge.rule_r import Decision
 from pytest_mlperf.core.measurement import Scored
 from pytest_mlperf.core.metrics import COUNTS
@@ -72,7 +72,7 @@ def rule_on_scores(
     *,
     margin: Margin,
     sequential: bool,
-    rule: RuleA = RuleA(),
+    rule: RuleA = DEFAULT,
 ) -> AccuracyRuling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
@@ -165,7 +165,9 @@ def _count(name: str, before: Sequence[float], now: Sequence[float]) -> PairedVe
 
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
-    assert verdict.low is not None and verdict.high is not None and verdict.margin is not None
+    assert verdict.low is not None
+    assert verdict.high is not None
+    assert verdict.margin is not None
     if verdict.changed == 0:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"

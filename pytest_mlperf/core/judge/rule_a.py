@@ -30,6 +30,9 @@ class RuleA:
     beta: float = 0.05
 
 
+DEFAULT = RuleA()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
     """One metric's scores of the same samples, in the order in which they were measured.
@@ -92,7 +95,7 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
 
 
 def judge_pairs(
-    metrics: Mapping[str, Pairs], at: Sequence[int], rule: RuleA = RuleA()
+    metrics: Mapping[str, Pairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
     """Judge the metrics of one case, look after look; each verdict freezes when it is reached.
 
