@@ -86,12 +86,19 @@ def load_tool(name: str) -> Any:
 
 
 def test_it_scores_what_its_trainer_reached_and_its_tokens_are_timed(copy: Copy) -> None:
-    """Scores by our scorer equal those that rouge_score gave the trainer; rates are complete."""
+    """Scores by our scorer equal those that rouge_score gave the trainer; they are those that are
+    committed beside the suite; rates are complete."""
     reached = json.loads(TRAINING.read_text("utf-8"))
+    (copy.folder / "baselines").mkdir()
+    (copy.folder / "baselines" / "accuracy").symlink_to(ROOT / "baselines" / "accuracy")
 
     code, (accuracy, performance) = copy.run()
 
     assert code == 0
+    assert accuracy["outcome"] == "ok"
+    assert accuracy["baseline_file"].endswith("tiny-llama2-70b/torch.fp32.json")
+    judged = [metric["metric"] for metric in accuracy["paired"] if metric["outcome"]]
+    assert judged == ["rouge1", "rouge2", "rougeL"]
     scores = accuracy["accuracy"]["scores"]
     for name in ("rouge1", "rouge2", "rougeL"):
         # Another machine's kernels may choose another token where two are as likely.
