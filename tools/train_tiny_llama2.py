@@ -131,8 +131,9 @@ project's licence, Apache-2.0.
     pip install -e '.[train]'
     python tools/train_tiny_llama2.py
 
-This takes about ten minutes on two cores, resumes after an interruption, and writes every
-file of this folder. The same library versions on the same kind of CPU give the same bytes.
+This took 24 minutes on two cores that did other work too, resumes after an interruption, and writes
+every file of this folder. It is seeded and deterministic: a short training that was interrupted and
+resumed gave the same weights as one that was not.
 """
 
 
