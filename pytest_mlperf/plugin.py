@@ -145,6 +145,8 @@ class _Reports:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
+    # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
