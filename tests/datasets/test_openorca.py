@@ -245,12 +245,12 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
         (
             {"id": ["a", "b", "a"], "tok_input": [[1], [1], [1]]},
             {},
-            "row 2, column 'id': 'a' is the sample of row 0 once more",
+            "row 2, column 'id': 'a' is also the id of row 0",
         ),
         (
             {"id": ["a", "a", "b"], "question": ["q", "q", "q"], "system_prompt": ["", "", ""]},
             {"template": CHAT},
-            "row 1, column 'id': 'a' is the sample of row 0 once more",
+            "row 1, column 'id': 'a' is also the id of row 0",
         ),
     ],
 )
@@ -267,11 +267,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(
     assert message in str(caught.value)
     assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
     assert caught.value.layer == "dataset"
-
-
-def test_different_samples_may_share_an_identity(write: Write) -> None:
-    """Nothing goes wrong with them; only a sample that is there twice counts twice."""
-    assert len(OpenOrcaDataset(path=str(write(id=["a", "a", "a"])))) == 3
 
 
 class Touch:
