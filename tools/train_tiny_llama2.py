@@ -131,9 +131,9 @@ project's licence, Apache-2.0.
     pip install -e '.[train]'
     python tools/train_tiny_llama2.py
 
-This took 24 minutes on two cores that did other work too, resumes after an interruption, and writes
-every file of this folder. It is seeded: a second training, interrupted at step 1200 and resumed, gave
-the same bytes with the same libraries on the same kind of CPU.
+This took 24 minutes on two cores that did other work too, resumes after an interruption, and
+writes every file of this folder. It is seeded: a second training, interrupted at step 1200 and
+resumed, gave the same bytes with the same libraries on the same kind of CPU.
 """
 
 

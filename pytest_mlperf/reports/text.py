@@ -240,6 +240,12 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
 
 
 def _what_decides(verdict: Verdict) -> str:
+    open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
+    if open_:
+        return (
+            f"{verdict.headline}; all {open_[0].samples:,} samples were compared: a larger data "
+            "set or a wider margin ([limits] accuracy) would decide"
+        )
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
         return f"{verdict.headline}; a longer min_duration would decide"

@@ -18,6 +18,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.run.logs import ACCURACY, DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
+from pytest_mlperf.run.score import TROUBLE
 from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
 from pytest_mlperf.suite.plan import Planned
 
@@ -131,8 +132,10 @@ def _score(
     except subprocess.TimeoutExpired:
         raise RunError("scorer", f"took longer than {limit_s:.0f} s", str(log)) from None
     if done.returncode:
+        trouble = scoring.folder / TROUBLE
         last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
-        raise RunError("scorer", last, str(log))
+        told = trouble.read_text("utf-8") if trouble.exists() else last
+        raise RunError("scorer", " ".join(told.split()), str(log))
     found = json.loads((scoring.folder / "scores.json").read_text("utf-8"))
     samples = len(found["indices"])
     accuracy = Accuracy(

@@ -12,12 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import read_accuracy
 from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.stores import atomic
+
+TROUBLE = "score-error.txt"
+"""Beside the spec: what the parent says about a scorer that failed."""
 
 
 def build(factory: Mapping[str, Any], **given: Any) -> Any:
@@ -76,4 +80,10 @@ def check(scores: Scores, indices: Sequence[int]) -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[2]))
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except Exception as error:
+        # An error for users is its own sentence; any other needs its kind to be understood.
+        told = str(error) if isinstance(error, MlperfError) else f"{type(error).__name__}: {error}"
+        atomic.write_text(Path(sys.argv[1]).with_name(TROUBLE), told)
+        raise

@@ -183,6 +183,17 @@ def test_a_drop_inside_the_margin_is_ok_and_said(own: Project) -> None:
     assert "a drop smaller than the margin is certain" in verdict.notes[0]
 
 
+def test_what_would_decide_an_open_question_of_accuracy(own: Project) -> None:
+    recorded(own)
+    suite(own, options="wrong = 3")
+
+    result = own.run("suites", *ACCURACY)
+
+    assert (result.ret, newest(own).outcome) == (0, Outcome.INCONCLUSIVE)
+    text = " ".join(" ".join(section(result)).split())
+    assert "all 400 samples were compared: a larger data set or a wider margin" in text
+
+
 def test_a_large_data_set_is_measured_until_the_scores_decide(own: Project) -> None:
     recorded(own, samples=6000)
     counts = []
@@ -357,6 +368,15 @@ def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
     assert "Segmentation fault" in accuracy.headline or "-11" in accuracy.headline
     assert performance.outcome is Outcome.NO_BASELINE
     assert performance.headline.endswith(", accuracy not checked: the scorer broke")
+
+
+def test_a_scorer_that_cannot_be_built_is_told_in_its_own_words(own: Project) -> None:
+    suite(own, scorer="own:Crashed")
+
+    own.run("suites", *ACCURACY)
+
+    headline = newest(own).headline
+    assert headline == "scorer: AttributeError: module 'own' has no attribute 'Crashed'"
 
 
 def test_nothing_is_recorded_that_no_scorer_vouches_for(own: Project) -> None:

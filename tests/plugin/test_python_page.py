@@ -13,9 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 def test_the_examples_make_a_test_that_is_measured(project: Project) -> None:
     """Engine, data set and test, copied from the page; only the length is cut."""
-    engine, _, words, test = re.findall(
-        r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
-    )
+    engine, _, words, test = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (project.path / "my_engines.py").write_text(f"{engine}\n\n{words}")
     short = test.replace('"2s"', '"50ms", target_qps=1000')
     (project.path / "test_reverser.py").write_text(short)
