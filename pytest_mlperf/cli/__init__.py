@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from pytest_mlperf import __version__
 from pytest_mlperf.cli import compare, doctor, explain, init, plan, report, schema, update
+from pytest_mlperf.cli import round as rules
 from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
-COMMANDS = (init, doctor, plan, explain, compare, update, report, schema)
+COMMANDS = (init, doctor, plan, explain, compare, update, report, rules, schema)
 """In the order in which they are needed."""
 
 DESCRIPTION = """\

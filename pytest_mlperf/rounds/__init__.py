@@ -8,9 +8,59 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 ROUNDS = ("v4.1", "v5.0", "v5.1", "v6.0", "v6.1")
+
+Ends = tuple[float | None, float | None]
+"""Lowest and highest; None: no such end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundMetric:
+    """One score that a round gates.
+
+    Attributes:
+        name: Our scorer's key: "top1", "rouge1", "tokens_per_sample".
+        checker: The submission checker's key: "acc", "ROUGE1", "TOKENS_PER_SAMPLE".
+        reference: The reference score on the checker's scale; a pass mark where MLPerf publishes
+            no reference (the end-to-end RAG workloads).
+        better: Which scores are better. "neither" always has `share` or `within`.
+        share: Lowest and highest share of the reference that pass, in place of the target.
+        within: Lowest and highest score that pass, in place of the target.
+        margin: What a paired comparison of this score allows unless a suite says otherwise, as a
+            share of the baseline score; None: the general default.
+    """
+
+    name: str
+    checker: str
+    reference: float
+    better: Literal["higher", "lower", "neither"] = "higher"
+    share: Ends | None = None
+    within: Ends | None = None
+    margin: float | None = None
+
+    def bounds(self, target: float) -> Ends:
+        """Return the lowest and the highest score that pass; None: no such bound.
+
+        A better-when-lower score may exceed its reference by what a better-when-higher one may
+        fall short of it. MLPerf's checker compares dlrm-v3's normalized entropy, which is better
+        when lower, with ">= 0.999 x reference"; the direction here is the meant one.
+
+        Args:
+            target: Share of the reference that is the gate, e.g. 0.99.
+        """
+        if self.within:
+            return self.within
+        if self.share:
+            low, high = self.share
+            return (
+                None if low is None else self.reference * low,
+                None if high is None else self.reference * high,
+            )
+        if self.better == "lower":
+            return None, self.reference * (2 - target)
+        return (self.reference * target, None) if self.better == "higher" else (None, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +68,17 @@ class RoundScenario:
     """What a round asks of one scenario of one workload.
 
     Attributes:
-        min_query_count: Fewest queries (Offline: fewest samples).
+        min_query_count: Fewest queries (Offline: fewest samples). LoadGen's 100 where the round
+            names none; the larger one where mlperf.conf and the checker differ.
         min_duration_ms: Shortest run.
-        latency_limit_ms: Server: the latency to be met, or None.
+        latency_limit_ms: Server and Interactive: the latency to be met, or None.
         ttft_limit_ms, tpot_limit_ms: Server and Interactive of language models: what 99 % of
             queries must meet, or None.
         latency_percentile: The percentile that is limited or reported.
         samples_per_query: MultiStream only.
+        accuracy_samples: Samples of an accuracy run where the scenario has a data set of its own.
+        metrics: Gates of the scenario's own, in place of the workload's.
+        result: The field of LoadGen's detail log that MLPerf's checker reports.
     """
 
     min_query_count: int
@@ -34,6 +88,26 @@ class RoundScenario:
     tpot_limit_ms: float | None = None
     latency_percentile: float = 0.99
     samples_per_query: int = 8
+    accuracy_samples: int | None = None
+    metrics: Mapping[str, RoundMetric] = field(default_factory=dict)
+    result: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Systems:
+    """The scenarios of one type of system.
+
+    Attributes:
+        required: What a closed submission must have.
+        optional: What it may have.
+        one_optional: At least one of the optional scenarios is required.
+        targets: The workload's targets that this type of system has, where it lacks some.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    one_optional: bool = False
+    targets: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,34 +116,95 @@ class RoundWorkload:
 
     Attributes:
         name: Our name, which is LoadGen's conf name.
-        dataset_samples: Samples in the official data set.
+        checker: The submission checker's name, without target.
+        title: The model in words.
+        task: What it does, in one word.
+        dataset: The official data set in words.
+        dataset_samples: Samples in it.
         performance_samples: Samples held in memory during a performance run.
-        scorer: Name of the scorer.
-        reference: Reference score by metric.
-        windows: For metrics without a better or worse: lowest and highest share of the reference.
-        targets: Shares of the reference that are gates, e.g. (0.99,).
+        accuracy_samples: Samples of an accuracy run, where that has a data set of its own.
+        scorer: Name of the scorer; "" where this release has none.
+        metrics: What is gated, by our name; a scenario may have its own.
+        targets: Shares of the reference that are gates, e.g. (0.99,). 1 where every gate is
+            absolute.
+        suffixed: The checker's names end in the target: "bert-99" and "bert-99.9".
+        interactive_checker: The checker's name of Interactive where that was a benchmark of its
+            own (v5.0), without target.
+        loadgen: LoadGen runs it; if not, MLCommons endpoints does.
         equal_issue: Every sample is issued equally often.
         tokens: It is a language model with token latencies.
+        inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
+        min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
+        accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
+        compliance: Compliance tests of a closed submission.
+        systems: "datacenter" and "edge", where it belongs to them.
         scenarios: By scenario name.
+        checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
     """
 
     name: str
+    checker: str
+    title: str
+    task: str
+    dataset: str
     dataset_samples: int
     performance_samples: int
+    accuracy_samples: int | None = None
     scorer: str
-    reference: Mapping[str, float]
+    metrics: Mapping[str, RoundMetric]
     targets: tuple[float, ...]
+    suffixed: bool = False
+    interactive_checker: str | None = None
+    loadgen: bool = True
     equal_issue: bool = False
     tokens: bool = False
-    windows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    inferred_tokens: int | None = None
+    min_output_tokens: int | None = None
+    max_output_tokens: int | None = None
+    accuracy_output_tokens: int | None = None
+    compliance: tuple[str, ...] = ()
+    systems: Mapping[str, Systems] = field(default_factory=dict)
     scenarios: Mapping[str, RoundScenario] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> Mapping[str, float]:
+        """Reference scores by metric."""
+        return {name: metric.reference for name, metric in self.metrics.items()}
+
+    @property
+    def windows(self) -> Mapping[str, tuple[float, float]]:
+        """Metrics that must stay between two shares of their reference."""
+        return {
+            name: (metric.share[0], metric.share[1])
+            for name, metric in self.metrics.items()
+            if metric.share and metric.share[0] is not None and metric.share[1] is not None
+        }
+
+    @property
+    def named_targets(self) -> Mapping[str, float]:
+        """Every name that means this workload, with the target that it says; the plain first.
+
+        LoadGen's name ("resnet50", "llama3_1-8b") and the checker's ("resnet", "llama3.1-8b"),
+        both with the target ("bert-99.9") where the checker's names have it.
+        """
+        bases = dict.fromkeys((self.name, self.checker))
+        found = dict.fromkeys(bases, self.targets[0])
+        if self.suffixed:
+            found |= {f"{base}-{100 * t:g}": t for base in bases for t in self.targets}
+        return found
 
     @property
     def names(self) -> list[str]:
-        """The plain name, and those with a target ("llama2-70b-99.9") where it has several."""
-        suffixes = [f"{100 * target:g}" for target in self.targets]
-        several = [f"{self.name}-{suffix}" for suffix in suffixes]
-        return [self.name, *(several if self.tokens or len(several) > 1 else [])]
+        """What a suite may call it."""
+        return list(self.named_targets)
+
+    @property
+    def checker_names(self) -> tuple[str, ...]:
+        """The submission checker's names: one per target where they have it."""
+        bases = (self.checker, *([self.interactive_checker] if self.interactive_checker else []))
+        suffixes = [f"-{100 * t:g}" for t in self.targets] if self.suffixed else [""]
+        return tuple(base + suffix for base in bases for suffix in suffixes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +231,14 @@ class Round:
     def find(self, name: str) -> RoundWorkload | None:
         """Return a workload by one of its names, with the target that the name says."""
         for own in self.workloads.values():
-            if name in own.names:
-                target = own.targets[max(0, own.names.index(name) - 1)]
-                return dataclasses.replace(own, targets=(target,))
+            target = own.named_targets.get(name)
+            if target is not None:
+                systems = {
+                    kind: dataclasses.replace(system, targets=None)
+                    for kind, system in own.systems.items()
+                    if system.targets is None or target in system.targets
+                }
+                return dataclasses.replace(own, targets=(target,), systems=systems)
         return None
 
 
@@ -122,7 +262,33 @@ def load_round(name: str) -> Round:
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
-    scenarios = {key: RoundScenario(**value) for key, value in raw["scenarios"].items()}
-    windows = {key: (low, high) for key, (low, high) in raw.get("windows", {}).items()}
-    own = {"scenarios": scenarios, "windows": windows, "targets": tuple(raw["targets"])}
+    own = {
+        "targets": tuple(raw["targets"]),
+        "compliance": tuple(raw["compliance"]),
+        "metrics": _metrics(raw["metrics"]),
+        "systems": {kind: _system(system) for kind, system in raw.get("systems", {}).items()},
+        "scenarios": {
+            key: RoundScenario(**{**value, "metrics": _metrics(value.get("metrics", {}))})
+            for key, value in raw["scenarios"].items()
+        },
+    }
     return RoundWorkload(name=name, **{**raw, **own})
+
+
+def _system(raw: Mapping[str, Any]) -> Systems:
+    return Systems(
+        required=tuple(raw["required"]),
+        optional=tuple(raw.get("optional", ())),
+        one_optional=raw.get("one_optional", False),
+        targets=tuple(raw["targets"]) if "targets" in raw else None,
+    )
+
+
+def _metrics(raw: Mapping[str, Any]) -> dict[str, RoundMetric]:
+    return {name: RoundMetric(name=name, **_with_ends(value)) for name, value in raw.items()}
+
+
+def _with_ends(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `share` and `within` from {low, high} into pairs."""
+    ends = {key: raw[key] for key in ("share", "within") if key in raw}
+    return {**raw, **{key: (own.get("low"), own.get("high")) for key, own in ends.items()}}

@@ -17,7 +17,7 @@ from pytest_mlperf.cli import COMMANDS, main
 from pytest_mlperf.cli.output import clean
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
-NAMES = ("init", "doctor", "plan", "explain", "compare", "update", "report", "schema")
+NAMES = ("init", "doctor", "plan", "explain", "compare", "update", "report", "round", "schema")
 
 
 def exits(*arguments: str) -> int | str | None:
@@ -55,6 +55,7 @@ commands:
     compare   two sessions, commits or versions: what dropped
     update    accept a session's values as baselines
     report    results as text, JSON or pytest-benchmark's file
+    round     what an MLPerf round asks: gates, limits, counts
     schema    print a JSON Schema, for editors and tools
 
 a first hour:
@@ -138,6 +139,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
         ["compare", "only-one"],
         ["explain"],
         ["report"],
+        ["round"],
     ],
 )
 def test_wrong_usage_is_exit_code_2(

@@ -1,0 +1,291 @@
+"""`pytest-mlperf round`: the rules of a round, for readers and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.rounds import ROUNDS, load_round
+
+Say = Callable[..., tuple[int, str]]
+
+EVERY = [(name, workload) for name in ROUNDS for workload in load_round(name).workloads]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+V4_1 = """\
+MLPerf Inference v4.1
+seeds     qsl 3066443479025735752
+          sample_index 10688027786191513374
+          schedule 14962580496156340209
+
+workload, data set              samples  gate
+resnet50                         50,000  top1 ≥ 75.6954
+  ImageNet 2012 validation
+retinanet                        24,781  map ≥ 37.1745
+  OpenImages v6, MLPerf subset
+3d-unet-99/-99.9                     43  dice ≥ 0.853083 / 0.8608383
+  KiTS19
+bert-99/-99.9                    10,833  f1 ≥ 89.96526 / 90.78313
+  SQuAD v1.1 dev
+gptj-99/-99.9                    13,368  rouge1 ≥ 42.55663 / 42.94351
+  CNN/DailyMail 3.0.0                    rouge2 ≥ 19.92226 / 20.10338
+                                         rougeL ≥ 29.68822 / 29.95811
+                                         gen_len ≥ 3615190
+llama2-70b-99/-99.9              24,576  rouge1 ≥ 43.98689 / 44.38677
+  OpenOrca, GPT-4 subset                 rouge2 ≥ 21.81485 / 22.01316
+                                         rougeL ≥ 28.33004 / 28.58758
+                                         tokens_per_sample 265.005 to 323.895
+mixtral-8x7b                     15,000  rouge1 ≥ 45.03619
+  OpenOrca, GSM8K, MBXP                  rouge2 ≥ 23.05007
+                                         rougeL ≥ 30.05788
+                                         tokens_per_sample 131.31 to 160.49
+                                         gsm8k ≥ 73.0422
+                                         mbxp ≥ 59.5188
+stable-diffusion-xl               5,000  clip 31.68632 to 31.81332
+  COCO 2014, MLPerf subset               fid 23.01086 to 23.95008
+dlrm-v2-99/-99.9                330,067  auc ≥ 79.5069 / 80.22969
+  Criteo 1TB, multihot, day 23
+
+workload             Server      Interactive  datacenter  edge       tests
+resnet50             15 ms       -            Off Srv     Off SS MS  01 04 05
+retinanet            100 ms      -            Off Srv     Off SS MS  01 05
+3d-unet-99/-99.9     -           -            Off         Off SS     01 05
+bert-99/-99.9        130 ms      -            Off Srv     Off SS     01 05
+gptj-99/-99.9        20 s        -            Off Srv     Off SS     -
+llama2-70b-99/-99.9  2 s/200 ms  -            Off Srv     -          06
+mixtral-8x7b         2 s/200 ms  -            Off Srv     -          06
+stable-diffusion-xl  20 s        -            Off Srv     Off SS     01 04
+dlrm-v2-99/-99.9     60 ms       -            Off Srv     -          01 05
+
+limits: latency, or TTFT / TPOT; Off Offline, Srv Server, Int Interactive, SS
+SingleStream, MS MultiStream; optional in brackets
+tests: compliance tests of a closed submission, TEST01 as 01
+more: pytest-mlperf round v4.1 WORKLOAD
+"""
+
+
+def test_a_round_is_seeds_gates_and_limits(say: Say) -> None:
+    assert say("round", "v4.1") == (0, V4_1)
+
+
+LLAMA2 = """\
+llama2-70b-99/-99.9 of MLPerf Inference v5.0: Llama 2 70B Chat
+task      question-answering
+names     llama2-70b, llama2-70b-99, llama2-70b-99.9
+checker   llama2-70b-99, llama2-70b-99.9, llama2-70b-interactive-99,
+          llama2-70b-interactive-99.9
+data set  OpenOrca, GPT-4 subset, 24,576 samples; 24,576 in memory in
+          performance runs; every sample issued equally often
+tokens    1 to 1,024 an answer; counted and timed
+scorer    rouge
+systems   datacenter Offline, Server, optional Interactive
+tests     TEST06
+
+gate               target  reference      lowest  highest  checker's key
+rouge1               99 %    44.4312   43.986888           ROUGE1
+rouge1             99.9 %    44.4312  44.3867688           ROUGE1
+rouge2               99 %    22.0352   21.814848           ROUGE2
+rouge2             99.9 %    22.0352  22.0131648           ROUGE2
+rougeL               99 %    28.6162   28.330038           ROUGEL
+rougeL             99.9 %    28.6162  28.5875838           ROUGEL
+tokens_per_sample             294.45     265.005  323.895  TOKENS_PER_SAMPLE
+tokens_per_sample: neither higher nor lower is better; 90 % to 110 % of the
+  reference passes
+
+scenario     queries  shortest  limit       percentile
+Offline       24,576    10 min  -
+Server           100    10 min  2 s/200 ms          99
+Interactive      100    10 min  450/40 ms           99
+reported  result_tokens_per_second (Offline)
+          result_completed_tokens_per_second (Server)
+          result_completed_tokens_per_second (Interactive)
+"""
+
+
+def test_a_workload_is_every_figure_of_it(say: Say) -> None:
+    assert say("round", "v5.0", "llama2-70b") == (0, LLAMA2)
+
+
+def test_a_name_with_a_target_shows_that_target(say: Say) -> None:
+    """In v4.1 the edge had no bert-99.9."""
+    code, shown = say("round", "v4.1", "bert-99.9")
+
+    assert code == 0
+    assert shown.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
+    assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in shown
+    assert "\nsystems   datacenter Offline, Server\n" in shown
+    assert "f1    99.9 %     90.874  90.783126" in shown
+    assert "89.96526" not in shown
+
+
+def test_a_type_of_system_with_fewer_targets_says_so(say: Say) -> None:
+    _, shown = say("round", "v4.1", "bert")
+
+    assert "edge Offline, SingleStream (only 99 %)" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("v6.1", "dlrm-v3"), ["normalized_entropy: lower is better", "0.86773687"]),
+        (("v6.1", "stable-diffusion-xl"), ["fid: lower is better; scores within a window pass"]),
+        (("v6.1", "e2e-rag-qna"), ["accuracy: a pass mark", "Offline 824 0 s"]),
+        (("v6.1", "qwen3.6-27b"), ["harness MLCommons endpoints, not LoadGen"]),
+        (("v6.1",), ["qwen3.6-27b runs under MLCommons endpoints, not LoadGen"]),
+        (("v6.1", "qwen3-vl-235b-a22b"), ["8,000 of its own in Interactive", "Interactive: f1"]),
+        (("v6.1",), ["Interactive: f1 ≥ 0.779922"]),
+        (("v6.1", "gpt-oss-120b"), ["at most 110 % of the reference passes", "at most 32,768"]),
+        (("v4.1", "gptj"), ["at least 90 % of the reference passes", "counted as 69 a sample"]),
+        (("v6.0", "retinanet"), ["systems none: the checker lists it"]),
+        (("v5.1", "whisper"), ["dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931"]),
+        (("v5.1", "llama3.1-8b"), ["llama3_1-8b of MLPerf Inference", "scorer rouge"]),
+        (("v5.1", "deepseek-r1"), ["scorer none in this release"]),
+        (("v5.1", "pointpainting"), ["SingleStream 100 10 min - 99.9"]),
+        (("v6.1", "deepseek-r1"), ["datacenter Offline, at least one of Server, Interactive"]),
+        (("v6.0", "deepseek-r1"), ["datacenter Offline, optional Server, Interactive"]),
+        (("v6.1", "yolo"), ["MultiStream 662 x 8 10 min - 99"]),
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_in_words(
+    arguments: tuple[str, ...], words: list[str], say: Say
+) -> None:
+    code, shown = say("round", *arguments)
+
+    assert code == 0
+    for text in words:
+        assert text in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(("name", "workload"), EVERY)
+def test_every_figure_of_every_workload_is_shown(name: str, workload: str, say: Say) -> None:
+    own = load_round(name).workloads[workload]
+    code, shown = say("round", name, workload)
+
+    assert code == 0
+    words = shown.replace(";", " ").replace(",", "").split()
+    figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
+    figures += [scenario.min_query_count for scenario in own.scenarios.values()]
+    for metric in own.metrics.values():
+        figures.append(metric.reference)  # type: ignore[arg-type]
+        for target in own.targets:
+            figures += metric.bounds(target)  # type: ignore[arg-type]
+        assert metric.checker in words
+    assert [f"{x:.10g}" for x in figures if x is not None and f"{x:.10g}" not in words] == []
+    for scenario in own.scenarios.values():
+        assert scenario.result in words
+    for file, checksum in own.checksums.items():
+        assert f"  {file}  {checksum}\n" in shown
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", ROUNDS)
+def test_tables_fit_the_terminal(
+    name: str, columns: int, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    pages = [say("round", name), *(say("round", name, own) for own in load_round(name).workloads)]
+
+    for code, shown in pages:
+        assert code == 0
+        to_read, _, _to_copy = shown.partition("checksums of data files")
+        assert max(map(len, to_read.splitlines())) <= columns
+
+
+# --- json ------------------------------------------------------------------------------------
+
+
+def asked(say: Say, *arguments: str) -> dict[str, Any]:
+    code, shown = say("round", *arguments, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(shown)
+    return found
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_json_has_every_workload_with_its_gates(name: str, say: Say) -> None:
+    found, ours = asked(say, name), load_round(name)
+
+    assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
+    assert found["seeds"] == {
+        "qsl": ours.qsl_seed,
+        "sample_index": ours.sample_index_seed,
+        "schedule": ours.schedule_seed,
+    }
+    assert list(found["workloads"]) == list(ours.workloads)
+    for key, own in ours.workloads.items():
+        theirs = found["workloads"][key]
+        assert theirs["names"] == own.names
+        assert theirs["checker_names"] == list(own.checker_names)
+        assert theirs["targets"] == list(own.targets)
+        assert theirs["checksums"] == own.checksums
+        for target in own.targets:
+            for metric in own.metrics.values():
+                low, high = metric.bounds(target)
+                gate = theirs["gates"][f"{100 * target:g}"][metric.name]
+                assert gate == {"lowest": low, "highest": high}
+
+
+def test_json_of_one_workload_is_that_one(say: Say) -> None:
+    own = asked(say, "v6.1", "llama2-70b-99.9")["workloads"]
+
+    assert list(own) == ["llama2-70b"]
+    assert own["llama2-70b"]["scenarios"]["Interactive"] == {
+        "min_query_count": 100,
+        "min_duration_ms": 600_000,
+        "latency_limit_ms": None,
+        "ttft_limit_ms": 450.0,
+        "tpot_limit_ms": 40.0,
+        "latency_percentile": 0.99,
+        "samples_per_query": 8,
+        "accuracy_samples": None,
+        "metrics": {},
+        "result": "result_completed_tokens_per_second",
+        "gates": {},
+    }
+    assert own["llama2-70b"]["systems"] == {
+        "datacenter": {
+            "required": ["Offline"],
+            "optional": ["Server", "Interactive"],
+            "one_optional": True,
+            "targets": None,
+        }
+    }
+
+
+def test_json_of_a_scenario_with_a_gate_of_its_own(say: Say) -> None:
+    own = asked(say, "v6.1", "qwen3-vl-235b-a22b")["workloads"]["qwen3-vl-235b-a22b"]
+
+    assert own["scenarios"]["Interactive"]["gates"] == {
+        "99": {"f1": {"lowest": pytest.approx(0.779922), "highest": None}}
+    }
+
+
+# --- wrong names -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["v6.2"], "there is no round 'v6.2'; did you mean 'v6.1'?"),
+        (["2026"], "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1"),
+        (["v6.1", "lama2-70b"], "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?"),
+        (["v6.1", "llama2-70b-99"], "'llama2-70b-99' is no workload of v6.1; did you mean"),
+        (["v4.1", "whisper"], "'whisper' is no workload of v4.1; "),
+    ],
+)
+def test_a_wrong_name_is_one_sentence_with_the_nearest(
+    arguments: list[str], message: str, say: Say
+) -> None:
+    code, shown = say("round", *arguments)
+
+    assert code == 2
+    assert shown.startswith(f"pytest-mlperf: {message}")
+    assert shown.count("\n") == 1
