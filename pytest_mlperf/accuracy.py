@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.case_runs import CaseRuns, Policy
-from pytest_mlperf.core.judge.accuracy import AccuracyAnswer, combine
+from pytest_mlperf.core.judge.answer import AccuracyAnswer, combine
 from pytest_mlperf.core.judge.gate import gate
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import Outcome
@@ -20,9 +20,7 @@ def answer_for(case: CaseRuns, accuracy: Accuracy) -> AccuracyAnswer:
     planned = case.planned
     gated = gate(
         accuracy,
-        planned.reference,
-        planned.target,
-        windows=planned.windows,
+        planned.bounds(accuracy.lower),
         whose="MLPerf's" if planned.suite.is_mlperf else "this suite's own",
         profile=planned.suite.profile,
     )

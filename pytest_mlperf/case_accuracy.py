@@ -32,7 +32,7 @@ class Found:
     """An accuracy baseline with each sample's scores, by metric and data set index."""
 
     baseline: AccuracyBaseline
-    scores: dict[str, list[float]]
+    scores: dict[str, list[float | None]]
 
 
 class CaseAccuracy:
@@ -121,6 +121,7 @@ class CaseAccuracy:
         return rule_on_scores(
             baseline,
             self.found.scores,
+            accuracy,
             scored,
             fixed_order(accuracy.total),
             margin=self._planned.margin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
@@ -65,6 +65,16 @@ def resolve(name: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def look(use: str) -> Callable[..., None] | None:
+    """Return what a registered data set has to find its files: a class method `look`, or None.
+
+    It takes the adapter's options, opens no file, and raises UnavailableError with what is missing
+    and what to put there. Of code named by "package.module:name" nothing is imported here.
+    """
+    found = registered("datasets").get(use)
+    return getattr(resolve(found.value), "look", None) if found else None
 
 
 def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:

@@ -109,14 +109,18 @@ class MlperfSession:
         self._machine = detect(gpus=gpus)
 
     def is_here(self, planned: Planned) -> bool:
-        """Whether a case can run here; counts it when it cannot."""
+        """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
         name = planned.case.accelerator
         required, pretended = self.options.accelerator, self.options.pretend
         here = name == pretended or self.machine.has(name)
         if here and (required is None or name == required):
             return True
         self.not_here[name] += 1
-        return False
+        return self._plans_all
+
+    @property
+    def _plans_all(self) -> bool:
+        return self.options.plan and not (self.options.accelerator or self.options.pretend)
 
     @property
     def machine(self) -> Machine:
@@ -306,7 +310,13 @@ class MlperfSession:
     def summarise(self, reporter: Any) -> None:
         """Print the summary."""
         width = reporter._tw.fullwidth
-        lines = selection.notices(self.uncollected, self.not_here, self.machine.names, width)
+        lines = selection.notices(
+            self.uncollected,
+            self.not_here,
+            self.machine.names,
+            width,
+            what="planned" if self._plans_all else "deselected",
+        )
         lines += selection.skips(self.skipped, width)
         if self.options.plan and self._plan:
             cases = list({(p.path, p.case.id): p for p in self._plan}.values())

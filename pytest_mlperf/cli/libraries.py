@@ -96,12 +96,16 @@ Failures = Mapping[str, str]
 def needs(group: registry.Group, use: str) -> tuple[str, ...]:
     """Return the libraries that a registered extension imports, installed or not.
 
-    Engines import their library in `__enter__` by contract, data sets and scorers where they use
-    it. Code of the user's own is never looked at: that would import it.
+    An extension that has them from its helpers names them in its attribute `libraries`. Else its
+    module is read: engines import their library in `__enter__` by contract, data sets and scorers
+    where they use it. Code of the user's own is never looked at: that would import it.
     """
     known = registry.registered(group).get(use)
     if known is None:
         return ()
+    named: tuple[str, ...] | None = getattr(registry.resolve(known.value), "libraries", None)
+    if named is not None:
+        return named
     module, _, name = known.value.partition(":")
     return _imports(module, name, everywhere=group != "engines")
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_mlperf.case_runs import baseline_file, load_checked, nearest_baselines
 from pytest_mlperf.cli.libraries import Failures, lacking
 from pytest_mlperf.core.baseline import find
-from pytest_mlperf.core.errors import BaselineError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.registry import Group
 from pytest_mlperf.stores import accuracy_baselines
@@ -104,28 +104,30 @@ def _case(planned: Planned, machine: Machine, root: Path, failures: Failures) ->
 
 def _readiness(planned: Planned, machine: Machine, failures: Failures) -> tuple[State, str]:
     accelerator = planned.case.accelerator
-    if not machine.has(accelerator):
-        return "absent", f"{accelerator} is not here"
     missing = []
-    for ask in (lambda: planned.model, lambda: planned.factories):
+    for ask in (lambda: planned.model, lambda: planned.factories, planned.require_scorer):
         try:
             ask()
         except UnavailableError as error:
             missing.append(str(error))
         except SuiteError as error:
             return "broken", str(error)
+        except EnvironmentFault as error:
+            missing.append(str(error))
+    missing = list(dict.fromkeys(missing))
     missing += _libraries(planned, failures)
+    if not machine.has(accelerator):
+        # Model and data can be made ready before the accelerator is there.
+        return "absent", "\n".join([f"{accelerator} is not here", *missing])
     return ("missing", "\n".join(missing)) if missing else ("ready", "")
 
 
 def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
     """Yield what engine, data set and scorer lack, with the command that helps."""
-    workload, rules = planned.suite.workload, planned.suite.rules
-    scorer = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
     used: tuple[tuple[Group, str], ...] = (
         ("engines", planned.engine.use),
-        ("datasets", workload.dataset.use),
-        ("scorers", scorer),
+        ("datasets", planned.suite.workload.dataset.use),
+        ("scorers", planned.scorer_name),
     )
     for group, name in used:
         if found := lacking(group, name, failures):

@@ -82,14 +82,14 @@ class AccuracyBaseline:
                 raise ValueError(f"score {name!r} is {value!r}; must be finite")
 
 
-def steps_per_point(values: Sequence[float]) -> int:
+def steps_per_point(values: Sequence[float | None]) -> int:
     """Return how finely scores are kept: 0.01 points, or 0.0001 for scores between 0 and 1."""
-    return 10_000 if all(-1 <= value <= 1 for value in values) else 100
+    return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 
-def kept(values: Sequence[float], steps: int) -> list[float]:
+def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
     """Return scores as a baseline keeps them; those of two passes are compared in this form."""
-    return [round(value * steps) / steps for value in values]
+    return [None if value is None else round(value * steps) / steps for value in values]
 
 
 def why_not_comparable(

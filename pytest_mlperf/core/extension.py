@@ -39,7 +39,7 @@ class Sink(Protocol):
         Args:
             ids: The ids given to `submit`, one or many.
             outputs: One bytes object per id; required where `wants_output`.
-            n_tokens: Output tokens per id, for language models.
+            n_tokens: Output tokens per id: counted where given, required where `times_tokens`.
         """
         ...
 
@@ -116,12 +116,19 @@ class Scores:
 
     Attributes:
         per_sample: For each metric, one score per sample, in the order given, 0–100 scale unless
-            the metric says otherwise.
-        aggregate: For each metric, the figure MLPerf's reference script prints.
+            the metric says otherwise; None where the metric does not apply to the sample. Their
+            mean is the aggregate, up to the rounding of what is printed.
+        aggregate: For each metric, the figure MLPerf's reference script prints; one without scores
+            per sample is reported and held against a gate, not against the baseline.
+        lower: Metrics that are better when lower, e.g. FID; the others are better when higher.
+        whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
+            pseudo-value, aggregate + samples x the sample's influence on it.
     """
 
-    per_sample: Mapping[str, Sequence[float]]
+    per_sample: Mapping[str, Sequence[float | None]]
     aggregate: Mapping[str, float]
+    lower: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
 
 class Scorer(Protocol):

@@ -50,6 +50,8 @@ class Accuracy:
         folder: Folder with logs and per-sample scores.
         source: "measured", "this session" or "stored": where a verdict took it from.
         total: Samples in the data set; 0 in results of older releases.
+        lower: Metrics that are better when lower; the others are better when higher.
+        whole: Metrics that only a whole data set has, e.g. mAP.
     """
 
     scores: Mapping[str, float]
@@ -58,6 +60,8 @@ class Accuracy:
     folder: str
     source: str = "measured"
     total: int = 0
+    lower: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +70,12 @@ class Scored:
 
     Attributes:
         indices: Data set indices, ascending.
-        per_sample: By metric, one score for each of `indices`.
+        per_sample: By metric, one score for each of `indices`; None where the metric does not apply
+            to the sample.
     """
 
     indices: tuple[int, ...]
-    per_sample: Mapping[str, Sequence[float]]
+    per_sample: Mapping[str, Sequence[float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,11 +113,12 @@ class PairedVerdict:
         now: Mean of this build's.
         change: now - baseline.
         low, high: The bounds of the change that decided; None for counts.
-        margin: Largest drop that does not matter; None for counts.
+        margin: Largest change for the worse that does not matter; None for counts.
         samples: Samples judged.
         changed: Samples whose score is another one.
-        down, up: Samples that fell, that rose.
+        down, up: Samples that got worse, that got better.
         p: One-sided p of the plain paired test for a drop of any size; None for counts.
+        lower: The score is better when lower.
     """
 
     metric: str
@@ -133,6 +134,22 @@ class PairedVerdict:
     down: int
     up: int
     p: float | None
+    lower: bool = False
+
+    @property
+    def bound(self) -> float | None:
+        """The change that must be excluded: the margin with its sign."""
+        return None if self.margin is None else self.margin if self.lower else -self.margin
+
+    @property
+    def worst(self) -> float | None:
+        """The end of the interval that is worse."""
+        return self.high if self.lower else self.low
+
+    @property
+    def best(self) -> float | None:
+        """The end of the interval that is better."""
+        return self.low if self.lower else self.high
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
         "interval": f"{points(metric.low or 0.0)} to {points(metric.high or 0.0)}"
         if bounds
         else "",
-        "margin": "" if metric.margin is None else points(-metric.margin),
+        "margin": "" if metric.bound is None else points(metric.bound),
         "verdict": str(metric.outcome or "reported"),
     }
 

@@ -135,13 +135,13 @@ def _paired(paired: PairedVerdict) -> str:
         f"{paired.metric}: {paired.samples:,} samples in pairs, {paired.changed:,} of them scored "
         "otherwise"
     )
-    if paired.low is None or paired.high is None or paired.margin is None:
+    if paired.worst is None or paired.best is None or paired.bound is None:
         return f"{counts}; a count of output, compared and not judged"
     plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
     return (
-        f"{counts}; change at worst {points(paired.low)} points, at best {points(paired.high)}: "
-        f"it passes when the worst is inside {points(-paired.margin)}, and is a drop when the "
-        f"best is below 0{plain}"
+        f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "
+        f"it passes when the worst is inside {points(paired.bound)}, and is a drop when the "
+        f"best is {'above' if paired.lower else 'below'} 0{plain}"
     )
 
 
@@ -149,10 +149,13 @@ def _gate(metric: MetricVerdict) -> str:
     if metric.baseline is None or metric.limit is None or metric.now is None:
         return f"Gate: {metric.metric} is not evaluated: there is no reference score"
     needed = metric.baseline * (1 - metric.limit)
-    reached = "reached" if metric.now >= needed else "missed"
+    kept = metric.outcome is not Outcome.GATE_FAIL
+    below = (metric.now <= needed) == kept and metric.now != needed
+    must = "must not exceed" if below else "must reach"
+    words = ("kept" if below else "reached") if kept else "missed"
     return (
-        f"Gate: {metric.metric} must reach {needed:.3f}, {percent(1 - metric.limit)} of the "
-        f"reference {metric.baseline:.3f}; {reached} by {abs(metric.now - needed):.3f}"
+        f"Gate: {metric.metric} {must} {needed:.3f}, {percent(1 - metric.limit)} of the "
+        f"reference {metric.baseline:.3f}; {words} by {abs(metric.now - needed):.3f}"
     )
 
 

@@ -104,9 +104,14 @@ def cost_of(planned: PlannedCase, measured: Mapping[tuple[Path, str], Cost]) -> 
 
 
 def notices(
-    uncollected: Sequence[Path], not_here: Mapping[str, int], here: str, width: int
+    uncollected: Sequence[Path],
+    not_here: Mapping[str, int],
+    here: str,
+    width: int,
+    *,
+    what: str = "deselected",
 ) -> list[str]:
-    """Return what was left out."""
+    """Return what was left out, or planned for other machines."""
     lines = []
     if uncollected:
         folders = sorted({_suites_root(path) for path in uncollected})
@@ -115,7 +120,7 @@ def notices(
     if not_here:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
         count = plural(sum(not_here.values()), "test")
-        lines += fold(f"{count} deselected, accelerator not here: {names}; here: {here}", width)
+        lines += fold(f"{count} {what}, accelerator not here: {names}; here: {here}", width)
     return lines
 
 

@@ -85,7 +85,7 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         of = f" of {total:,}" if compared.samples < total else ""
         counts = (
             f"{compared.samples:,}{of} samples compared one by one, "
-            f"{compared.down:,} fell and {compared.up:,} rose; {ACCURACY_PROMISE}"
+            f"{compared.down:,} got worse and {compared.up:,} better; {ACCURACY_PROMISE}"
         )
         yield paragraph("rule", counts, width)
     if verdict.baseline_set:

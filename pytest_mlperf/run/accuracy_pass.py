@@ -16,7 +16,8 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
-from pytest_mlperf.run.logs import ACCURACY, DETAIL, parse_detail
+from pytest_mlperf.run.accuracy_log import ACCURACY
+from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
 from pytest_mlperf.run.score import TROUBLE
 from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
@@ -144,6 +145,8 @@ def _score(
         total=total,
         full=samples == total,
         folder=str(scoring.folder),
+        lower=tuple(found["lower"]),
+        whole=tuple(found["whole"]),
     )
     return accuracy, _scored(found)
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pytest_mlperf.core.errors import RunError
 
 DETAIL = "mlperf_log_detail.txt"
-ACCURACY = "mlperf_log_accuracy.json"
 
 PREFIX = ":::MLLOG "
 LAST_KEY = {"AccuracyOnly": "power_end"}
@@ -175,27 +174,6 @@ def parse_detail(path: Path) -> Detail:
         num_errors=int(values.get("num_errors", len(errors))),
         invalid_reasons=tuple(reasons),
     )
-
-
-def read_accuracy(path: Path) -> list[tuple[int, bytes]]:
-    """Read LoadGen's accuracy log: LoadGen's sample index and the output, in file order.
-
-    MultiStream fills its last query with samples it issued before; of such a sample the first
-    answer counts, as in MLPerf's reference scripts.
-
-    Raises:
-        RunError: It is missing, damaged or cut.
-    """
-    text = _read(path)
-    if not text.rstrip().endswith("]"):
-        raise RunError("loadgen", f"{path} is cut: its closing bracket is missing", str(path))
-    try:
-        answers: dict[int, bytes] = {}
-        for one in json.loads(text):
-            answers.setdefault(int(one["qsl_idx"]), bytes.fromhex(one["data"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError("loadgen", f"{path} is damaged: {error}", str(path)) from error
-    return list(answers.items())
 
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, bool]:

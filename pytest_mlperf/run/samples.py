@@ -1,4 +1,4 @@
-"""Let a plain list of samples stand for a data set."""
+"""What a worker takes for a data set: a plain list stands for one, and a wrong one is refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.run.protocol import Expected
 
 
 class Samples:
@@ -52,3 +53,33 @@ class Samples:
 def as_dataset(built: object) -> Dataset:
     """Return what a data set's factory built, a list as `Samples`."""
     return Samples(built) if isinstance(built, list | tuple) else cast("Dataset", built)
+
+
+def check_count(dataset: Dataset, expected: Expected) -> None:
+    """Refuse a data set of another size.
+
+    Raises:
+        RunError: It has fewer or more samples than it must have.
+    """
+    found = len(dataset)
+    if expected.samples is not None and found != expected.samples:
+        raise RunError(
+            "dataset",
+            f"the data set has {found:,} samples, {expected.whose} has {expected.samples:,}: it is "
+            "another one, or incomplete; correct its path, or for a part of it set count in the "
+            'quick profile, or give the workload a name of its own with twin_of = "..."',
+        )
+
+
+def check_digest(found: str, expected: Expected) -> None:
+    """Refuse a data set with other content.
+
+    Raises:
+        RunError: Its digest is another one.
+    """
+    if expected.digest is not None and found != expected.digest:
+        raise RunError(
+            "dataset",
+            f"the data set's digest is {found}, the suite asks for {expected.digest}: its content, "
+            "its order or its options differ; get it from its source again, or correct digest",
+        )

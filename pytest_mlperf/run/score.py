@@ -8,20 +8,45 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.registry import resolve
+from pytest_mlperf.run.accuracy_log import AccuracyLog
 from pytest_mlperf.run.lifeline import die_with_parent
-from pytest_mlperf.run.logs import read_accuracy
 from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.stores import atomic
 
+T = TypeVar("T")
+
 TROUBLE = "score-error.txt"
 """Beside the spec: what the parent says about a scorer that failed."""
+
+
+class Lazy(Sequence[T]):
+    """Outputs or references, read when they are asked for: volumes and images fill no memory."""
+
+    def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
+        """Keep the data set indices and what gives the item of one."""
+        self._indices = indices
+        self._read = read
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, position: int) -> T: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[T]: ...
+    def __getitem__(self, position: int | slice) -> T | Sequence[T]:
+        """Read one item, or return a part of the sequence."""
+        if isinstance(position, slice):
+            return Lazy(self._indices[position], self._read)
+        return self._read(self._indices[position])
 
 
 def build(factory: Mapping[str, Any], **given: Any) -> Any:
@@ -39,23 +64,29 @@ def main(spec_file: Path) -> None:
     sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     dataset: Dataset = as_dataset(build(spec["dataset"]))
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
-    outputs: dict[int, bytes] = {}
+    outputs: dict[int, tuple[AccuracyLog, int]] = {}
     asked: set[int] = set()
     for block in spec["blocks"]:
         asked.update(block["indices"])
-        for position, output in read_accuracy(Path(block["log"])):
+        log = AccuracyLog(Path(block["log"]))
+        for position in log:
             index = block["indices"][position]
             if index in outputs:
                 raise ValueError(f"sample {index} was answered twice")
-            outputs[index] = output
+            outputs[index] = log, position
     if missing := sorted(asked - outputs.keys()):
         raise ValueError(f"{len(missing)} samples were not answered, first: {missing[:5]}")
     indices = sorted(outputs)
-    scores = scorer.score([outputs[i] for i in indices], [dataset.reference(i) for i in indices])
+    scores = scorer.score(
+        Lazy(indices, lambda index: outputs[index][0][outputs[index][1]]),
+        Lazy(indices, dataset.reference),
+    )
     check(scores, indices)
     found = {
         "aggregate": dict(scores.aggregate),
         "indices": indices,
+        "lower": sorted(scores.lower),
+        "whole": sorted(scores.whole),
         "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
     }
     atomic.write_text(spec_file.with_name("scores.json"), json.dumps(found))
@@ -71,7 +102,7 @@ def check(scores: Scores, indices: Sequence[int]) -> None:
         if len(values) != len(indices):
             raise ValueError(f"the scorer gave {len(values)} of {name} for {len(indices)} samples")
         for index, value in zip(indices, values, strict=True):
-            if not math.isfinite(value):
+            if value is not None and not math.isfinite(value):
                 raise ValueError(f"the scorer gave {value!r} as {name} of sample {index}")
     for name, value in scores.aggregate.items():
         if not math.isfinite(value):

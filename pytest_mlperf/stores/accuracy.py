@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
@@ -41,7 +42,7 @@ class AccuracyPasses:
             found = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
             scored = found["scored"]
             return (
-                Accuracy(**{**found["accuracy"], "source": "stored"}),
+                _accuracy(found["accuracy"]),
                 Scored(
                     indices=tuple(scored["indices"]),
                     per_sample={
@@ -51,3 +52,8 @@ class AccuracyPasses:
             )
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+
+def _accuracy(kept: dict[str, Any]) -> Accuracy:
+    names = {name: tuple(kept.get(name, ())) for name in ("lower", "whole")}
+    return Accuracy(**{**kept, **names, "source": "stored"})

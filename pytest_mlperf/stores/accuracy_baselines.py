@@ -17,7 +17,10 @@ from pytest_mlperf.stores.documents import Document
 
 FILE = Document(AccuracyBaseline, schema=SCHEMA, what="accuracy baseline")
 
-Scores = Mapping[str, Sequence[float]]
+Scores = Mapping[str, Sequence[float | None]]
+
+NONE = {"<u2": 2**16 - 1, "<i4": -(2**31)}
+"""What stands for a sample that a metric does not apply to, by the type of the array."""
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
@@ -30,7 +33,7 @@ def scores_path(path: Path) -> Path:
     return path.with_suffix(".scores.npz")
 
 
-def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float]]] | None:
+def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
     """Read an accuracy baseline and its scores by metric and data set index, or None.
 
     Raises:
@@ -94,17 +97,25 @@ def _pack(scores: Scores, steps: Mapping[str, int]) -> bytes:
 
     arrays = {}
     for name in sorted(scores):
-        whole = np.array([round(value * steps[name]) for value in scores[name]], dtype=np.int64)
-        small = bool(np.all((whole >= 0) & (whole <= np.iinfo("<u2").max)))
-        arrays[name] = whole.astype("<u2" if small else "<i4")
+        there = [value for value in scores[name] if value is not None]
+        whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)
+        small = bool(np.all((whole >= 0) & (whole < NONE["<u2"])))
+        dtype = "<u2" if small else "<i4"
+        if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
+            raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
+        arrays[name] = np.full(len(scores[name]), NONE[dtype], dtype=dtype)
+        arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
-def _unpack(content: bytes, steps: Mapping[str, int]) -> dict[str, list[float]]:
+def _unpack(content: bytes, steps: Mapping[str, int]) -> dict[str, list[float | None]]:
     import numpy as np
 
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        found = {name: archive[name].tolist() for name in archive.files}
-    return {name: [value / steps[name] for value in values] for name, values in found.items()}
+        found = {name: (archive[name].tolist(), NONE[archive[name].dtype.str]) for name in archive}
+    return {
+        name: [None if value == none else value / steps[name] for value in values]
+        for name, (values, none) in found.items()
+    }

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
-from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
+from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import COUNTS, LATENCIES, METRICS, OFFLINE, gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.tables import (
@@ -96,11 +96,11 @@ class Suite(Table):
         return next((e for e in self.engines if named in (e.label, e.full_label)), None)
 
     @property
-    def margin(self) -> Margin:
-        """The drop of accuracy that does not matter."""
+    def margin(self) -> Margin | None:
+        """The drop of accuracy that does not matter; None where the suite says none."""
         text = self._accuracy.margin
         if text is None:
-            return DEFAULT_MARGIN
+            return None
         value = float(text.strip().removesuffix("%").removesuffix("points"))
         is_share = text.strip().endswith("%")
         return Margin(value=value / 100 if is_share else value, is_share=is_share)
@@ -138,6 +138,12 @@ def _workload(suite: Suite) -> Iterator[Defect]:
         yield (
             ("workload", "name"),
             f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
+        )
+    if suite.is_mlperf and suite.rules and not suite.rules.loadgen:
+        yield (
+            ("workload", "name"),
+            f"{workload.name} is run by MLCommons endpoints, not by LoadGen; give it a name of its "
+            "own to run it here all the same",
         )
     if workload.reference and suite.is_mlperf:
         yield (
@@ -267,7 +273,7 @@ def _accuracy_limit(suite: Suite, given: object) -> Iterator[Defect]:
         how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
         yield where, f"{shown(given)} is no accuracy limit; {how}"
         return
-    if limit.margin is not None and not suite.margin.value:
+    if suite.margin is not None and not suite.margin.value:
         yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
     named = limit.reference
     labels = [name for e in suite.engines for name in dict.fromkeys((e.label, e.full_label))]
@@ -306,7 +312,7 @@ def _engines(suite: Suite) -> Iterator[Defect]:
 
 def _expected_failures(suite: Suite) -> Iterator[Defect]:
     """Check that each entry can match something: one that never does hides a typing error."""
-    reference = suite.workload.reference or (suite.rules.reference if suite.rules else {})
+    reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     known: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],
         "engine": [engine.label for engine in suite.engines],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +11,19 @@ from typing import Any, Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.judge.accuracy import Margin
+from pytest_mlperf.core.judge.gate import Bounds
 from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
-from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
-from pytest_mlperf.suite.model import Defect, Suite
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.places import available, local, near, place_of
+from pytest_mlperf.suite.scores import score_bounds, score_margin
+from pytest_mlperf.suite.sources import source_defects
 from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry
-from pytest_mlperf.suite.variables import expand, unset_variables
+from pytest_mlperf.suite.variables import expand
 
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
@@ -61,76 +64,72 @@ class Planned:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The tests this case has."""
-        scored = self.suite.workload.scorer or self.suite.rules
-        kinds: list[Kind] = ["accuracy", "performance"] if scored else ["performance"]
+        kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
         if EFFICIENCY & set(self.suite.limits):
             kinds.append("efficiency")
         return tuple(kinds)
 
     @property
+    def scorer_name(self) -> str:
+        """What the suite calls its scorer, else the round; "": performance only."""
+        own, rules = self.suite.workload.scorer, self.suite.rules
+        return own.use if own else rules.scorer if rules else ""
+
+    @property
     def scorer(self) -> Factory | None:
         """The scorer of the accuracy pass, or None: performance only."""
-        source = self.suite.workload.scorer
-        rules = self.suite.rules
-        if source is None and rules is None:
+        if not self.scorer_name:
             return None
-        use = source.use if source else rules.scorer if rules else ""
-        options = source.options if source else {}
-        return Factory(target=registry.target("scorers", use), options=options)
+        source = self.suite.workload.scorer
+        target = registry.target("scorers", self.scorer_name)
+        return Factory(target=target, options=source.options if source else {})
 
     @property
     def built_scorer(self) -> Factory | None:
-        """The scorer as its child builds it: `${VAR}` expanded, paths of metrics resolved.
+        """The scorer as its child builds it: `${VAR}` expanded, paths near the suite resolved.
 
         Raises:
-            SuiteError: A variable in an option is not set.
+            UnavailableError: A variable in an option is not set.
         """
         scorer = self.scorer
         if scorer is None:
             return None
-        options = {name: self._metric(value) for name, value in expand(scorer.options).items()}
+        expanded = available(self.path, ("workload", "scorer"), scorer.options)
+        options = {name: near(self.path, value) for name, value in expanded.items()}
         return Factory(target=scorer.target, options=options)
 
-    def _metric(self, value: Any) -> Any:
-        """Resolve "evaluate:PATH" against the suite's folder, where such a path is there."""
-        prefix, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
-        if prefix != "evaluate" or not (self.path.parent / path).exists():
-            return value
-        return f"{prefix}:{(self.path.parent / path).resolve()}"
+    def require_scorer(self) -> None:
+        """Ask a registered scorer whether it has what it needs, before anything is measured.
+
+        Code of the user's own is not imported here.
+
+        Raises:
+            UnavailableError: A file is not here.
+            SuiteError: An option is wrong.
+            EnvironmentFault: This machine lacks something else.
+        """
+        scorer = self.built_scorer
+        if scorer is not None and self.scorer_name in registry.registered("scorers"):
+            built = registry.resolve(scorer.target)(model=self.model, **scorer.options)
+            getattr(built, "require", lambda: None)()
 
     @property
     def accuracy_reference(self) -> EngineEntry:
         """The engine entry whose scores this case's are compared with: its own, or the suite's."""
         return self.suite.reference_engine or self.engine
 
-    @property
-    def margin(self) -> Margin:
-        """The drop of accuracy that does not matter."""
-        return self.suite.margin
+    def margin(self, metric: str) -> Margin:
+        """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
+        return score_margin(self.suite, metric)
 
     @property
     def is_first_scenario(self) -> bool:
         """Accuracy baselines are written from the suite's first scenario."""
         return self.scenario is self.suite.scenarios[0]
 
-    @property
-    def reference(self) -> Mapping[str, float] | None:
-        """Reference scores: the suite's own, or MLPerf's in the official profile."""
-        if self.suite.is_mlperf:
-            official = self.suite.profile == "official"
-            return self.suite.rules.reference if official and self.suite.rules else None
-        return self.suite.workload.reference
-
-    @property
-    def target(self) -> float:
-        """Share of the reference score that is the gate."""
-        rules = self.suite.rules
-        return rules.targets[0] if self.suite.is_mlperf and rules else self.suite.workload.target
-
-    @property
-    def windows(self) -> Mapping[str, tuple[float, float]]:
-        """Metrics that must stay within shares of their reference, e.g. tokens per sample."""
-        return self.suite.rules.windows if self.suite.rules else {}
+    def bounds(self, lower: Collection[str]) -> Mapping[str, Bounds] | None:
+        """Return what each score must keep within; see `score_bounds`."""
+        return score_bounds(self.suite, self.round_scenario, lower)
 
     @property
     def round_scenario(self) -> RoundScenario:
@@ -208,19 +207,45 @@ class Planned:
         """Engine and data set as the worker builds them, `${VAR}` and paths resolved.
 
         Raises:
-            UnavailableError: A variable in a path is not set, or the file is not there.
-            SuiteError: A variable in an option is not set.
+            UnavailableError: A variable of the data set is not set, or a file is not there.
+            SuiteError: A variable in an engine's option is not set.
         """
         workload = self.suite.workload
         engine = Factory(
             target=registry.target("engines", self.engine.use),
             options=expand(self.engine.options),
         )
-        options = expand(workload.dataset.options)
-        if workload.dataset.path is not None:
-            options["path"] = self._local(("workload", "dataset"), workload.dataset.path)
+        where = ("workload", "dataset")
+        named = workload.dataset.path
+        path = {} if named is None else {"path": local(self.path, where, named)}
+        options = {**available(self.path, where, workload.dataset.options), **path}
         dataset = Factory(target=registry.target("datasets", workload.dataset.use), options=options)
+        self._look(options)
         return engine, dataset
+
+    def _look(self, options: Mapping[str, Any]) -> None:
+        """Ask a registered data set whether its files are there; it opens none of them."""
+        use = self.suite.workload.dataset.use
+        look = registry.look(use)
+        if look is None:
+            return
+        try:
+            look(**options)
+        except UnavailableError as error:
+            place = place_of(self.path, ("workload", "dataset"))
+            raise UnavailableError(f"{place}: {error}") from None
+
+    @property
+    def expected(self) -> Expected:
+        """What the data set must be: of MLPerf's size, unless a quick suite asks for a part."""
+        source, rules = self.suite.workload.dataset, self.suite.rules
+        part = self.suite.profile == "quick" and {"count", "samples"} & set(source.options)
+        whole = self.suite.is_mlperf and rules is not None and not part
+        return Expected(
+            samples=rules.dataset_samples if rules and whole else None,
+            whose=f"MLPerf's {rules.name}" if rules else "",
+            digest=source.digest,
+        )
 
     @cached_property
     def model(self) -> str | None:
@@ -230,23 +255,7 @@ class Planned:
             UnavailableError: A variable is not set, or the file is not there.
         """
         named = self.suite.workload.model
-        return None if named is None else self._local(("workload", "model"), named)
-
-    def _local(self, where: tuple[str, ...], text: str) -> str:
-        """Resolve a path of the suite; a missing one is unavailable, with what to set."""
-        place = f"{self.path}:{line_of(self.path.read_text('utf-8-sig'), where)}"
-        missing = unset_variables(text)
-        if missing:
-            raise UnavailableError(
-                f"{place}: ${{{missing[0]}}} is not set; set it so that {text} "
-                f"is the {where[-1]}, e.g. export {missing[0]}=/path/to/it"
-            )
-        path = self.path.parent / Path(os.path.expandvars(text)).expanduser()
-        if not path.exists():
-            raise UnavailableError(
-                f"{place}: the {where[-1]} {text} is not here (looked at {path})"
-            )
-        return str(path.resolve())
+        return None if named is None else local(self.path, ("workload", "model"), named)
 
 
 def plan_suite(path: Path) -> list[Planned]:
@@ -256,7 +265,7 @@ def plan_suite(path: Path) -> list[Planned]:
         SuiteError: Anything is wrong with the file.
     """
     suite, text = load_suite(path)
-    if defects := list(_source_defects(suite)):
+    if defects := list(source_defects(suite)):
         raise all_defects(path, text, defects)
     lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
@@ -289,30 +298,3 @@ def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[
         for accelerator in engine.accelerators
         for scenario in suite.scenarios
     ]
-
-
-def _source_defects(suite: Suite) -> Iterator[Defect]:
-    """Check that every extension is installed and takes its options."""
-    dataset, scorer = suite.workload.dataset, suite.workload.scorer
-    options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-    yield from _extension_defects("datasets", dataset.use, options, ("workload", "dataset"))
-    if scorer:
-        place = ("workload", "scorer")
-        yield from _extension_defects("scorers", scorer.use, scorer.options, place)
-    for index, engine in enumerate(suite.engines):
-        yield from _extension_defects("engines", engine.use, engine.options, ("engines", index))
-
-
-def _extension_defects(
-    group: registry.Group, use: str, options: Mapping[str, Any], where: tuple[str | int, ...]
-) -> Iterator[Defect]:
-    try:
-        registry.target(group, use)
-    except SuiteError as error:
-        yield (*where, "use"), str(error)
-        return
-    try:
-        registry.check_options(group, use, options)
-        expand(options)
-    except SuiteError as error:
-        yield (*where, "options") if group == "engines" else where, str(error)

@@ -42,10 +42,14 @@ class Source(Table):
 
 
 class DatasetSource(Source):
-    """The data set; keys other than `use` and `path` are options of its adapter."""
+    """The data set; keys other than `use`, `path`, `digest` are options of its adapter."""
 
     path: StrictStr | None = Field(
         default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
+    )
+    digest: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="SHA-256 of its content, as results show it; another content is an error.",
     )
 
 

@@ -271,13 +271,20 @@ def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
         (
             {
                 "workload": 'dataset = { use = "imagenet", path = "." }',
+            },
+            "missing",
+            "a.mlperf.toml:5: /",
+        ),
+        (
+            {
+                "workload": 'dataset = { use = "imagenet", path = "." }',
                 "failures": {"PIL": "bad ELF"},
             },
             "missing",
             "dataset imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'",
         ),
     ],
-    ids=["accelerator", "model", "data", "library"],
+    ids=["accelerator", "model", "data", "file", "library"],
 )
 def test_a_case_that_lacks_something_says_what(
     changes: dict[str, Any], state: str, why: str, tmp_path: Path

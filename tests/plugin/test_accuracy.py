@@ -42,6 +42,32 @@ class NotANumber:
         values[7] = float("nan")
         return Scores(per_sample={"quality": values}, aggregate={"quality": 1.0})
 
+def right(outputs, references):
+    return [int.from_bytes(o, "little") == r for o, r in zip(outputs, references, strict=True)]
+
+class ErrorRate:
+    # Better when lower, and defined for the whole data set only.
+    def __init__(self, *, model): pass
+    def score(self, outputs, references):
+        wrong = [0.0 if yes else 100.0 for yes in right(outputs, references)]
+        both, rate = frozenset({"error_rate"}), sum(wrong) / len(wrong)
+        return Scores(
+            per_sample={"error_rate": wrong}, aggregate={"error_rate": rate}, lower=both, whole=both
+        )
+
+class Parts:
+    # One metric for even samples, one for odd ones.
+    def __init__(self, *, model): pass
+    def score(self, outputs, references):
+        found = list(zip(references, right(outputs, references), strict=True))
+        per_sample = {
+            name: [100.0 * yes if sample % 2 == part else None for sample, yes in found]
+            for part, name in enumerate(("even", "odd"))
+        }
+        known = {name: [v for v in own if v is not None] for name, own in per_sample.items()}
+        means = {name: sum(own) / len(own) for name, own in known.items()}
+        return Scores(per_sample=per_sample, aggregate=means)
+
 class NoSamples:
     def __init__(self, *, model): pass
     def score(self, outputs, references):
@@ -130,6 +156,45 @@ def test_scores_are_accepted_once_and_unchanged_code_is_ok(own: Project) -> None
     assert (own.path / BASELINE).read_bytes() == written
 
 
+def test_a_rise_of_a_score_that_is_better_when_lower_fails(own: Project) -> None:
+    recorded(own, scorer="own:ErrorRate", samples=2000)
+    suite(own, scorer="own:ErrorRate", samples=2000, options="every = 20")
+
+    assert own.run("suites", *ACCURACY).ret == 1
+
+    verdict = newest(own)
+    assert verdict.outcome is Outcome.ACC_DROP
+    (rate,) = verdict.paired
+    assert (rate.baseline, rate.now, rate.down) == (0.0, 5.0, 100)
+    assert verdict.headline.startswith("error_rate +5.00 points (+")
+    assert verdict.accuracy is not None
+    assert verdict.accuracy.samples == 2000, "it is defined for the whole data set only"
+
+
+def test_an_unchanged_score_of_the_whole_needs_the_whole(own: Project) -> None:
+    recorded(own, scorer="own:ErrorRate", samples=2000, options="every = 50")
+
+    assert own.run("suites", *ACCURACY).ret == 0
+
+    verdict = newest(own)
+    assert verdict.outcome is Outcome.OK
+    assert verdict.accuracy is not None
+    assert verdict.accuracy.samples == 2000
+
+
+def test_metrics_of_parts_of_a_data_set_are_judged_by_their_own_samples(own: Project) -> None:
+    recorded(own, scorer="own:Parts")
+    suite(own, scorer="own:Parts", options="every = 4")
+
+    assert own.run("suites", *ACCURACY).ret == 1
+
+    verdict = newest(own)
+    assert {paired.metric: (paired.outcome, paired.samples) for paired in verdict.paired} == {
+        "even": (Outcome.ACC_DROP, 200),
+        "odd": (Outcome.OK, 200),
+    }
+
+
 def test_a_drop_fails_with_points_interval_and_margin_and_voids_performance(own: Project) -> None:
     recorded(own)
     suite(own, options="wrong = 20")
@@ -148,7 +213,7 @@ def test_a_drop_fails_with_points_interval_and_margin_and_voids_performance(own:
             "ACC DROP top1 −5.00 points*",
             "metric  baseline     now  points        interval  margin  verdict",
             "top1     100.000  95.000   −5.00  * −0.50  ACC DROP",
-            "*400 samples compared one by one, 20 fell and 0 rose*",
+            "*400 samples compared one by one, 20 got worse and 0 better*",
             f"baseline  {BASELINE}",
             'changed   options {} → {"wrong": 20}',
         ]

@@ -206,6 +206,21 @@ def test_a_plan_of_a_broken_suite_is_no_success(project: Project) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_a_plan_is_of_every_accelerator(project: Project) -> None:
+    project.suite(accelerators=["cpu", "H200", "8xH100"])
+
+    result = project.run("suites", "--mlperf-plan")
+
+    assert result.ret == pytest.ExitCode.OK
+    lines = section(result)
+    assert [line.split()[0] for line in lines if line.startswith("first-")] == [
+        "first-Offline-null-fp32-cpu",
+        "first-Offline-null-fp32-H200",
+        "first-Offline-null-fp32-8xH100",
+    ]
+    assert lines[0] == "2 tests planned, accelerator not here: 8xH100 (1), H200 (1); here: cpu"
+
+
 def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
     project.suite(accelerators=["cpu", "H200", "8xH100"])
 

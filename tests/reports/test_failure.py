@@ -50,9 +50,9 @@ metric             baseline      now  points        interval  margin  verdict
 rouge1               44.391   42.081   −2.31  −2.93 to −1.69   −0.22  ACC DROP
 tokens_per_sample   294.400  301.200   +6.80                          reported
 
-rule      1,024 of 24,576 samples compared one by one, 288 fell and 123 rose; no
-          change is failed at most 1 % of the time, a drop of the margin is
-          passed at most 5 %
+rule      1,024 of 24,576 samples compared one by one, 288 got worse and 123
+          better; no change is failed at most 1 % of the time, a drop of the
+          margin is passed at most 5 %
 reproduce pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16-H200]"
 accept    pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16-H200]" --mlperf-update=replace --mlperf-reason "..."
 files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performance

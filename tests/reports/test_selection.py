@@ -89,6 +89,9 @@ def test_a_long_list_of_accelerators_is_folded() -> None:
 
 def test_nothing_left_out_says_nothing() -> None:
     assert notices([], {}, "cpu", 80) == []
+    assert notices([], {"H200": 2}, "cpu", 80, what="planned") == [
+        "2 tests planned, accelerator not here: H200 (2); here: cpu"
+    ]
 
 
 def test_paths_are_shown_from_the_working_folder(

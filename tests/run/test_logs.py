@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.run.logs import ACCURACY, DETAIL, Detail, parse_detail, read_accuracy
+from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from tests.run.harness import RunningWorker, run_to_end, settings, spec
 
 
@@ -59,31 +59,14 @@ def test_a_detail_log_that_was_cut_anywhere_is_refused(
         assert raised.value.log == str(tmp_path / DETAIL)
 
 
-def test_an_accuracy_log_that_was_cut_anywhere_is_refused(real: Path, tmp_path: Path) -> None:
-    text = (real / "accuracy/block-0" / ACCURACY).read_text("utf-8").rstrip("\n")
-    path = tmp_path / ACCURACY
-    path.write_text(text, "utf-8")
-    assert sorted(read_accuracy(path)) == [
-        (0, (4).to_bytes(8, "little")),
-        (1, (2).to_bytes(8, "little")),
-        (2, (7).to_bytes(8, "little")),
-    ]
-
-    for length in range(len(text)):
-        path.write_text(text[:length], "utf-8")
-        with pytest.raises(RunError, match=r"cut|damaged"):
-            read_accuracy(path)
-
-
-@pytest.mark.parametrize("read", [parse_detail, read_accuracy])
-def test_a_missing_or_binary_log_is_refused_with_its_path(tmp_path: Path, read: Any) -> None:
+def test_a_missing_or_binary_log_is_refused_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with pytest.raises(RunError, match=f"cannot read {path}: No such file"):
-        read(path)
+        parse_detail(path)
 
     path.write_bytes(b":::MLLOG \xff\xfe")
     with pytest.raises(RunError, match=f"{path} is not UTF-8"):
-        read(path)
+        parse_detail(path)
 
 
 def test_errors_of_loadgen_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:

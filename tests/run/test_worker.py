@@ -10,7 +10,8 @@ from typing import get_args
 
 import pytest
 
-from pytest_mlperf.run.logs import ACCURACY, DETAIL, parse_detail, read_accuracy
+from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
+from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Event, Finished, Scenario
 from tests.run.engines_that_fail import answers
 from tests.run.harness import (
@@ -196,7 +197,8 @@ def test_accuracy_blocks_return_every_output_of_their_samples(
             folder = Path(worker.wait_for("finished")["folder"])
             assert folder == tmp_path / "accuracy" / f"block-{number}"
             assert parse_detail(folder / DETAIL).num_errors == 0
-            outputs = {indices[i]: output for i, output in read_accuracy(folder / ACCURACY)}
+            log = AccuracyLog(folder / ACCURACY)
+            outputs = {indices[i]: output for i, output in log.items()}
             assert outputs == dict(zip(indices, answers(indices), strict=True))
         worker.wait_for("ready")
         worker.send(command="stop")
@@ -218,9 +220,8 @@ def test_accuracy_keeps_large_outputs_whole_from_several_threads(tmp_path: Path)
         worker.send(command="accuracy", block=0, indices=indices)
         folder = Path(worker.wait_for("finished")["folder"])
 
-    assert sorted(read_accuracy(folder / ACCURACY)) == [
-        (index, index.to_bytes(8, "little")) for index in indices
-    ]
+    log = AccuracyLog(folder / ACCURACY)
+    assert sorted(log.items()) == [(index, index.to_bytes(8, "little")) for index in indices]
 
 
 def test_run_json_holds_what_the_finished_event_said(tmp_path: Path) -> None:

@@ -400,8 +400,8 @@ def test_a_limit_must_fit_its_metric(text: str, message: str) -> None:
         "7: workload.tokens: resnet50 has MLPerf's own rules; leave tokens out",
     ),
     unknown_twin=(
-        with_(('name = "mine"', 'name = "mine"\ntwin_of = "resnet"')),
-        "7: workload.twin_of: 'resnet' is no workload of v4.1; did you mean 'resnet50'?",
+        with_(('name = "mine"', 'name = "mine"\ntwin_of = "resnet-50"')),
+        "7: workload.twin_of: 'resnet-50' is no workload of v4.1; did you mean 'resnet50'?",
     ),
     twin_of_the_same_name=(
         with_(('name = "mine"', 'name = "resnet50"\ntwin_of = "resnet50"')),
@@ -457,8 +457,13 @@ def test_the_rules_of_the_round_hold(text: str, message: str) -> None:
         "12: engines[0].options: ${NOT_SET} is not set; export NOT_SET=...",
     ),
     unset_variable_deep_inside=(
-        with_(("samples = 8", 'samples = [{ a = ["x${NOT_SET}y"] }]')),
-        "7: workload.dataset: ${NOT_SET} is not set; export NOT_SET=...",
+        with_(("0.001", '[{ a = ["x${NOT_SET}y"] }]')),
+        "12: engines[0].options: ${NOT_SET} is not set; export NOT_SET=...",
+    ),
+    rounds_scorer_needs_options=(
+        with_(('"mine"', '"stable-diffusion-xl"')),
+        "5: workload: scorer 'clip_fid' needs the option 'clip'; "
+        'write scorer = { use = "clip_fid", ... } with it',
     ),
     second_engine_only=(
         with_(
@@ -525,12 +530,12 @@ def test_several_defects_are_listed_in_the_order_of_their_lines() -> None:
 def test_several_values_that_do_not_go_together_are_listed_too() -> None:
     assert defects(
         with_(
-            ('name = "mine"', 'name = "mine"\ntwin_of = "resnet"'),
+            ('name = "mine"', 'name = "mine"\ntwin_of = "resnet-50"'),
             ('["cpu"]', '["cpu", "cpu"]'),
             ("max_drop", "max_rise"),
         )
     ) == [
-        "7: workload.twin_of: 'resnet' is no workload of v4.1; did you mean 'resnet50'?",
+        "7: workload.twin_of: 'resnet-50' is no workload of v4.1; did you mean 'resnet50'?",
         "12: engines[0].accelerators: duplicate case: 'cpu' is listed twice",
         "20: limits.throughput: throughput is higher-is-better: "
         'write throughput = { max_drop = "3%" }',

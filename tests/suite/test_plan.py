@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.judge.gate import Bounds
 from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite.plan import Planned, plan_suite
-from tests.suite.test_rounds import SEEDS
+from tests.suite.round_tables import SEEDS
 from tests.suite.texts import SUITE, with_
 
 
@@ -111,8 +113,6 @@ def test_language_models_are_timed_by_their_tokens(
 
     loadgen = "Server" if scenario == "Interactive" else scenario
     assert planned.settings(target_qps=50.0) == quick(loadgen, seeds=seeds(round_name), **expected)
-    assert planned.target == 0.999
-    assert planned.windows == {"tokens_per_sample": (0.9, 1.1)}
 
 
 def test_a_suites_own_token_limits_come_first(file: Path) -> None:
@@ -138,7 +138,28 @@ def test_the_margin_is_a_share_of_the_baselines_score_or_points(
 ) -> None:
     (planned,) = plan(file, more=text + "\n")
 
-    assert planned.margin.points(score) == pytest.approx(points)
+    assert planned.margin("top1").points(score) == pytest.approx(points)
+
+
+@pytest.mark.parametrize(
+    ("workload", "metric", "points"),
+    [
+        ("retinanet", "map", 0.5),
+        ("dlrm-v2-99", "auc", 0.05),
+        ("stable-diffusion-xl", "fid", 1.0),
+        ("stable-diffusion-xl", "clip", 0.1),
+        ("resnet50", "top1", 0.5),
+    ],
+)
+def test_a_score_has_the_rounds_margin(
+    file: Path, workload: str, metric: str, points: float
+) -> None:
+    scored = f'"{workload}"\nscorer = {{ use = "top1" }}'
+    (official,) = plan(file, ('"mine"', scored))
+    (own,) = plan(file, ('"mine"', scored), more='accuracy = { margin = "3 points" }\n')
+
+    assert official.margin(metric).points(100.0) == pytest.approx(points)
+    assert own.margin(metric).points(100.0) == 3.0
 
 
 TWO = """
@@ -331,24 +352,97 @@ OWN = '"mine"\nscorer = { use = "top1" }\nreference = { top1 = 50.0 }\ntarget = 
 
 
 @pytest.mark.parametrize(
-    ("name", "profile", "reference", "target"),
+    ("name", "profile", "low"),
     [
-        ('"resnet50"', "official", {"top1": 76.46}, 0.99),
-        ('"resnet50"', "quick", None, 0.99),
-        ('"mine"', "official", None, 0.99),
-        (OWN, "quick", {"top1": 50.0}, 0.98),
-        (OWN, "official", {"top1": 50.0}, 0.98),
-        (f'{OWN}\ntwin_of = "resnet50"', "official", {"top1": 50.0}, 0.98),
-        ('"mine"\ntwin_of = "resnet50"', "official", None, 0.99),
+        ('"resnet50"', "official", 76.46 * 0.99),
+        ('"resnet50"', "quick", None),
+        ('"mine"', "official", None),
+        (OWN, "quick", 50.0 * 0.98),
+        (OWN, "official", 50.0 * 0.98),
+        (f'{OWN}\ntwin_of = "resnet50"', "official", 50.0 * 0.98),
+        ('"mine"\ntwin_of = "resnet50"', "official", None),
     ],
 )
 def test_mlperfs_gate_is_only_for_mlperfs_workload_in_the_official_profile(
-    file: Path, name: str, profile: str, reference: dict[str, float] | None, target: float
+    file: Path, name: str, profile: str, low: float | None
 ) -> None:
     (planned,) = plan(file, ('"mine"', name), ('"quick"', f'"{profile}"'))
 
-    assert planned.reference == reference
-    assert planned.target == pytest.approx(target)
+    bounds = planned.bounds(())
+    assert (bounds is None) == (low is None)
+    assert bounds is None or bounds["top1"].low == pytest.approx(low)
+    assert bounds is None or bounds["top1"].high is None
+
+
+def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
+    changes = [('"v4.1"', '"v4.1"'), ('"quick"', '"official"')]
+
+    def bounds(name: str) -> Mapping[str, Bounds]:
+        (planned,) = plan(file, ('"mine"', f'"{name}"'), *changes)
+        found = planned.bounds(())
+        assert found is not None
+        return found
+
+    assert bounds("bert-99")["f1"].low == pytest.approx(89.96526)
+    assert bounds("bert-99.9")["f1"].low == pytest.approx(90.783126)
+    window = bounds("llama2-70b-99.9")["tokens_per_sample"]
+    assert (window.low, window.high) == pytest.approx((265.005, 323.895))
+
+
+SDXL_TWIN = """"mine"
+twin_of = "stable-diffusion-xl"
+scorer = { use = "top1" }
+reference = { clip = 20.0, fid = 10.0, own = 4.0 }"""
+
+
+def test_a_twin_has_the_rounds_windows_as_shares_of_its_own_reference(file: Path) -> None:
+    (planned,) = plan(file, ('"mine"', SDXL_TWIN))
+
+    bounds = planned.bounds(("own",))
+
+    assert bounds is not None
+    assert bounds["clip"].low == pytest.approx(20 * 31.68631873 / 31.7498, rel=1e-3)
+    assert bounds["fid"].high == pytest.approx(10 * 1.02, rel=1e-4)
+    assert bounds["own"].low is None
+    assert bounds["own"].high == pytest.approx(4 * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "options", "samples"),
+    [
+        ('"resnet50"', "quick", "", 50_000),
+        ('"resnet50"', "official", "", 50_000),
+        ('"resnet50"', "quick", ", count = 100", None),
+        ('"resnet50"', "official", ", count = 100", 50_000),
+        ('"mine"\ntwin_of = "resnet50"', "official", "", None),
+        ('"mine"', "official", "", None),
+    ],
+)
+def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(
+    file: Path, name: str, profile: str, options: str, samples: int | None
+) -> None:
+    (planned,) = plan(
+        file,
+        ('"mine"', name),
+        ('"synthetic", samples = 8', f'"imagenet", path = "x"{options}'),
+        ('"quick"', f'"{profile}"'),
+    )
+
+    assert planned.expected.samples == samples
+
+
+def test_the_suites_digest_is_asked_of_the_data_set(file: Path) -> None:
+    digest = "0123456789abcdef" * 4
+    (planned,) = plan(file, ("samples = 8", f'digest = "{digest}"'))
+
+    assert planned.expected.digest == digest
+    assert "digest" not in planned.factories[1].options
+
+
+@pytest.mark.parametrize("digest", ["abc", "0" * 63, "G" * 64])
+def test_a_digest_is_a_sha256(file: Path, digest: str) -> None:
+    with pytest.raises(SuiteError, match="digest"):
+        plan(file, ("samples = 8", f'digest = "{digest}"'))
 
 
 def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file: Path) -> None:
@@ -468,6 +562,47 @@ def test_a_variable_that_goes_away_after_collection_is_an_error(
 
     with pytest.raises(SuiteError, match=r"\$\{LATENCY\} is not set"):
         _ = planned.factories
+
+
+def test_a_variable_of_a_data_set_is_a_skip_that_says_what_to_set(file: Path) -> None:
+    (planned,) = plan(file, ("samples = 8", 'seed = "${NOT_SET}"'))
+
+    with pytest.raises(UnavailableError) as caught:
+        _ = planned.factories
+
+    assert str(caught.value) == f"{file}:7: dataset: ${{NOT_SET}} is not set; export NOT_SET=..."
+
+
+def test_a_variable_of_a_scorer_is_a_skip_too(file: Path) -> None:
+    (planned,) = plan(file, ('"mine"', '"mine"\nscorer = { use = "top1", dtype = "${NOT_SET}" }'))
+
+    with pytest.raises(UnavailableError, match=r":7: scorer: \$\{NOT_SET\} is not set"):
+        planned.require_scorer()
+
+
+def test_files_of_a_registered_scorer_are_looked_for_beforehand(file: Path) -> None:
+    scorer = '{ use = "clip_fid", clip = "a/clip", inception = "b.pth", statistics = "c.npz" }'
+    (planned,) = plan(file, ('"mine"', f'"mine"\nscorer = {scorer}'))
+
+    with pytest.raises(UnavailableError, match="a/clip"):
+        planned.require_scorer()
+
+
+def test_a_path_of_a_scorer_is_near_the_suite_where_it_is_there(file: Path) -> None:
+    (file.parent / "deep").mkdir()
+    (file.parent / "deep/c.npz").touch()
+    (file.parent / "int64").touch()
+    options = 'a = "deep/c.npz", b = "gone/c.npz", c = "int64", d = 3, e = "evaluate:deep"'
+    (planned,) = plan(file, ('"mine"', f'"mine"\nscorer = {{ use = "own:Scorer", {options} }}'))
+
+    assert planned.built_scorer is not None
+    assert planned.built_scorer.options == {
+        "a": str(file.parent / "deep/c.npz"),
+        "b": "gone/c.npz",
+        "c": "int64",
+        "d": 3,
+        "e": f"evaluate:{file.parent / 'deep'}",
+    }
 
 
 def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:

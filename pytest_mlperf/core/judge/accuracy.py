@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, kept
-from pytest_mlperf.core.judge.gate import GateRuling
 from pytest_mlperf.core.judge.rule_a import DEFAULT, Paired, Pairs, RuleA, judge_pairs, looks
 from pytest_mlperf.core.judge.rule_r import Decision
-from pytest_mlperf.core.measurement import Scored
+from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.core.numbers import points
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
+from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
 
 WORDS = {
     Decision.PASS: Outcome.OK,
@@ -66,22 +66,27 @@ class AccuracyRuling:
 
 def rule_on_scores(
     baseline: AccuracyBaseline,
-    before: Mapping[str, Sequence[float]],
+    before: Mapping[str, Sequence[float | None]],
+    accuracy: Accuracy,
     scored: Scored,
     order: Sequence[int],
     *,
-    margin: Margin,
+    margin: Callable[[str], Margin],
     sequential: bool,
     rule: RuleA = DEFAULT,
 ) -> AccuracyRuling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
+    Metrics that only a whole data set has are judged at its end, by their pseudo-values; alpha is
+    shared with the others.
+
     Args:
         baseline: The accepted scores; a relative margin refers to their aggregate.
         before: Its scores by metric and data set index.
-        scored: Those of this build; a part of the data set, or all of it.
+        accuracy: Which metrics are better when lower, and which only a whole data set has.
+        scored: The scores of this build; of a part of the data set, or of all of it.
         order: The fixed order of the whole data set.
-        margin: The drop that does not matter.
+        margin: By metric, the change for the worse that does not matter.
         sequential: The pass may stop at any of the rule's looks; else it has one, at the end.
         rule: Error rates.
     """
@@ -96,57 +101,122 @@ def rule_on_scores(
         )
         for name in names
     }
+    judged = [name for name in names if name not in COUNTS]
+    if not judged:
+        return _no_answer(Outcome.NO_BASELINE, "the baseline has no scores by sample")
+    for name in names:
+        if other := _applies_otherwise(*series[name], there, full=len(there) == len(order)):
+            return _no_answer(Outcome.INVALID, f"{name} {other}")
     pairs = {
-        name: Pairs(before=old, now=new, margin=max(margin.points(baseline.scores[name]), 1e-9))
-        for name, (old, new) in series.items()
-        if name not in COUNTS
-    }
-    if not pairs:
-        return AccuracyRuling(
-            outcome=Outcome.NO_BASELINE,
-            headline="the baseline has no scores by sample",
-            paired=(),
-            more=False,
-            notes=(),
+        name: Pairs(
+            before=_up(series[name][0], lower=name in accuracy.lower),
+            now=_up(series[name][1], lower=name in accuracy.lower),
+            margin=max(margin(name).points(baseline.scores[name]), 1e-9),
         )
-    found = judge_pairs(pairs, looks(len(order), sequential=sequential), rule)
-    verdicts = [_verdict(name, paired, pairs[name].margin) for name, paired in found.items()]
+        for name in judged
+    }
+    found = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
+    if not found:
+        why = f"only the whole data set has {', '.join(judged)}"
+        return replace(_no_answer(Outcome.INCONCLUSIVE, why), more=len(there) < len(order))
+    verdicts = [
+        _verdict(name, paired, pairs[name].margin, lower=name in accuracy.lower)
+        for name, paired in found.items()
+    ]
     outcome = worst([verdict.outcome for verdict in verdicts if verdict.outcome])
     deciding = next(verdict for verdict in verdicts if verdict.outcome is outcome)
     counts = [_count(name, *series[name]) for name in names if name in COUNTS]
     decisions = {paired.decision for paired in found.values()}
+    due = set(judged) - set(found)
     return AccuracyRuling(
         outcome=outcome,
         headline=_headline(deciding, len(order)),
         paired=(*verdicts, *counts),
-        more=Decision.MORE in decisions and Decision.FAIL not in decisions,
+        more=(Decision.MORE in decisions or bool(due)) and Decision.FAIL not in decisions,
         notes=_notes(verdicts, found),
     )
 
 
-def _verdict(name: str, found: Paired, margin: float) -> PairedVerdict:
+def _no_answer(outcome: Outcome, headline: str) -> AccuracyRuling:
+    return AccuracyRuling(outcome=outcome, headline=headline, paired=(), more=False, notes=())
+
+
+def _up(values: Sequence[float | None], *, lower: bool) -> list[float | None]:
+    """Return scores that are better when higher."""
+    return [-value if lower and value is not None else value for value in values]
+
+
+def _applies_otherwise(
+    before: Sequence[float | None],
+    now: Sequence[float | None],
+    indices: Sequence[int],
+    *,
+    full: bool,
+) -> str | None:
+    """Return the first sample that a metric applies to in one pass only, in words.
+
+    A part of a data set may lack what a sample's score also needs: such a pair waits.
+    """
+    for index, old, new in zip(indices, before, now, strict=True):
+        if old is None and new is not None:
+            return f"has a score of sample {index}, and had none in the baseline: other data?"
+        if full and new is None and old is not None:
+            return f"has no score of sample {index}, and had one in the baseline: other data?"
+    return None
+
+
+def _judge(
+    pairs: Mapping[str, Pairs],
+    whole: Collection[str],
+    there: int,
+    total: int,
+    rule: RuleA,
+    *,
+    sequential: bool,
+) -> dict[str, Paired]:
+    """Judge additive metrics at every look, those of a whole data set once it is there."""
+    additive = {name: own for name, own in pairs.items() if name not in whole}
+    at_the_end = {name: own for name, own in pairs.items() if name in whole}
+    found: dict[str, Paired] = {}
+    for group, at in (
+        (additive, looks(total, sequential=sequential)),
+        (at_the_end, (total,)),
+    ):
+        if group and (group is additive or there == total):
+            alpha = rule.alpha * len(group) / len(pairs)
+            found |= judge_pairs(group, at, replace(rule, alpha=alpha))
+    return {name: found[name] for name in pairs if name in found}
+
+
+def _verdict(name: str, found: Paired, margin: float, *, lower: bool) -> PairedVerdict:
+    low, high = (-found.high, -found.low) if lower else (found.low, found.high)
+    sign = -1 if lower else 1
     return PairedVerdict(
         metric=name,
         outcome=WORDS[found.decision],
-        baseline=found.before,
-        now=found.now,
-        change=found.change,
-        low=found.low,
-        high=found.high,
+        baseline=sign * found.before,
+        now=sign * found.now,
+        change=sign * found.change,
+        low=low,
+        high=high,
         margin=margin,
         samples=found.samples,
         changed=found.changed,
         down=found.down,
         up=found.up,
         p=found.p,
+        lower=lower,
     )
 
 
-def _count(name: str, before: Sequence[float], now: Sequence[float]) -> PairedVerdict:
+def _count(name: str, before: Sequence[float | None], now: Sequence[float | None]) -> PairedVerdict:
     """Return a count of output, compared and not judged."""
-    samples = len(now)
-    old, new = sum(before) / samples, sum(now) / samples
-    changes = [b - a for a, b in zip(before, now, strict=True)]
+    pairs = [
+        (a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None
+    ] or [(0.0, 0.0)]
+    samples = len(pairs)
+    old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+    changes = [b - a for a, b in pairs]
     return PairedVerdict(
         metric=name,
         outcome=None,
@@ -167,7 +237,8 @@ def _count(name: str, before: Sequence[float], now: Sequence[float]) -> PairedVe
 def _headline(verdict: PairedVerdict, total: int) -> str:
     assert verdict.low is not None
     assert verdict.high is not None
-    assert verdict.margin is not None
+    assert verdict.bound is not None
+    assert verdict.best is not None
     if verdict.changed == 0:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
@@ -175,11 +246,12 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
         f"{verdict.metric} {points(verdict.change)} points "
         f"({points(verdict.low)} to {points(verdict.high)})"
     )
-    bound = points(-verdict.margin)
+    bound = points(verdict.bound)
     if verdict.outcome is Outcome.OK:
         why = f"inside {bound}"
     elif verdict.outcome is Outcome.ACC_DROP:
-        why = f"{bound} exceeded" if verdict.high < -verdict.margin else f"{bound} not excluded"
+        beyond = verdict.best > verdict.bound if verdict.lower else verdict.best < verdict.bound
+        why = f"{bound} exceeded" if beyond else f"{bound} not excluded"
     else:
         why = f"{bound} undecided"
     return f"{shown}; {why}"
@@ -189,7 +261,7 @@ def _notes(verdicts: Sequence[PairedVerdict], found: Mapping[str, Paired]) -> tu
     notes = []
     for verdict in verdicts:
         smaller = verdict.outcome is Outcome.OK and verdict.p is not None and verdict.p < 0.01
-        if smaller and verdict.change < 0:
+        if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
             notes.append(
                 f"{verdict.metric}: a drop smaller than the margin is certain "
                 f"(plain paired test p = {verdict.p:.2g})"
@@ -201,61 +273,3 @@ def _notes(verdicts: Sequence[PairedVerdict], found: Mapping[str, Paired]) -> tu
                 f"(correlation {correlation:.2f}): other outputs, or nondeterministic generation"
             )
     return tuple(notes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccuracyAnswer:
-    """What the gate and the baseline say together.
-
-    Attributes:
-        outcome: The word.
-        headline: What follows it on the first line.
-        metrics: The gate's entries.
-        paired: The baseline's.
-        notes: Sentences for the message.
-    """
-
-    outcome: Outcome
-    headline: str
-    metrics: tuple[MetricVerdict, ...]
-    paired: tuple[PairedVerdict, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> bool:
-        """Accuracy is not what it was: performance may not be judged."""
-        return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
-
-
-def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> AccuracyAnswer:
-    """Return the answer of gate and baseline: neither excuses the other.
-
-    Args:
-        gated: The gate.
-        ruling: The comparison with the accepted scores, or None where there are none.
-        missing: What to do about that, in words.
-    """
-    paired = ruling.paired if ruling else ()
-    if gated.outcome is Outcome.GATE_FAIL:
-        notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
-        return AccuracyAnswer(
-            outcome=gated.outcome,
-            headline=gated.headline,
-            metrics=gated.metrics,
-            paired=paired,
-            notes=notes,
-        )
-    if ruling is None:
-        return AccuracyAnswer(
-            outcome=Outcome.OK if gated.evaluated else Outcome.NO_BASELINE,
-            headline=gated.headline,
-            metrics=gated.metrics,
-            notes=(f"only the gate was checked: {missing}",) if gated.evaluated else (missing,),
-        )
-    return AccuracyAnswer(
-        outcome=ruling.outcome,
-        headline=ruling.headline,
-        metrics=gated.metrics if gated.evaluated else (),
-        paired=paired,
-        notes=ruling.notes,
-    )

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What one score must keep within.
+
+    Attributes:
+        reference: The reference score.
+        low: Lowest score that passes, or None.
+        high: Highest score that passes, or None.
+    """
+
+    reference: float
+    low: float | None
+    high: float | None
+
+    def missed(self, score: float) -> float | None:
+        """Return the bound that a score does not keep, or None; NaN keeps none."""
+        if self.low is not None and not score >= self.low:
+            return self.low
+        return self.high if self.high is not None and not score <= self.high else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +42,13 @@ class GateRuling:
 
 
 def gate(
-    accuracy: Accuracy,
-    reference: Mapping[str, float] | None,
-    target: float,
-    *,
-    windows: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-    whose: str,
-    profile: str,
+    accuracy: Accuracy, bounds: Mapping[str, Bounds] | None, *, whose: str, profile: str
 ) -> GateRuling:
-    """Compare the scores of a full data set with target x reference.
+    """Compare the scores of a full data set with what each must keep within.
 
     Args:
-        accuracy: Its scores by metric, higher is better; a subset never claims the gate.
-        reference: Reference scores by metric; None: no gate is evaluated.
-        target: Share of the reference that must be reached, e.g. 0.99.
-        windows: Metrics that are neither better nor worse: lowest and highest share of the
-            reference, in place of the target.
+        accuracy: Its scores by metric; a subset never claims the gate.
+        bounds: By metric; None: no gate is evaluated.
         whose: Whose reference it is, in words.
         profile: For the words where no gate is evaluated.
 
@@ -45,10 +56,10 @@ def gate(
         RunError: The scorer gave no such metric.
     """
     scores = accuracy.scores
-    if reference is None or not accuracy.full:
+    if bounds is None or not accuracy.full:
         shown = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
         why = f"{profile} profile"
-        if reference is not None:
+        if bounds is not None:
             why = f"{accuracy.samples:,} of {accuracy.total:,} samples"
         return GateRuling(
             evaluated=False,
@@ -59,41 +70,46 @@ def gate(
                 for name, score in scores.items()
             ),
         )
-    metrics, texts = [], []
-    for name, expected in reference.items():
-        if name not in scores:
-            raise RunError("scorer", f"gave no {name!r}; it gave {', '.join(scores)}")
-        score = scores[name]
-        low, high = windows.get(name, (target, None))
-        above = high is not None and score > expected * high
-        share = high if above and high is not None else low
-        needed, reached = expected * share, score >= expected * low and not above
-        sign = "≥" if reached else ">" if above else "<"
-        digits = 3 if reached else _telling_digits(score, needed)
-        texts.append(
-            f"{name} {score:.{digits}f} {sign} {needed:.{digits}f}, "
-            f"{share * 100:g} % of {whose} reference"
+    if missing := [name for name in bounds if name not in scores]:
+        raise RunError(
+            "scorer",
+            f"{whose} gate needs {', '.join(missing)}, which the scorer did not give: it gave "
+            f"{', '.join(scores)}; see the scorer's options",
         )
-        metrics.append(
-            MetricVerdict(
-                metric=name,
-                outcome=Outcome.OK if reached else Outcome.GATE_FAIL,
-                now=score,
-                baseline=expected,
-                change=score / expected - 1,
-                limit=1 - share,
-            )
-        )
-    failed = [i for i, metric in enumerate(metrics) if metric.outcome is Outcome.GATE_FAIL]
+    rows = [_metric(name, scores[name], own, whose) for name, own in bounds.items()]
+    failed = [(text, metric) for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]
     return GateRuling(
         evaluated=True,
         outcome=Outcome.GATE_FAIL if failed else Outcome.OK,
-        headline=texts[failed[0] if failed else 0],
-        metrics=tuple(metrics),
+        headline=(failed or rows)[0][0],
+        metrics=tuple(metric for _, metric in rows),
+    )
+
+
+def _metric(name: str, score: float, own: Bounds, whose: str) -> tuple[str, MetricVerdict]:
+    """Return the words for one metric and its row: the bound it missed, else its first one."""
+    missed = own.missed(score)
+    bound = missed if missed is not None else own.low if own.low is not None else own.high
+    assert bound is not None
+    upper = bound == own.high
+    signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
+    digits = 3 if missed is None else _telling_digits(score, bound)
+    share = bound / own.reference
+    return (
+        f"{name} {score:.{digits}f} {signs[missed is None, upper]} {bound:.{digits}f}, "
+        f"{share * 100:.4g} % of {whose} reference",
+        MetricVerdict(
+            metric=name,
+            outcome=Outcome.OK if missed is None else Outcome.GATE_FAIL,
+            now=score,
+            baseline=own.reference,
+            change=score / own.reference - 1,
+            limit=1 - share,
+        ),
     )
 
 
 def _telling_digits(score: float, needed: float) -> int:
-    """Return how many decimals show that a score is below what is needed; three or more."""
+    """Return how many decimals show that a score misses what is needed; three or more."""
     different = (d for d in range(3, 12) if f"{score:.{d}f}" != f"{needed:.{d}f}")
     return next(different, 12)

@@ -38,16 +38,16 @@ class Pairs:
     """One metric's scores of the same samples, in the order in which they were measured.
 
     Attributes:
-        before: The baseline's scores.
-        now: Those of this build.
+        before: The baseline's scores; None where the metric does not apply to the sample.
+        now: Those of this build, None for the same samples.
         margin: Largest drop that does not matter, in the score's own points, above 0.
 
     Raises:
         ValueError: The two differ in length, there are none, or the margin is not positive.
     """
 
-    before: Sequence[float]
-    now: Sequence[float]
+    before: Sequence[float | None]
+    now: Sequence[float | None]
     margin: float
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Paired:
         change: Mean difference, points; negative is worse.
         low, high: The bounds that decide, points.
         p: One-sided p of the plain paired test for a drop of any size.
-        samples: Samples judged.
+        samples: Samples judged: those that the metric applies to.
         changed: Samples whose score is another one.
         down, up: Samples that got worse, better.
         correlation: Of the two runs' scores; None where one of them does not vary.
@@ -199,7 +199,15 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
 
 def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
     """Return bounds and p of the first `look` pairs; nothing is decided yet."""
-    before, now = pairs.before[:look], pairs.now[:look]
+    both_there = [
+        (a, b)
+        for a, b in zip(pairs.before[:look], pairs.now[:look], strict=True)
+        if a is not None and b is not None
+    ]
+    if not both_there:
+        return _nothing()
+    before, now = [a for a, _ in both_there], [b for _, b in both_there]
+    count = len(both_there)
     differences = [b - a for a, b in zip(before, now, strict=True)]
     down, up = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     values = sorted({*before, *now})
@@ -211,7 +219,7 @@ def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
         if down + up < FEW_FLIPS:
             step = values[-1] - values[0]
             both = sum(a == b == values[-1] for a, b in zip(before, now, strict=True))
-            bounds = newcombe((both, down, up, look - both - down - up), alpha, beta)
+            bounds = newcombe((both, down, up, count - both - down - up), alpha, beta)
             low, high = (bound * step for bound in bounds)
     return Paired(
         decision=Decision.MORE,
@@ -221,12 +229,31 @@ def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
         low=low,
         high=high,
         p=p,
-        samples=look,
+        samples=count,
         changed=down + up,
         down=down,
         up=up,
         correlation=_correlation(before, now),
         binary=binary,
+    )
+
+
+def _nothing() -> Paired:
+    """Return what is known of a metric that applies to no sample so far."""
+    return Paired(
+        decision=Decision.MORE,
+        before=0.0,
+        now=0.0,
+        change=0.0,
+        low=-math.inf,
+        high=math.inf,
+        p=1.0,
+        samples=0,
+        changed=0,
+        down=0,
+        up=0,
+        correlation=None,
+        binary=False,
     )
 
 

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.judge.gate import GateRuling, gate
+from pytest_mlperf.core.judge.gate import Bounds, GateRuling, gate
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
+TOP1 = {"top1": Bounds(reference=76.46, low=76.46 * 0.99, high=None)}
 
-def ruled(
-    scores: Mapping[str, float],
-    reference: Mapping[str, float] | None = {"top1": 76.46},
-    target: float = 0.99,
-) -> GateRuling:
-    return gate(full(scores), reference, target, whose="MLPerf's", profile="official")
+
+def ruled(scores: Mapping[str, float], bounds: Mapping[str, Bounds] | None = TOP1) -> GateRuling:
+    return gate(full(scores), bounds, whose="MLPerf's", profile="official")
 
 
 def full(scores: Mapping[str, float]) -> Accuracy:
@@ -51,10 +49,15 @@ def test_a_score_reaches_the_gate_or_not(score: float, outcome: Outcome, headlin
     ("target", "shown"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")]
 )
 def test_the_share_is_written_as_the_round_writes_it(target: float, shown: str) -> None:
-    assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, target=target).headline
+    bounds = {"top1": Bounds(reference=76.46, low=76.46 * target, high=None)}
+
+    assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
 
 
-ROUGE = {"rouge1": 44.4312, "rouge2": 22.0352}
+ROUGE = {
+    "rouge1": Bounds(reference=44.4312, low=43.987, high=None),
+    "rouge2": Bounds(reference=22.0352, low=21.815, high=None),
+}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_each_metric_must_reach_its_gate(
 
 
 def test_without_a_reference_no_gate_is_claimed() -> None:
-    found = gate(full({"top1": 76.5234}), None, 0.99, whose="MLPerf's", profile="quick")
+    found = gate(full({"top1": 76.5234}), None, whose="MLPerf's", profile="quick")
 
     assert found == GateRuling(
         evaluated=False,
@@ -90,7 +93,7 @@ def test_without_a_reference_no_gate_is_claimed() -> None:
 def test_a_subset_never_claims_the_gate() -> None:
     part = Accuracy(scores={"top1": 10.0}, samples=1024, total=50_000, full=False, folder="x")
 
-    found = gate(part, {"top1": 76.46}, 0.99, whose="MLPerf's", profile="official")
+    found = gate(part, TOP1, whose="MLPerf's", profile="official")
 
     assert (found.evaluated, found.outcome) == (False, Outcome.OK)
     assert found.headline == "top1 10.000; gate not evaluated (1,024 of 50,000 samples)"
@@ -115,20 +118,51 @@ def test_a_subset_never_claims_the_gate() -> None:
     ],
 )
 def test_a_window_has_two_sides(tokens: float, outcome: Outcome, headline: str) -> None:
-    found = gate(
-        full({"tokens_per_sample": tokens}),
-        {"tokens_per_sample": 294.45},
-        0.999,
-        windows={"tokens_per_sample": (0.9, 1.1)},
-        whose="MLPerf's",
-        profile="official",
+    window = Bounds(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
+
+    found = ruled({"tokens_per_sample": tokens}, {"tokens_per_sample": window})
+
+    assert (found.outcome, found.headline) == (outcome, headline)
+
+
+@pytest.mark.parametrize(
+    ("fid", "outcome", "headline"),
+    [
+        (23.5, Outcome.OK, "fid 23.500 ≥ 23.011, 98 % of MLPerf's reference"),
+        (23.95007627, Outcome.GATE_FAIL, "fid 23.95007627 > 23.95007626, 102 % of MLPerf's"),
+        (22.0, Outcome.GATE_FAIL, "fid 22.000 < 23.011, 98 % of MLPerf's reference"),
+    ],
+)
+def test_an_absolute_window_is_kept_to_the_digit(
+    fid: float, outcome: Outcome, headline: str
+) -> None:
+    found = ruled(
+        {"fid": fid}, {"fid": Bounds(reference=23.4805, low=23.01085758, high=23.95007626)}
     )
+
+    assert found.outcome is outcome
+    assert found.headline.startswith(headline)
+
+
+@pytest.mark.parametrize(
+    ("score", "outcome", "headline"),
+    [
+        (0.86, Outcome.OK, "ne 0.860 ≤ 0.868, 100.1 % of MLPerf's reference"),
+        (0.90, Outcome.GATE_FAIL, "ne 0.900 > 0.868, 100.1 % of MLPerf's reference"),
+    ],
+)
+def test_a_score_that_is_better_when_lower_has_a_ceiling(
+    score: float, outcome: Outcome, headline: str
+) -> None:
+    bounds = {"ne": Bounds(reference=0.86687, low=None, high=0.86687 * 1.001)}
+
+    found = ruled({"ne": score}, bounds)
 
     assert (found.outcome, found.headline) == (outcome, headline)
 
 
 def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:
-    with pytest.raises(RunError, match="gave no 'top1'; it gave accuracy, top5") as caught:
+    with pytest.raises(RunError, match=r"needs top1, .* it gave accuracy, top5") as caught:
         ruled({"accuracy": 1.0, "top5": 2.0})
 
     assert caught.value.layer == "scorer"

@@ -1,0 +1,67 @@
+"""The answer for the accuracy of a case: gate and accepted scores together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_mlperf.core.judge.accuracy import AccuracyRuling
+from pytest_mlperf.core.judge.gate import GateRuling
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyAnswer:
+    """What the gate and the baseline say together.
+
+    Attributes:
+        outcome: The word.
+        headline: What follows it on the first line.
+        metrics: The gate's entries.
+        paired: The baseline's.
+        notes: Sentences for the message.
+    """
+
+    outcome: Outcome
+    headline: str
+    metrics: tuple[MetricVerdict, ...]
+    paired: tuple[PairedVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Accuracy is not what it was: performance may not be judged."""
+        return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
+
+
+def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> AccuracyAnswer:
+    """Return the answer of gate and baseline: neither excuses the other.
+
+    Args:
+        gated: The gate.
+        ruling: The comparison with the accepted scores, or None where there are none.
+        missing: What to do about that, in words.
+    """
+    paired = ruling.paired if ruling else ()
+    if gated.outcome is Outcome.GATE_FAIL:
+        notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
+        return AccuracyAnswer(
+            outcome=gated.outcome,
+            headline=gated.headline,
+            metrics=gated.metrics,
+            paired=paired,
+            notes=notes,
+        )
+    if ruling is None:
+        return AccuracyAnswer(
+            outcome=Outcome.OK if gated.evaluated else Outcome.NO_BASELINE,
+            headline=gated.headline,
+            metrics=gated.metrics,
+            notes=(f"only the gate was checked: {missing}",) if gated.evaluated else (missing,),
+        )
+    return AccuracyAnswer(
+        outcome=ruling.outcome,
+        headline=ruling.headline,
+        metrics=gated.metrics if gated.evaluated else (),
+        paired=paired,
+        notes=ruling.notes,
+    )

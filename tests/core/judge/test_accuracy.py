@@ -1,0 +1,201 @@
+"""What the scores of a case say together: directions, scores of a part, and of a whole data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.judge.accuracy import AccuracyRuling, Margin, rule_on_scores
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.verdict import Outcome
+
+N = 4000
+ORDER = list(range(N))
+
+Values = Sequence[float | None]
+
+
+def spread(mean: float, index: int) -> float:
+    """Return a score that varies from sample to sample, by the same amount in every pass."""
+    return mean + (index * 7919 % 101 - 50) / 10
+
+
+def ruled(
+    before: Mapping[str, Values],
+    now: Mapping[str, Values],
+    *,
+    samples: int = N,
+    margin: Mapping[str, float] | None = None,
+    lower: tuple[str, ...] = (),
+    whole: tuple[str, ...] = (),
+) -> AccuracyRuling:
+    """Judge the first samples of `now` against `before`; margins in points."""
+    means = {
+        name: sum(v for v in values if v is not None) / max(1, len(values))
+        for name, values in before.items()
+    }
+    baseline = AccuracyBaseline(
+        round="v4.1",
+        workload="w",
+        engine="e",
+        precision="fp32",
+        scenario="Offline",
+        samples=N,
+        scores=means,
+        steps={name: steps_per_point(values) for name, values in before.items()},
+        scores_sha256="",
+        scorer="",
+        identity={},
+        fingerprint={},
+        history=(),
+    )
+    full = samples == N
+    return rule_on_scores(
+        baseline,
+        before,
+        Accuracy(
+            scores=means,
+            samples=samples,
+            total=N,
+            full=full,
+            folder="",
+            lower=lower,
+            whole=whole,
+        ),
+        Scored(
+            indices=tuple(range(samples)),
+            per_sample={name: values[:samples] for name, values in now.items()},
+        ),
+        ORDER,
+        margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
+        sequential=True,
+    )
+
+
+SAME = [spread(50.0, i) for i in range(N)]
+
+
+def moved(by: float) -> list[float]:
+    """Return the scores a little otherwise, and on average by so much."""
+    return [value + by + (1 if i % 2 else -1) for i, value in enumerate(SAME)]
+
+
+@pytest.mark.parametrize(
+    ("change", "lower", "outcome", "headline"),
+    [
+        (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
+        (+2.0, False, Outcome.OK, "s +2.00 points (+1.93 to +2.08); inside −0.50"),
+        (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
+        (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
+    ],
+)
+def test_worse_is_lower_or_higher_as_the_scorer_says(
+    change: float, lower: bool, outcome: Outcome, headline: str
+) -> None:
+    found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+
+    assert (found.outcome, found.headline) == (outcome, headline)
+    (paired,) = found.paired
+    assert paired.low is not None
+    assert paired.high is not None
+    assert paired.low < paired.change < paired.high
+    assert paired.change == pytest.approx(change)
+    assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
+    assert (paired.worst, paired.best) == (
+        (paired.high, paired.low) if lower else (paired.low, paired.high)
+    )
+
+
+def test_a_smaller_worsening_of_a_lower_score_is_said() -> None:
+    found = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
+
+    assert found.outcome is Outcome.OK
+    assert found.notes[0].startswith("fid: a drop smaller than the margin is certain")
+
+
+def only(values: Values, part: int) -> list[float | None]:
+    """Return the scores of every third sample: the others belong to another data set."""
+    return [value if i % 3 == part else None for i, value in enumerate(values)]
+
+
+def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
+    before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
+    now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
+
+    found = ruled(before, now, samples=1024)
+
+    assert found.outcome is Outcome.ACC_DROP
+    assert found.headline.startswith("rouge1 −2.00")
+    assert [paired.samples for paired in found.paired] == [342, 341]
+
+
+def test_a_part_without_samples_yet_stays_open() -> None:
+    late: Values = [None if i < 2000 else 80.0 for i in range(N)]
+
+    assert ruled({"late": late}, {"late": late}, samples=1024).more
+    assert not ruled({"late": late}, {"late": late}).more
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "headline"),
+    [
+        (SAME, [None, *SAME[1:]], "s has no score of sample 0, and had one in the baseline"),
+        (
+            [*SAME[:7], None, *SAME[8:]],
+            SAME,
+            "s has a score of sample 7, and had none in the baseline",
+        ),
+    ],
+)
+def test_scores_that_apply_to_other_samples_are_not_compared(
+    before: Values, now: Values, headline: str
+) -> None:
+    found = ruled({"s": before}, {"s": now})
+
+    assert found.outcome is Outcome.INVALID
+    assert found.headline.startswith(headline)
+
+
+def test_a_sample_that_a_part_cannot_score_yet_waits() -> None:
+    found = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
+
+    assert (found.outcome, found.paired[0].samples) == (Outcome.OK, 1022)
+
+
+def test_a_score_of_the_whole_waits_for_the_whole() -> None:
+    before, now = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
+
+    part = ruled(before, now, samples=1024, whole=("map",))
+    found = ruled(before, now, whole=("map",))
+
+    assert (part.more, [paired.metric for paired in part.paired]) == (True, ["top1"])
+    assert (found.more, found.outcome) == (False, Outcome.ACC_DROP)
+    assert [paired.metric for paired in found.paired] == ["map", "top1"]
+
+
+def test_only_scores_of_the_whole_leave_a_part_undecided() -> None:
+    found = ruled({"fid": SAME}, {"fid": moved(9.0)}, samples=1024, whole=("fid",))
+
+    assert (found.more, found.outcome, found.paired) == (True, Outcome.INCONCLUSIVE, ())
+    assert found.headline == "only the whole data set has fid"
+
+
+def test_each_score_has_its_own_margin() -> None:
+    before, now = {"a": SAME, "b": SAME}, {"a": moved(-0.3), "b": moved(-0.3)}
+
+    found = ruled(before, now, margin={"a": 1.0, "b": 0.2})
+
+    assert {paired.metric: paired.outcome for paired in found.paired} == {
+        "a": Outcome.OK,
+        "b": Outcome.ACC_DROP,
+    }
+
+
+def test_counts_of_output_leave_out_samples_without_one() -> None:
+    counts: Values = [None if i % 2 else 40.0 for i in range(N)]
+
+    found = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
+
+    assert (found.paired[1].samples, found.paired[1].now) == (N // 2, 40.0)

@@ -1,0 +1,53 @@
+"""An accuracy pass of an earlier session comes back as it was, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.stores.accuracy import AccuracyPasses
+
+ACCURACY = Accuracy(
+    scores={"clip": 31.7, "fid": 23.5},
+    samples=2,
+    total=2,
+    full=True,
+    folder="x",
+    lower=("fid",),
+    whole=("fid",),
+)
+SCORED = Scored(indices=(0, 1), per_sample={"clip": [31.0, None], "fid": [20.0, 27.0]})
+
+
+def test_a_pass_comes_back_with_directions_and_gaps(tmp_path: Path) -> None:
+    passes = AccuracyPasses(tmp_path / "accuracy")
+    passes.save("key", ACCURACY, SCORED)
+
+    found = passes.load("key")
+
+    assert found is not None
+    assert found[0].source == "stored"
+    assert (found[0].lower, found[0].whole) == (("fid",), ("fid",))
+    assert found[1] == SCORED
+
+
+def test_a_pass_of_an_older_release_says_nothing_of_directions(tmp_path: Path) -> None:
+    passes = AccuracyPasses(tmp_path)
+    passes.save("key", ACCURACY, SCORED)
+    file = tmp_path / "key.json"
+    content = json.loads(file.read_text("utf-8"))
+    del content["accuracy"]["lower"], content["accuracy"]["whole"]
+    file.write_text(json.dumps(content), "utf-8")
+
+    found = passes.load("key")
+
+    assert found is not None
+    assert (found[0].lower, found[0].whole) == ((), ())
+
+
+def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "key.json").write_text("{", "utf-8")
+
+    assert AccuracyPasses(tmp_path).load("key") is None
+    assert AccuracyPasses(tmp_path).load("other") is None
