@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pytest_mlperf.core.units import Kind
+
 
 class Direction(StrEnum):
     """Which way a metric gets better."""
@@ -23,6 +25,7 @@ class Metric:
         name: Key in suites, baselines and results.
         title: Words for tables.
         unit: SI unit of the stored value.
+        kind: What it counts; only a figure in a unit of this kind can be this metric.
         direction: Which way it gets better.
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         min_queries: Below this many queries in a run the metric is reported, not gated.
@@ -31,6 +34,7 @@ class Metric:
     name: str
     title: str
     unit: str
+    kind: Kind
     direction: Direction
     limit: float
     min_queries: int = 0
@@ -43,45 +47,76 @@ class Metric:
 
 _H, _L, _N = Direction.HIGHER, Direction.LOWER, Direction.NEITHER
 
+
+def _rate(name: str, title: str, unit: str, kind: Kind, limit: float = math.inf) -> Metric:
+    return Metric(name=name, title=title, unit=unit, kind=kind, direction=_H, limit=limit)
+
+
+def _time(name: str, title: str, limit: float, min_queries: int = 0) -> Metric:
+    return Metric(
+        name=name,
+        title=title,
+        unit="s",
+        kind=Kind.TIME,
+        direction=_L,
+        limit=limit,
+        min_queries=min_queries,
+    )
+
+
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
-        Metric(name="throughput", title="samples/s", unit="1/s", direction=_H, limit=0.03),
-        Metric(name="tokens_per_second", title="tokens/s", unit="1/s", direction=_H, limit=0.03),
-        Metric(name="latency_p50", title="p50 latency", unit="s", direction=_L, limit=0.05),
-        Metric(name="latency_p90", title="p90 latency", unit="s", direction=_L, limit=0.03),
+        _rate("throughput", "samples/s", "1/s", Kind.SAMPLES_PER_TIME, 0.03),
+        _rate("tokens_per_second", "tokens/s", "1/s", Kind.TOKENS_PER_TIME, 0.03),
+        _time("latency_p50", "p50 latency", 0.05),
+        _time("latency_p90", "p90 latency", 0.03),
+        _time("latency_p99", "p99 latency", 0.10, min_queries=1000),
+        _time("ttft_p50", "p50 TTFT", 0.05),
+        _time("ttft_p99", "p99 TTFT", 0.10, min_queries=1000),
+        _time("tpot_p50", "p50 TPOT", 0.05),
+        _time("tpot_p99", "p99 TPOT", 0.10, min_queries=1000),
+        _time("itl_p50", "p50 inter-token", 0.05),
+        _time("itl_p99", "p99 inter-token", 0.10, min_queries=1000),
         Metric(
-            name="latency_p99",
-            title="p99 latency",
-            unit="s",
-            direction=_L,
-            limit=0.10,
-            min_queries=1000,
+            name="tokens_per_sample",
+            title="tokens/sample",
+            unit="1",
+            kind=Kind.TOKENS_PER_SAMPLE,
+            direction=_N,
+            limit=math.inf,
         ),
-        Metric(name="ttft_p50", title="p50 TTFT", unit="s", direction=_L, limit=0.05),
-        Metric(
-            name="ttft_p99", title="p99 TTFT", unit="s", direction=_L, limit=0.10, min_queries=1000
-        ),
-        Metric(name="tpot_p50", title="p50 TPOT", unit="s", direction=_L, limit=0.05),
-        Metric(
-            name="tpot_p99", title="p99 TPOT", unit="s", direction=_L, limit=0.10, min_queries=1000
-        ),
-        Metric(name="itl_p50", title="p50 inter-token", unit="s", direction=_L, limit=0.05),
-        Metric(
-            name="itl_p99",
-            title="p99 inter-token",
-            unit="s",
-            direction=_L,
-            limit=0.10,
-            min_queries=1000,
-        ),
-        Metric(
-            name="tokens_per_sample", title="tokens/sample", unit="1", direction=_N, limit=math.inf
-        ),
-        Metric(name="samples_per_joule", title="samples/J", unit="1/J", direction=_H, limit=0.05),
-        Metric(name="tokens_per_joule", title="tokens/J", unit="1/J", direction=_H, limit=0.05),
+        _rate("samples_per_joule", "samples/J", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
+        _rate("tokens_per_joule", "tokens/J", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
     )
 }
+
+_WHOLE = "of the whole system"
+
+PUBLISHED: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        _rate("samples_per_watt_system", f"samples/s/W {_WHOLE}", "1/J", Kind.SAMPLES_PER_ENERGY),
+        _rate("tokens_per_watt_system", f"tokens/s/W {_WHOLE}", "1/J", Kind.TOKENS_PER_ENERGY),
+        _rate("decode_tokens_per_second", "tokens/s while decoding", "1/s", Kind.TOKENS_PER_TIME),
+        Metric(
+            name="usd_per_gpu_hour",
+            title="USD per GPU-hour",
+            unit="USD/h",
+            kind=Kind.PRICE,
+            direction=_L,
+            limit=math.inf,
+        ),
+        _rate("tokens_per_usd", "tokens/USD", "1/USD", Kind.TOKENS_PER_MONEY),
+        _rate("relative_value", "relative value", "1", Kind.RATIO),
+    )
+}
+"""What others print and no run here measures; a suite cannot gate it.
+
+The two "per_watt_system" are by the wall meter of the whole system, as MLPerf Power asks;
+samples_per_joule and tokens_per_joule are by the accelerators' own counters, which see a part of
+that. They never compare.
+"""
 
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 """Counts of output that have no better and no worse: they are compared, never gated."""

@@ -40,9 +40,21 @@ class _Pool:
 
     LoadGen's binding copies a list before it returns, so reuse is safe; a pool of its own keeps a
     thread from changing a response between another thread's filling and handing over.
+
+    Attributes:
+        counted: Samples whose tokens this thread was told.
+        tokens: Output tokens of these samples.
     """
 
-    __slots__ = ("_set_id", "_set_tokens", "first", "only_first", "responses")
+    __slots__ = (
+        "_set_id",
+        "_set_tokens",
+        "counted",
+        "first",
+        "only_first",
+        "responses",
+        "tokens",
+    )
 
     def __init__(self, port: Port) -> None:
         self.responses = [port.response(0, 0, 0) for _ in range(POOL)]
@@ -50,6 +62,8 @@ class _Pool:
         self.only_first = self.responses[:1]
         self._set_id = type(self.first).id.fset
         self._set_tokens = type(self.first).n_tokens.fset
+        self.counted = 0
+        self.tokens = 0
 
     def filled(
         self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
@@ -70,6 +84,7 @@ class _PooledSink(GuardedSink):
         super().__init__(fail)
         self._port = port
         self._thread = threading.local()
+        self._pools: list[_Pool] = []
 
     def _pool(self) -> _Pool:
         """Return this thread's pool."""
@@ -78,6 +93,7 @@ class _PooledSink(GuardedSink):
         except AttributeError:
             self.threads.add(threading.get_ident())
             pool = self._thread.pool = _Pool(self._port)
+            self._pools.append(pool)
         return pool
 
 
@@ -90,15 +106,23 @@ class PerformanceSink(_PooledSink):
         self._take = self._outstanding.take
         self._ids = self._outstanding.ids
 
+    @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """Tokens per sample by the engine's own counts; empty where one is missing."""
+        counted = sum(pool.counted for pool in self._pools)
+        if not counted or counted != self.completed:
+            return {}
+        return {"tokens_per_sample": sum(pool.tokens for pool in self._pools) / counted}
+
     def done(
         self,
         ids: Sequence[int],
         outputs: Sequence[bytes] | None = None,  # noqa: ARG002
-        n_tokens: Sequence[int] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
     ) -> None:
-        """Complete these samples, without reading outputs or tokens."""
-        if len(ids) != 1:
-            self._done_many(ids)
+        """Complete these samples; tokens are counted where the engine counts them."""
+        if n_tokens is not None or len(ids) != 1:
+            self._done_many(ids, n_tokens)
             return
         sample = ids[0]
         try:
@@ -121,11 +145,19 @@ class PerformanceSink(_PooledSink):
         if not self._ids:
             self._last_completion_s = perf_counter()
 
-    def _done_many(self, ids: Sequence[int]) -> None:
+    def _done_many(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
+        if n_tokens is not None and (wrong := _count_fault(ids, n_tokens)):
+            self._fail(RunError("engine", wrong))
+            return
         bad = self._claim(ids)
         if bad:
             ids = _without(ids, bad)
-        for responses in self._pool().filled(ids):
+        pool = self._pool()
+        if n_tokens is not None:
+            # In the thread's own pool: threads that add to one number would lose counts.
+            pool.counted += len(ids)
+            pool.tokens += int(sum(_without(n_tokens, bad) if bad else n_tokens))
+        for responses in pool.filled(ids):
             self._complete(responses)
         self._count(len(ids))
 
@@ -259,11 +291,19 @@ def _address(data: bytes) -> int:
 def _token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
     if n_tokens is None:
         return "done() was given no n_tokens; a run with token latencies needs one per id"
-    if len(n_tokens) != len(ids):
-        return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
+    if wrong := _count_fault(ids, n_tokens):
+        return wrong
     # LoadGen divides by n_tokens - 1 to get the time per output token.
     if len(n_tokens) and (fewest := min(n_tokens)) < 2:
         return f"done() was given n_tokens {fewest!r}; LoadGen needs at least 2 tokens per sample"
+    return ""
+
+
+def _count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
+    if len(n_tokens) != len(ids):
+        return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
+    if len(n_tokens) and (fewest := min(n_tokens)) < 0:
+        return f"done() was given n_tokens {fewest!r}; a count of tokens is at least 0"
     return ""
 
 

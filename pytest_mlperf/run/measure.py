@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
@@ -18,6 +18,7 @@ from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.logs import Detail, parse_detail
 from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
+from pytest_mlperf.run.token_times import with_token_rate
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -94,11 +95,15 @@ def measure(
     """
     engine, dataset = planned.factories
     model = planned.model
+    with _only_the_scorer() as trouble:
+        if ask:
+            planned.require_scorer()
     folder = new_folder(conditions.folder, f"{planned.case.id}.{number}")
     spec = WorkerSpec(
         folder=str(folder),
         engine=engine,
         dataset=dataset,
+        expected=planned.expected,
         model=model,
         precision=planned.case.precision,
         settings=planned.settings(target_qps=target_qps),
@@ -109,7 +114,6 @@ def measure(
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     names = conditions.machine.leases(planned.case.accelerator)
-    trouble: list[RunError] = []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
     with (
         lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
@@ -123,7 +127,7 @@ def measure(
         finished = worker.wait_for("finished") if performance else None
         worker.wait_for("ready")
         scorer = planned.built_scorer
-        if ask and scorer and not subject.dummy:
+        if ask and scorer and not subject.dummy and not trouble:
             scoring = Scoring(
                 folder=folder,
                 dataset=dataset,
@@ -161,6 +165,8 @@ def _only_the_scorer() -> Iterator[list[RunError]]:
     kept: list[RunError] = []
     try:
         yield kept
+    except EnvironmentFault as error:
+        kept.append(RunError("scorer", str(error)))
     except RunError as error:
         if error.layer != "scorer":
             raise
@@ -243,13 +249,19 @@ def _read_run(
     # LoadGen's own figures count where it has them; it sees no token between first and last.
     for name, value in result["token_metrics"].items():
         if not value > 0:
-            raise RunError(
-                "engine",
-                f"{name} is {value!r} by our stamps; it must be positive: an engine that sees "
-                "tokens only in bunches leaves next_tokens() out",
-                str(log),
+            why = (
+                "done() was given n_tokens of 0 for every sample"
+                if name == "tokens_per_sample"
+                else "an engine that sees tokens only in bunches leaves next_tokens() out"
             )
-    metrics = {**result["token_metrics"], **detail.metrics(spec.settings.scenario)}
+            raise RunError(
+                "engine", f"{name} is {value!r} by our stamps; it must be positive: {why}", str(log)
+            )
+    metrics = with_token_rate(
+        {**result["token_metrics"], **detail.metrics(spec.settings.scenario)},
+        samples=int(result["completed"]),
+        duration_s=float(result["duration_s"]),
+    )
     invalid, limit_missed = _validity(detail, spec.settings)
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     return Run(

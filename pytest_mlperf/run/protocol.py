@@ -26,6 +26,21 @@ class Factory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a data set must be; checked before the engine is loaded.
+
+    Attributes:
+        samples: How many it must have; None: any number.
+        whose: Whose number that is, in words.
+        digest: The digest it must have; None: any.
+    """
+
+    samples: int | None = None
+    whose: str = ""
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seeds:
     """LoadGen's three seeds; each round has its own."""
 
@@ -82,6 +97,7 @@ class WorkerSpec:
         folder: Existing folder of this run, absolute.
         engine: Engine factory; called with dataset, model, precision and its options.
         dataset: Data set factory; called with its options.
+        expected: What the data set must be.
         model: Path or name of the model, or None.
         precision: The suite's word, e.g. "fp32".
         settings: How LoadGen runs the case.
@@ -97,6 +113,7 @@ class WorkerSpec:
     model: str | None
     precision: str
     settings: LoadGenSettings
+    expected: Expected = Expected()
     performance: bool = True
     handicap: float = 0.0
     warmup_s: float = 0.5
@@ -117,6 +134,7 @@ class WorkerSpec:
                 **raw,
                 "engine": Factory(**raw["engine"]),
                 "dataset": Factory(**raw["dataset"]),
+                "expected": Expected(**raw["expected"]),
                 "settings": LoadGenSettings(**settings),
             }
         )
@@ -155,7 +173,7 @@ class Finished:
         completed: Samples completed by the engine, each counted once.
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 when unknown.
-        token_metrics: What our own stamps of tokens give, by metric, seconds.
+        token_metrics: What our own counts and stamps of tokens give, by metric, SI units.
         faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
         completing_threads: Threads that reported completions.
     """

@@ -80,7 +80,7 @@ class GuardedSink:
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """What our own stamps of tokens give, seconds; empty where tokens are not timed."""
+        """What our own counts and stamps of tokens give; empty where there are none."""
         return {}
 
     @property

@@ -226,7 +226,7 @@ def test_sinks_that_time_no_tokens_say_so(make: Callable[[Received], GuardedSink
     sink.expect([1])
     sink.first_tokens([1])
     sink.next_tokens([1])
-    finish(sink, [1])
+    sink.done([1], [b"1"])
 
     assert (sink.times_tokens, sink.token_metrics, sink.faults.count) == (False, {}, 0)
     assert token(Received()).times_tokens

@@ -1,0 +1,67 @@
+"""Engines that count output tokens, as those of workloads without token latencies do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.queueing import WorkQueue
+
+
+def tokens_of(index: int) -> int:
+    """Return how many tokens the answer to a sample has; some have none."""
+    return index % 7
+
+
+class Counts(Engine):
+    """Answers from three threads, and says at the end what it answered in its measured run."""
+
+    def __init__(
+        self, dataset: Dataset, model: str | None, precision: str, *, forgets: int = 0
+    ) -> None:
+        self._forgets = forgets
+        self._lock = threading.Lock()
+        self._loads = 0
+        self._calls = self._samples = self._tokens = 0
+
+    def __enter__(self) -> Counts:
+        self._queue = WorkQueue(self._complete, threads=3, max_batch=5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.close()
+        print(f"counted {self._samples} {self._tokens}", flush=True)
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        # Warm-up loads first, so the second time is LoadGen's.
+        self._loads += 1
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self._queue.put(ids, indices, sink)
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        counts = [tokens_of(index) for index in indices]
+        if self._loads > 1:
+            with self._lock:
+                self._calls += 1
+                self._samples += len(ids)
+                self._tokens += sum(counts)
+            if self._calls <= self._forgets:
+                sink.done(ids)
+                return
+        sink.done(ids, None, counts)
+
+
+class SaysNothing(Counts):
+    """Counts 0 tokens for every sample."""
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids, None, [0] * len(ids))
+
+
+class Miscounts(Counts):
+    """Gives one count too few."""
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids, None, [3] * (len(ids) - 1))
