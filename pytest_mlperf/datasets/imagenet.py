@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.images import check_images, decode, require_images
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +28,8 @@ class ImageNetDataset:
     https://github.com/mlcommons/inference.
     """
 
+    libraries = ("numpy", "PIL")
+
     def __init__(
         self,
         *,
@@ -39,7 +42,9 @@ class ImageNetDataset:
         classes: int = 1000,
         count: int | None = None,
     ) -> None:
-        """Read the map and check that every image is there; images are decoded when asked for.
+        """Read the map, and check that every image is there and complete.
+
+        Images are decoded when asked for: of each, only the header and the end are read here.
 
         Args:
             path: Folder that the map's file names are relative to.
@@ -55,7 +60,9 @@ class ImageNetDataset:
         Raises:
             SuiteError: An option is out of range.
             UnavailableError: The folder, the map or an image is not here.
-            RunError: A line of the map is malformed or its label is out of range.
+            EnvironmentFault: Pillow is not installed.
+            RunError: A line of the map is malformed or its label is out of range, or an image is
+                damaged; bits that flipped inside an image are not seen here.
         """
         _check_options(size=size, crop=crop, mean=mean, std=std, classes=classes, count=count)
         self._folder = Path(path)
@@ -71,7 +78,31 @@ class ImageNetDataset:
                 "lower count, or leave it out to use all"
             )
         self._entries = entries[:count]
-        self._require_images()
+        names = [name for name, _ in self._entries]
+        require_images(self._folder, names, self._map)
+        check_images(self._folder, names)
+
+    @classmethod
+    def look(
+        cls,
+        *,
+        path: str,
+        map: str = "val_map.txt",  # noqa: A002 - as above
+        size: int = 224,
+        crop: float = 0.875,
+        mean: Sequence[float] = VGG_MEAN,
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+        classes: int = 1000,
+        count: int | None = None,
+    ) -> None:
+        """Look for the folder and the map; nothing is read.
+
+        Raises:
+            SuiteError: An option is out of range.
+            UnavailableError: One is not here; says what to put where.
+        """
+        _check_options(size=size, crop=crop, mean=mean, std=std, classes=classes, count=count)
+        _find_map(Path(path), map)
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -88,7 +119,9 @@ class ImageNetDataset:
         """
         import numpy as np
 
-        pixels = resize_shorter_side(self._decode(self._entries[index][0]), self._shorter_side)
+        pixels = resize_shorter_side(
+            decode(self._folder / self._entries[index][0]), self._shorter_side
+        )
         height, width, _ = pixels.shape
         top, left = (height - self._size) // 2, (width - self._size) // 2
         cropped = pixels[top : top + self._size, left : left + self._size].astype(np.float32)
@@ -113,36 +146,6 @@ class ImageNetDataset:
                 total.update(hashlib.file_digest(file, "sha256").digest())
             total.update(label.to_bytes(8, "little"))
         return total.hexdigest()
-
-    def _require_images(self) -> None:
-        missing = [name for name, _ in self._entries if not (self._folder / name).is_file()]
-        if missing:
-            raise UnavailableError(
-                f"{self._folder}: {len(missing)} of {len(self._entries)} images listed in "
-                f"{self._map} are not here, the first is {missing[0]!r}; complete the folder, or "
-                "set count to the number of images you have, if the map lists those first"
-            )
-
-    def _decode(self, name: str) -> NDArray[np.uint8]:
-        try:
-            from PIL import Image, ImageOps
-        except ImportError as error:
-            raise EnvironmentFault(
-                "data set imagenet decodes with Pillow, which is not installed; "
-                "try: pip install 'pytest-mlperf[onnx]'"
-            ) from error
-        import numpy as np
-
-        path = self._folder / name
-        try:
-            with Image.open(path) as image:
-                return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise RunError(
-                "dataset",
-                f"{path}: Pillow cannot decode this image ({error}); replace the file by an intact "
-                "JPEG or PNG",
-            ) from error
 
 
 def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.uint8]:

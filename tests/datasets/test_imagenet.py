@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -286,14 +287,56 @@ def test_images_beyond_count_may_be_missing(build: Build, folder: Path) -> None:
     assert len(build(count=2)) == 2
 
 
-def test_a_broken_image_is_named_when_it_is_decoded(build: Build, folder: Path) -> None:
+def test_a_damaged_image_is_named_before_any_is_asked_for(build: Build, folder: Path) -> None:
     (folder / "b.png").write_bytes((folder / "b.png").read_bytes()[:40])
-    dataset = build()
 
-    with pytest.raises(RunError, match=r"b\.png: Pillow cannot decode this image") as caught:
-        dataset.input(1)
+    with pytest.raises(RunError, match=r"b\.png: .*; 1 of 3 images in .* are damaged") as caught:
+        build()
 
     assert caught.value.layer == "dataset"
+
+
+def test_a_damaged_image_beyond_count_does_not_matter(build: Build, folder: Path) -> None:
+    (folder / "c.png").write_bytes(b"")
+
+    assert len(build(count=2)) == 2
+
+
+def _empty_images(folder: Path) -> None:
+    for image in folder.glob("*.png"):
+        image.write_bytes(b"")
+
+
+@pytest.mark.parametrize("change", [_empty_images, _drop_image])
+def test_a_look_reads_no_file(folder: Path, change: Callable[[Path], None]) -> None:
+    change(folder)
+    (folder / "val_map.txt").write_text("no map", "utf-8")
+
+    ImageNetDataset.look(path=str(folder), count=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shutil.rmtree, "set the data set's path to the folder with the images"),
+        (_drop_map, "put the official val_map.txt"),
+    ],
+)
+def test_a_look_says_what_is_missing(
+    folder: Path, change: Callable[[Path], None], message: str
+) -> None:
+    change(folder)
+
+    with pytest.raises(UnavailableError, match=message):
+        ImageNetDataset.look(path=str(folder))
+
+
+def test_a_look_takes_the_same_options() -> None:
+    assert inspect.signature(ImageNetDataset.look).parameters == (
+        inspect.signature(ImageNetDataset).parameters
+    )
+    with pytest.raises(SuiteError, match="crop = 2"):
+        ImageNetDataset.look(path=".", crop=2)
 
 
 @pytest.mark.parametrize(

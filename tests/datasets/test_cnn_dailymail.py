@@ -1,0 +1,358 @@
+"""The file of CNN/DailyMail, for GPT-J and for Llama 3.1 8B, and how it can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.cnn_dailymail import OFFICIAL, CnnDailyMailDataset
+from pytest_mlperf.registry import check_call
+
+INSTRUCTION = "Summarize the following news article:"
+LLAMA = {"llama": "Summarize the following news article in 128 tokens. …\n\n{input}\n\nSummary:"}
+GPTJ_PROMPT = """\
+Below is an instruction that describes a task, paired with an input that provides further context. \
+Write a response that appropriately completes the request.
+
+### Instruction:
+Summarize the following news article:
+
+### Input:
+(CNN)It rained.
+
+### Response:"""
+
+ROWS: list[dict[str, Any]] = [
+    {"instruction": INSTRUCTION, "input": "(CNN)It rained.", "output": "Rain .\nMore to come ."},
+    {"instruction": INSTRUCTION, "input": "{output} — “naïve” 😀", "output": "Ça va ."},
+    {"instruction": INSTRUCTION, "input": "", "output": ""},
+]
+TOKENS: list[Any] = [[128000, 9370, 5730], [128000], list(range(900))]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write ROWS with some keys replaced (None leaves one out) as MLPerf's scripts do."""
+
+    def with_keys(name: str = "cnn_eval.json", /, **keys: list[Any] | None) -> Path:
+        rows = []
+        for number, row in enumerate(ROWS):
+            new = {**row, **{key: cells[number] for key, cells in keys.items() if cells}}
+            rows.append({k: v for k, v in new.items() if keys.get(k, ()) is not None})
+        path = tmp_path / name
+        path.write_text(json.dumps(rows, indent=4, ensure_ascii=False), "utf-8")
+        return path
+
+    return with_keys
+
+
+def load(path: Path, **options: Any) -> CnnDailyMailDataset:
+    return CnnDailyMailDataset(path=str(path), **options)
+
+
+def inputs(dataset: CnnDailyMailDataset) -> list[Any]:
+    return [dataset.input(index) for index in range(len(dataset))]
+
+
+def test_prompts_are_those_of_the_gptj_reference(write: Write) -> None:
+    """Its official text around the article, references are the summaries, untouched."""
+    dataset = load(write())
+
+    assert dataset.input(0) == GPTJ_PROMPT
+    assert [dataset.reference(index) for index in range(3)] == [
+        "Rain .\nMore to come .",
+        "Ça va .",
+        "",
+    ]
+
+
+def test_a_template_takes_the_place_of_the_official_prompt(write: Write) -> None:
+    """What an article holds is never filled in again; the instruction of Llama 3.1 is no text."""
+    path = write(instruction=[LLAMA] * 3)
+
+    assert inputs(load(path, template="{{Article}}: {input}")) == [
+        "{Article}: (CNN)It rained.",
+        "{Article}: {output} — “naïve” 😀",
+        "{Article}: ",
+    ]
+
+
+def test_tokens_are_those_of_the_llama_file(write: Write) -> None:
+    """Plain numbers, uncut; neither the article nor the instruction is needed."""
+    path = write(tok_input=TOKENS, instruction=[LLAMA] * 3, input=None)
+    dataset = load(path, prompts="tokens")
+
+    assert inputs(dataset) == TOKENS
+    assert {type(token) for token in dataset.input(0)} == {int}
+    assert dataset.reference(1) == "Ça va ."
+
+
+def test_count_keeps_the_first_samples(write: Write) -> None:
+    """What follows is not even checked."""
+    path = write(output=["a", "b", None])
+
+    assert [load(path, count=2).reference(index) for index in (0, 1)] == ["a", "b"]
+    path.write_text(path.read_text("utf-8")[:-100], "utf-8")
+    assert len(load(path, count=2)) == 2
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_there_are_no_samples_beyond_the_file(write: Write, index: int) -> None:
+    """A negative index is a mistake, not the end of the file."""
+    with pytest.raises(IndexError, match=f"sample {index} of 3"):
+        load(write()).input(index)
+
+
+# --- where the file is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([*OFFICIAL, "cnn_dailymail_calibration.json"], OFFICIAL[0]),
+        ([OFFICIAL[1], "cnn_dailymail_calibration.json"], OFFICIAL[1]),
+        (["mine.json", "notes.txt"], "mine.json"),
+    ],
+)
+def test_a_folder_stands_for_its_file(
+    write: Write, tmp_path: Path, files: list[str], expected: str
+) -> None:
+    """The whole official set wins, then that for the edge; else the only file."""
+    folder = tmp_path / "cnn"
+    folder.mkdir()
+    for number, name in enumerate(files):
+        write(f"cnn/{name}", output=[f"{number}", "b", "c"])
+
+    assert load(folder).reference(0) == str(files.index(expected))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "this file does not exist; get cnn_eval.json as the README.md in language/gpt-j"),
+        ([], f"neither {OFFICIAL[0]} nor {OFFICIAL[1]}, and no other file; get {OFFICIAL[0]} as"),
+        (["a.json", "b.json"], r"more than one other file \(a.json, b.json\); get"),
+    ],
+)
+def test_looking_and_loading_say_alike_what_is_missing(
+    tmp_path: Path, files: list[str] | None, message: str
+) -> None:
+    """One sentence: what, where, what to do."""
+    path = tmp_path / "cnn"
+    if files is not None:
+        path.mkdir()
+    for name in files or ():
+        (path / name).touch()
+
+    with pytest.raises(UnavailableError, match=message) as looked:
+        CnnDailyMailDataset.look(path=str(path))
+    with pytest.raises(UnavailableError) as loaded:
+        load(path)
+    assert str(looked.value) == str(loaded.value)
+    assert str(path) in str(looked.value)
+
+
+def test_looking_reads_nothing(tmp_path: Path) -> None:
+    """A file that is not even JSON is there all the same; wrong options are found."""
+    path = tmp_path / "cnn.json"
+    path.write_bytes(b"nonsense")
+
+    CnnDailyMailDataset.look(path=str(path), prompts="tokens", count=3)
+
+    with pytest.raises(SuiteError, match="prompts = 'ids' is unknown"):
+        CnnDailyMailDataset.look(path=str(path), prompts="ids")
+    with pytest.raises(SuiteError, match="checksum = '' must be"):
+        CnnDailyMailDataset.look(path=str(path), checksum="")
+
+
+# --- the digest -----------------------------------------------------------------------------------
+
+
+def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
+    """Layout, other keys and an instruction that the prompt does not use do not count."""
+    path = write()
+    expected = load(path).digest
+    other = load(path, template="{input}").digest
+
+    path.write_text(json.dumps(ROWS), "utf-8")
+    assert load(path).digest == expected
+    assert load(write("b.json", tok_input=TOKENS)).digest == expected
+    assert load(write("c.json", instruction=[LLAMA] * 3), template="{input}").digest == other
+
+
+def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
+    """Tokens, text, other text, other samples and fewer are different inputs."""
+    path = write(tok_input=TOKENS)
+    datasets = [
+        load(path),
+        load(path, prompts="tokens"),
+        load(path, template="{input}"),
+        load(path, count=2),
+        load(write("b.json", output=["Rain.", "Ça va .", ""])),
+        load(write("c.json", input=["It rained.", "", ""])),
+        load(write("d.json", tok_input=[[128000, 9370], [5730, 128000], [1]]), prompts="tokens"),
+    ]
+
+    assert len({dataset.digest for dataset in datasets}) == len(datasets)
+
+
+def test_the_digest_stays_what_it_was(write: Write) -> None:
+    """Baselines keep it: it must not change between versions."""
+    expected = hashlib.sha256(b"cnn_dailymail text")
+    for part in ("It: (CNN)It rained.", "Rain .\nMore to come ."):
+        expected.update(len(part).to_bytes(8, "little") + part.encode())
+
+    assert load(write(), template="It: {input}", count=1).digest == expected.hexdigest()
+
+
+# --- files that are wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "message"),
+    [
+        (
+            {"output": None},
+            {},
+            "record 0, key 'output': this key is missing; the record's keys are 'instruction', "
+            "'input'",
+        ),
+        ({"input": None}, {}, "record 0, key 'input': this key is missing"),
+        ({"instruction": None}, {}, "record 0, key 'instruction': this key is missing"),
+        ({}, {"prompts": "tokens"}, "record 0, key 'tok_input': this key is missing"),
+        (
+            {"instruction": [LLAMA] * 3},
+            {},
+            "record 0, key 'instruction': a value of type dict is no text",
+        ),
+        ({"output": ["a", "b", 3]}, {}, "record 2, key 'output': a value of type int is no text"),
+        ({"input": ["a", ["b"], "c"]}, {}, "record 1, key 'input': a value of type list is no"),
+        (
+            {"tok_input": [[1], [], [3]]},
+            {"prompts": "tokens"},
+            "record 1, key 'tok_input': the prompt is empty",
+        ),
+        (
+            {"tok_input": [[1], "12", [3]]},
+            {"prompts": "tokens"},
+            "record 1, key 'tok_input': a value of type str is no list of whole numbers",
+        ),
+        (
+            {"tok_input": [[1], [2, 2.5], [3]]},
+            {"prompts": "tokens"},
+            "record 1, key 'tok_input': a list of float and int is no list of whole numbers",
+        ),
+        (
+            {"tok_input": [[1], [2], [True]]},
+            {"prompts": "tokens"},
+            "record 2, key 'tok_input': a list of bool is no list of whole numbers",
+        ),
+        (
+            {"tok_input": [[1], [-2], [3]]},
+            {"prompts": "tokens"},
+            "record 1, key 'tok_input': a token is negative or above 2**31",
+        ),
+        (
+            {"tok_input": [[1], [2], [10**30]]},
+            {"prompts": "tokens"},
+            "record 2, key 'tok_input': a token is negative or above 2**31",
+        ),
+    ],
+)
+def test_a_wrong_record_is_one_error_with_file_record_and_key(
+    write: Write, keys: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    """Found when the data set is built, before an engine is loaded."""
+    path = write(**keys)
+
+    with pytest.raises(RunError) as caught:
+        load(path, **options)
+
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "; correct the file, or get it from its source again" in str(caught.value)
+    assert caught.value.layer == "dataset"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "the file has no records; get it from its source again"),
+        ('{"data": []}', "it is no JSON list of objects"),
+        ("[[1, 2]]", "record 0 is of type list, not an object"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    """Before any prompt is made."""
+    path = tmp_path / "cnn_eval.json"
+    path.write_text(content, "utf-8")
+
+    with pytest.raises(RunError) as caught:
+        load(path)
+
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("lost", [1, 3, 10, 100, 300])
+def test_a_truncated_file_is_refused(write: Write, lost: int) -> None:
+    """A download that broke off, wherever."""
+    path = write()
+    path.write_text(path.read_text("utf-8")[:-lost], "utf-8")
+
+    with pytest.raises(RunError, match="the file is damaged, incomplete or another one"):
+        load(path)
+
+
+def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
+    """A file that is another one is refused with both checksums."""
+    path = write()
+    digits = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    assert len(load(path, checksum=f"sha256:{digits}")) == 3
+    path.write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=f"sha256 is [0-9a-f]{{64}}, not the {digits} asked for"):
+        load(path, checksum=f"sha256:{digits}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 0}, "data set cnn_dailymail: count = 0 is not a number of samples, at least 1"),
+        ({"count": 4}, "count = 4, but the file has 3 records"),
+        ({"prompts": "ids"}, "prompts = 'ids' is unknown; valid are text, tokens"),
+        (
+            {"prompts": "tokens", "template": "{input}"},
+            'a template makes text; leave it out, or set prompts to "text"',
+        ),
+        ({"template": "{instruction}"}, "lacks {input}"),
+        ({"template": "{input} {output}"}, "has the field 'output'"),
+        ({"template": "{input!r}"}, "only {instruction} and {input} can be filled in"),
+        ({"template": "{input"}, "write {{ and }} for braces"),
+        ({"template": 7}, "data set cnn_dailymail: template = 7 is no text"),
+        ({"checksum": "md5:12"}, "data set cnn_dailymail: checksum = 'md5:12' must be"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    write: Write, options: dict[str, Any], message: str
+) -> None:
+    """Found before any run."""
+    with pytest.raises(SuiteError) as caught:
+        load(write(), **options)
+
+    assert message in str(caught.value)
+
+
+def test_its_options_are_those_of_a_suite() -> None:
+    """Anything else is refused when the suite is read."""
+    options = {"path": "x", "prompts": "text", "template": "y", "count": 3, "checksum": "z"}
+    check_call("data set 'cnn_dailymail'", CnnDailyMailDataset, options)
+
+    with pytest.raises(SuiteError, match="has no option 'max_tokens'"):
+        check_call("data set 'cnn_dailymail'", CnnDailyMailDataset, {"path": "x", "max_tokens": 9})

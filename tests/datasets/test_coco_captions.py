@@ -1,0 +1,370 @@
+"""The official captions and latents, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.coco_captions import CocoCaptionsDataset
+
+HEADER = "id\timage_id\tcaption\theight\twidth\tfile_name\tcoco_url"
+ROWS = (
+    (70, "A city at night with people walking around."),
+    (310, '"A sign that reads ""Cheese Shop"" on it."'),
+    (392, "S&B train, black &amp; white – Zürich."),
+)
+CAPTIONS = [
+    "A city at night with people walking around.",
+    'A sign that reads "Cheese Shop" on it.',
+    "S&B train, black &amp; white – Zürich.",
+]
+NOISE = np.random.default_rng(0).normal(size=(1, 4, 2, 3)).astype(np.float32)
+
+Build = Callable[..., CocoCaptionsDataset]
+
+
+def row(identity: object, caption: str) -> str:
+    return f"{identity}\t9{identity}\t{caption}\t640\t480\tCOCO.jpg\thttp://images/COCO.jpg"
+
+
+def table(*rows: str, header: str = HEADER) -> str:
+    return "\n".join((header, *rows)) + "\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The official layout: three captions, and latents of images of 16 x 24 pixels."""
+    (tmp_path / "captions").mkdir()
+    (tmp_path / "latents").mkdir()
+    source = tmp_path / "captions" / "captions_source.tsv"
+    source.write_text(table(*(row(*each) for each in ROWS)), "utf-8")
+    np.save(tmp_path / "latents" / "latents.npy", NOISE)
+    return tmp_path
+
+
+@pytest.fixture
+def build(folder: Path) -> Build:
+    def with_options(**options: Any) -> CocoCaptionsDataset:
+        return CocoCaptionsDataset(**{"path": str(folder), "size": [16, 24], **options})
+
+    return with_options
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[[str | bytes], Path]:
+    """Write another table."""
+
+    def written(content: str | bytes) -> Path:
+        path = folder / "captions" / "captions_source.tsv"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return written
+
+
+def captions(dataset: CocoCaptionsDataset) -> list[str]:
+    return [dataset.input(index)["caption"] for index in range(len(dataset))]
+
+
+def test_samples_are_captions_in_the_order_of_the_table_with_their_ids(build: Build) -> None:
+    """Cells in quotation marks are read as pandas reads them; nothing else is changed."""
+    dataset = build()
+
+    assert captions(dataset) == CAPTIONS
+    assert [dataset.reference(index) for index in range(3)] == [
+        {"caption": caption, "id": identity}
+        for caption, identity in zip(CAPTIONS, (70, 310, 392), strict=True)
+    ]
+
+
+def test_every_row_is_what_pandas_reads_from_the_same_table(build: Build, folder: Path) -> None:
+    """The reference reads the table with pandas."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(folder / "captions" / "captions_source.tsv", sep="\t")
+
+    assert captions(build()) == frame["caption"].tolist()
+
+
+def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(build: Build) -> None:
+    """An engine that changes them in place would change every later image."""
+    dataset = build()
+
+    latents = dataset.input(0)["latents"]
+    assert latents.dtype == np.float32
+    np.testing.assert_array_equal(latents, NOISE)
+    assert dataset.input(2)["latents"] is latents
+    with pytest.raises(ValueError, match="read-only"):
+        latents += 1
+
+
+def test_the_table_that_the_reference_makes_comes_before_its_source(
+    build: Build, folder: Path
+) -> None:
+    """The reference's run reads captions.tsv."""
+    (folder / "captions" / "captions.tsv").write_text(table(row(1, "A dog.")), "utf-8")
+
+    assert captions(build()) == ["A dog."]
+
+
+@pytest.mark.parametrize("name", ["captions.tsv", "captions_source.tsv"])
+def test_the_folder_may_be_that_of_the_tables(build: Build, folder: Path, name: str) -> None:
+    """Then the latents are in the folder above."""
+    (folder / "captions" / "captions_source.tsv").rename(folder / "captions" / name)
+
+    dataset = build(path=str(folder / "captions"))
+
+    assert captions(dataset) == CAPTIONS
+    np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE)
+
+
+def test_path_may_be_the_table_and_latents_another_file(build: Build, folder: Path) -> None:
+    """Both may have any name, and a table of your own needs two columns only."""
+    own = folder / "own.tsv"
+    own.write_text("caption\tid\nA dog.\t5\n", "utf-8-sig")
+    np.save(folder / "noise.npy", NOISE.astype(np.float64) * 2)
+
+    dataset = build(path=str(own), latents=str(folder / "noise.npy"))
+
+    assert dataset.reference(0) == {"caption": "A dog.", "id": 5}
+    np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE * 2)
+
+
+@pytest.mark.parametrize("latents", [False, "none"])
+def test_an_engine_may_draw_its_own_latents(
+    build: Build, folder: Path, latents: str | bool
+) -> None:
+    """Then none need to be there."""
+    (folder / "latents" / "latents.npy").unlink()
+
+    assert build(latents=latents).input(0) == {"caption": CAPTIONS[0], "latents": None}
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_latents_of_torch_are_read_before_those_of_numpy(
+    build: Build, folder: Path, kind: str
+) -> None:
+    """As the reference's default; numbers become float32."""
+    torch = pytest.importorskip("torch")
+    saved = torch.full((1, 4, 2, 3), 0.5).to(getattr(torch, kind))
+    torch.save(saved, folder / "latents" / "latents.pt")
+
+    latents = build().input(0)["latents"]
+
+    assert latents.dtype == np.float32
+    np.testing.assert_array_equal(latents, np.full((1, 4, 2, 3), 0.5))
+
+
+def test_latents_of_torch_without_torch_say_what_to_install(
+    build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers as NumPy's file need no torch."""
+    (folder / "latents" / "latents.pt").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[lm\]', or set .*npy"):
+        build()
+    assert build(latents=str(folder / "latents" / "latents.npy")).input(0)["latents"] is not None
+
+
+class Trap:
+    """Leaves a file where a pickle of it is executed."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.target,)
+
+
+def test_pickled_code_in_latents_is_refused_and_never_run(build: Build, folder: Path) -> None:
+    """Neither in a file of torch nor in one of NumPy."""
+    torch = pytest.importorskip("torch")
+    torch.save(Trap(folder / "run"), folder / "a.pt")
+    np.save(folder / "a.npy", np.array([Trap(folder / "run")], object), allow_pickle=True)
+
+    for name in ("a.pt", "a.npy"):
+        with pytest.raises(RunError, match=rf"{name}: cannot be read \("):
+            build(latents=str(folder / name))
+    assert not (folder / "run").exists()
+
+
+INFINITE = NOISE.copy()
+INFINITE[0, 1, 1, 1] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (NOISE[0], r"has shape \(4, 2, 3\), not the \(1, 4, 2, 3\) of the option size"),
+        (np.zeros((3, 4, 2, 3)), r"has shape \(3, 4, 2, 3\), not the"),
+        (NOISE.astype(np.int32), "holds int32, not an array of floats"),
+        (INFINITE, "has numbers that are not finite"),
+        (np.full((1, 4, 2, 3), 1e300), "has numbers that are not finite"),
+        (np.full((1, 4, 2, 3), np.nan), "has numbers that are not finite"),
+    ],
+)
+def test_other_latents_are_refused(
+    build: Build, folder: Path, content: np.ndarray[Any, Any], message: str
+) -> None:
+    np.save(folder / "latents" / "latents.npy", content)
+
+    with pytest.raises(RunError, match=message) as caught:
+        build()
+
+    assert caught.value.layer == "dataset"
+    assert "latents.npy" in str(caught.value)
+
+
+def test_a_truncated_file_of_latents_is_refused(build: Build, folder: Path) -> None:
+    file = folder / "latents" / "latents.npy"
+    file.write_bytes(file.read_bytes()[:-5])
+
+    with pytest.raises(RunError, match=r"latents\.npy: cannot be read \("):
+        build()
+
+
+def test_weights_of_a_model_are_no_latents(build: Build, folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.zeros(2)}, folder / "latents" / "latents.pt")
+
+    with pytest.raises(RunError, match=r"latents\.pt: holds dict, not an array of floats"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"tsv:1: the header lacks the column 'id'; it has nothing"),
+        (table(), r"tsv: has no captions"),
+        (table(row(1, "A."), header="a\tb"), r"tsv:1: the header lacks the column 'id'; it has a"),
+        ("id\ttext\n1\tA.\n", r"tsv:1: the header lacks the column 'caption'; it has id, text"),
+        ("id\tid\tcaption\n", r"tsv:1: the header repeats the column 'id'"),
+        ("id,caption\n1,A.\n", r"tsv:1: the header lacks the column 'id'; it has id,caption"),
+        (table(row(1, "A."), "2\t92"), r"tsv:3: has 2 cells, not the 7 of the header"),
+        (table(row(1, "A.\tB.")), r"tsv:2: has 8 cells, not the 7 of the header"),
+        (table(row(1, "A."), row(2, "")), r"tsv:3: the caption is empty"),
+        (table(row(1, " ")), r"tsv:2: the caption is empty"),
+        (table(row("x", "A.")), r"tsv:2: id 'x' is no number"),
+        (table(row("-1", "A.")), r"tsv:2: id '-1' is no number"),
+        (table(row(1, "A."), "", row(1, "B.")), r"tsv:4: id 1 is also that of line 2"),
+        (table(row(1, '"A.')), r"tsv:2: unexpected end of data"),
+        (table(row(1, "A")).encode() + b"2\t\xff", r"tsv: is not UTF-8 at byte"),
+    ],
+)
+def test_a_table_that_is_wrong_says_where(
+    build: Build, write: Callable[[str | bytes], Path], content: str | bytes, message: str
+) -> None:
+    write(content)
+
+    with pytest.raises(RunError, match=message) as caught:
+        build()
+
+    assert caught.value.layer == "dataset"
+    assert str(caught.value).endswith("; correct the table, or get it from its source again")
+
+
+def test_count_keeps_the_first_captions(build: Build) -> None:
+    assert captions(build(count=2)) == CAPTIONS[:2]
+    with pytest.raises(SuiteError, match="count = 4, but the table has 3 captions; lower count"):
+        build(count=4)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_there_is_no_sample_beyond_the_last(build: Build, index: int) -> None:
+    with pytest.raises(IndexError, match=f"sample {index} of 3"):
+        build().input(index)
+    with pytest.raises(IndexError, match=f"sample {index} of 3"):
+        build().reference(index)
+
+
+def test_a_checksum_is_compared_before_the_table_is_read(
+    build: Build, write: Callable[[str | bytes], Path]
+) -> None:
+    path = write(table(row(1, "A.")))
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    assert len(build(checksum=f"sha256:{right}")) == 1
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(RunError, match=rf"sha256 is \w+, not the {right}"):
+        build(checksum=f"sha256:{right}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 100}, "size = 100 is neither a multiple of 8 pixels nor"),
+        ({"size": 0}, "size = 0 is neither"),
+        ({"size": True}, "size = True is neither"),
+        ({"size": [16, 24, 8]}, r"size = \[16, 24, 8\] is neither"),
+        ({"size": "16"}, "size = '16' is neither"),
+        ({"count": 0}, "count = 0 is not a number of samples"),
+        ({"latents": True}, "latents = True is neither the path of a file nor false"),
+        ({"latents": ""}, "latents = '' is neither"),
+        ({"checksum": "crc:1"}, 'checksum = .* must be "md5:"'),
+    ],
+)
+def test_a_wrong_option_is_refused_by_look_too(
+    build: Build, folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SuiteError, match=message):
+        build(**options)
+    with pytest.raises(SuiteError, match=message):
+        CocoCaptionsDataset.look(**{"path": str(folder), **options})
+
+
+@pytest.mark.parametrize(
+    ("gone", "options", "message"),
+    [
+        ("captions/captions_source.tsv", {}, r"has neither captions/captions\.tsv nor .* or set"),
+        ("latents/latents.npy", {}, r"latents: has neither latents\.pt nor latents\.npy; put"),
+        ("latents/latents.npy", {"latents": "/no/x.pt"}, r"/no/x\.pt: these latents are not here"),
+        ("latents/latents.npy", {"path": "/no/folder"}, "/no/folder: this folder or table of"),
+    ],
+)
+def test_what_is_missing_is_one_sentence_also_without_reading(
+    build: Build, folder: Path, gone: str, options: dict[str, Any], message: str
+) -> None:
+    (folder / gone).unlink()
+
+    with pytest.raises(UnavailableError, match=message) as built:
+        build(**options)
+    with pytest.raises(UnavailableError, match=message) as looked:
+        CocoCaptionsDataset.look(**{"path": str(folder), **options})
+
+    assert str(built.value) == str(looked.value)
+    assert "MLPerf's repository inference" in str(built.value)
+
+
+def test_look_reads_nothing(folder: Path, write: Callable[[str | bytes], Path]) -> None:
+    write(b"\xff")
+    (folder / "latents" / "latents.npy").write_bytes(b"")
+
+    CocoCaptionsDataset.look(path=str(folder))
+
+
+def test_the_digest_is_of_what_the_engine_and_the_scorer_see(
+    build: Build, folder: Path, write: Callable[[str | bytes], Path]
+) -> None:
+    """Other columns and file names do not count; captions, ids, their order and latents do."""
+    first = build().digest
+    rows = [row(*each) for each in ROWS]
+
+    write(table(*(each.replace("640", "641") for each in rows)).replace("\n", "\r\n"))
+    assert build().digest == first
+    np.save(folder / "x.npy", NOISE)
+    assert build(latents=str(folder / "x.npy")).digest == first
+
+    np.save(folder / "x.npy", -NOISE)
+    others = [build(latents=str(folder / "x.npy")).digest, build(latents=False).digest]
+    others.append(build(count=2).digest)
+    for changed in ([rows[1], rows[0], rows[2]], [rows[0].replace("70", "71"), *rows[1:]]):
+        write(table(*changed))
+        others.append(build().digest)
+    assert len({first, *others}) == 6

@@ -1,0 +1,465 @@
+"""The files of MLPerf's Criteo data, the samples they are cut into, and every way to be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import zipfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.criteo import HOTNESS, CriteoDataset
+from pytest_mlperf.datasets.criteo_partition import QUANTILES, drawn_ends, even_ends, read_ends
+
+ROWS = 1001
+USED = 501
+"""The first half of them, rounded up."""
+
+DENSE, LABELS, SPARSE = "day_23_dense.npy", "day_23_labels.npy", "day_23_sparse_multi_hot.npz"
+
+Build = Callable[..., CriteoDataset]
+
+
+class Data:
+    """What the files hold."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(7)
+        self.dense = rng.normal(size=(ROWS, 13)).astype(np.float32)
+        self.labels: NDArray[Any] = (rng.random((ROWS, 1)) < 0.1).astype(np.int32)
+        self.sparse: list[NDArray[Any]] = [
+            rng.integers(0, 40_000_000, (ROWS, lookups), np.int32) for lookups in HOTNESS
+        ]
+
+    def empty(self) -> None:
+        self.dense, self.labels = self.dense[:0], self.labels[:0]
+        self.sparse = [array[:0] for array in self.sparse]
+
+    def write(self, folder: Path, ending: str = "", *, compressed: bool = False) -> Path:
+        folder.mkdir(exist_ok=True)
+        np.save(folder / f"day_23_dense{ending}.npy", self.dense)
+        np.save(folder / f"day_23_labels{ending}.npy", self.labels)
+        save: Any = np.savez_compressed if compressed else np.savez
+        named = {str(feature): array for feature, array in enumerate(self.sparse)}
+        save(folder / f"day_23_sparse_multi_hot{ending}.npz", **named)
+        return folder
+
+
+@pytest.fixture
+def data() -> Data:
+    return Data()
+
+
+@pytest.fixture
+def folder(data: Data, tmp_path: Path) -> Path:
+    return data.write(tmp_path / "criteo")
+
+
+@pytest.fixture
+def build(folder: Path) -> Build:
+    def with_options(**options: Any) -> CriteoDataset:
+        return CriteoDataset(**{"path": str(folder), **options})
+
+    return with_options
+
+
+def same(dataset: CriteoDataset, data: Data, ends: list[int]) -> None:
+    """Require the samples that lie between these ends."""
+    assert len(dataset) == len(ends) - 1
+    for index, (start, stop) in enumerate(pairwise(ends)):
+        sample, labels = dataset.input(index), dataset.reference(index)
+        np.testing.assert_array_equal(sample["dense"], data.dense[start:stop])
+        assert sample["dense"].dtype == labels.dtype == np.float32
+        assert len(sample["sparse"]) == 26
+        for found, wanted in zip(sample["sparse"], data.sparse, strict=True):
+            np.testing.assert_array_equal(found, wanted[start:stop])
+            assert found.dtype == np.int32
+        np.testing.assert_array_equal(labels, data.labels[start:stop].ravel())
+
+
+def test_the_first_half_of_the_official_rows_is_cut_as_the_reference_draws(
+    build: Build, data: Data
+) -> None:
+    """The reference's own list of the first samples starts 200, 200, 200, ..."""
+    same(build(), data, [0, 200, 400, USED])
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ({"rows": 100}, [0, 100]),
+        ({"rows": ROWS}, [0, 200, 400, 600, 800, ROWS]),
+        ({"pairs": 250}, [0, 250, 500, USED]),
+        ({"pairs": USED}, [0, USED]),
+        ({"pairs": 1000}, [0, USED]),
+        ({"count": 2}, [0, 200, 400]),
+        ({"pairs": 1, "count": 1}, [0, 1]),
+    ],
+)
+def test_options_choose_rows_and_samples(
+    build: Build, data: Data, options: dict[str, Any], ends: list[int]
+) -> None:
+    same(build(**options), data, ends)
+
+
+@pytest.mark.parametrize(
+    ("variant", "ending"), [("multihot-criteo-sample", "_sample"), ("debug", "_debug")]
+)
+def test_smaller_sets_are_used_as_a_whole(
+    data: Data, tmp_path: Path, variant: str, ending: str
+) -> None:
+    folder = data.write(tmp_path / "small", ending)
+
+    same(CriteoDataset(path=str(folder), variant=variant), data, [0, 200, 400, 600, 800, ROWS])
+
+
+def test_the_samples_of_the_official_rows_are_those_of_the_published_trace() -> None:
+    """MLPerf publishes the MD5 of dlrm_trace_of_aggregated_samples.txt."""
+    ends = drawn_ends(89_137_319)
+
+    starts = np.concatenate([[0], ends[:-1]])
+    lines = zip(starts.tolist(), ends.tolist(), strict=True)
+    trace = "".join(f"{start}, {end}, {end - start}\n" for start, end in lines)
+    assert len(ends) == 330_067
+    assert hashlib.md5(trace.encode()).hexdigest() == "3db90209564316f2506c99cc994ad0b2"
+
+
+@given(st.integers(1, 30_000))
+def test_samples_are_drawn_until_the_rows_are_used(rows: int) -> None:
+    """One number after the other, as the reference does; the last sample takes what is left."""
+    generator = np.random.RandomState(123)
+    ends, end = [], 0
+    while end < rows:
+        end = min(end + QUANTILES[generator.randint(low=0, high=20)], rows)
+        ends.append(end)
+
+    assert drawn_ends(rows).tolist() == ends
+
+
+@given(st.integers(1, 500), st.integers(1, 600))
+def test_even_samples_cover_the_rows(rows: int, pairs: int) -> None:
+    assert even_ends(rows, pairs).tolist() == [*range(pairs, rows, pairs), rows]
+
+
+def test_a_trace_says_where_samples_end(build: Build, data: Data, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_bytes(b"0, 7, 7\r\n7, 8, 1\n8, 500, 492\n")
+    md5 = hashlib.md5(trace.read_bytes()).hexdigest()
+
+    same(build(trace=str(trace), checksum=f"md5:{md5}"), data, [0, 7, 8, 500])
+    with pytest.raises(RunError, match=r"md5 is .*, not the 0{32} asked for"):
+        build(trace=str(trace), checksum="md5:" + "0" * 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the trace lists no sample"),
+        ("0, 5, 5\n6, 8, 2\n", r":2: '6, 8, 2' is not \"START, END, PAIRS\" with START = 5"),
+        ("0, 5, 4\n", ":1: '0, 5, 4' is not"),
+        ("0, 0, 0\n", ":1: '0, 0, 0' is not"),
+        ("0, 5\n", ":1: '0, 5' is not"),
+        ("[0, 5, 5]\n", "is not"),
+        ("ü\n", ":1: .* is not"),
+        (
+            "0, 5, 5\n5, 502, 497\n",
+            ":2: the sample ends at pair 502, but the data set has only 501",
+        ),
+    ],
+)
+def test_a_wrong_trace_names_its_line(tmp_path: Path, text: str, told: str) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_text(text, "utf-8")
+
+    with pytest.raises(RunError, match=told) as caught:
+        read_ends(trace, USED)
+
+    assert caught.value.layer == "dataset"
+
+
+def test_labels_and_lookups_may_be_of_other_types(data: Data, tmp_path: Path) -> None:
+    """Labels as numbers or a column of numbers; the digest is the same."""
+    digest = CriteoDataset(path=str(data.write(tmp_path / "a"))).digest
+    data.labels = data.labels.ravel().astype(np.float32)
+    data.sparse = [array.astype(np.int64) for array in data.sparse]
+
+    dataset = CriteoDataset(path=str(data.write(tmp_path / "b")))
+
+    assert dataset.digest == digest
+    assert dataset.input(0)["sparse"][0].dtype == np.int64
+    assert dataset.reference(2).tolist() == data.labels[400:USED].tolist()
+
+
+def test_an_unpacked_folder_takes_the_place_of_the_archive(
+    build: Build, folder: Path, data: Data
+) -> None:
+    digest = build().digest
+    shutil.unpack_archive(folder / SPARSE, folder / "day_23_sparse_multi_hot", "zip")
+    (folder / SPARSE).unlink()
+
+    assert build().digest == digest
+    same(build(), data, [0, 200, 400, USED])
+
+
+def test_a_compressed_archive_is_refused_with_the_command_that_unpacks_it(
+    data: Data, tmp_path: Path
+) -> None:
+    folder = data.write(tmp_path / "packed", compressed=True)
+
+    with pytest.raises(RunError) as caught:
+        CriteoDataset(path=str(folder))
+
+    assert str(caught.value) == (
+        f"{folder / SPARSE}: 0.npy is compressed, and rows cannot be read from the middle of it; "
+        f"unpack it beside (unzip {SPARSE} -d day_23_sparse_multi_hot): that folder is used instead"
+    )
+
+
+def change(what: str, data: Data) -> None:
+    """Change one value among those that the digest covers."""
+    if what == "label":
+        data.labels[100] = 1 - data.labels[100]
+    elif what == "dense":
+        data.dense[100, 12] += 1
+    elif what == "sparse":
+        data.sparse[25][100, 0] += 1
+
+
+@pytest.mark.parametrize("what", ["label", "dense", "sparse"])
+def test_other_values_have_another_digest(data: Data, tmp_path: Path, what: str) -> None:
+    before = CriteoDataset(path=str(data.write(tmp_path / "before"))).digest
+    change(what, data)
+
+    assert CriteoDataset(path=str(data.write(tmp_path / "after"))).digest != before
+
+
+def test_the_digest_covers_what_is_used(build: Build, data: Data, tmp_path: Path) -> None:
+    """Another partition is another data set; rows behind those used are not."""
+    digests = {build(**options).digest for options in ({}, {"count": 2}, {"pairs": 250})}
+    data.dense[USED:] = 0
+    data.labels[USED:] = 5
+
+    after = CriteoDataset(path=str(data.write(tmp_path / "after")))
+
+    assert len(digests) == 3
+    assert after.digest == build().digest
+    assert len(after.digest) == 64
+
+
+def test_there_is_no_sample_behind_the_last(build: Build) -> None:
+    dataset = build()
+
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"sample {index} of 3"):
+            dataset.input(index)
+        with pytest.raises(IndexError, match=f"sample {index} of 3"):
+            dataset.reference(index)
+
+
+def wrong_files() -> list[Any]:
+    """Return what is done to the data, and what is said about it."""
+    cases: list[tuple[str, Callable[[Data], Any], str]] = [
+        (
+            "13 columns",
+            lambda data: setattr(data, "dense", data.dense[:, :12]),
+            rf"{DENSE}: the array has the shape \(1001, 12\), not \(1001, 13\)",
+        ),
+        (
+            "float64",
+            lambda data: setattr(data, "dense", data.dense.astype(np.float64)),
+            f"{DENSE}: the array has values of type <f8, not <f4; use MLPerf's",
+        ),
+        (
+            "columns first",
+            lambda data: setattr(data, "dense", np.asfortranarray(data.dense)),
+            f"{DENSE}: the array is stored column by column; save it again in C order",
+        ),
+        (
+            "fewer labels",
+            lambda data: setattr(data, "labels", data.labels[:-1]),
+            rf"{LABELS}: the array has the shape \(1000, 1\), not \(1001, 1\)",
+        ),
+        (
+            "fewer lookups",
+            lambda data: data.sparse.__setitem__(20, data.sparse[20][:, :99]),
+            rf"{SPARSE}: its member 20.npy has the shape \(1001, 99\), not \(1001, 100\)",
+        ),
+        (
+            "one-hot data",
+            lambda data: setattr(data, "sparse", [array[:, :1] for array in data.sparse]),
+            rf"{SPARSE}: its member 0.npy has the shape \(1001, 1\), not \(1001, 3\)",
+        ),
+        (
+            "25 features",
+            lambda data: data.sparse.pop(),
+            f"{SPARSE}: it needs the arrays 0.npy to 25.npy, and lacks 25.npy",
+        ),
+        (
+            "lookups of float32",
+            lambda data: data.sparse.__setitem__(3, data.sparse[3].astype(np.float32)),
+            f"{SPARSE}: its member 3.npy has values of type <f4, not <i4 or <i8",
+        ),
+        (
+            "no rows",
+            Data.empty,
+            f"{DENSE}: it has no rows",
+        ),
+        (
+            "labels that are no labels",
+            lambda data: data.labels.__setitem__(77, 3),
+            f"{LABELS}: row 77: the label is 3, not 0 or 1; use MLPerf's preprocessed files",
+        ),
+        (
+            "dense NaN",
+            lambda data: data.dense.__setitem__((5, 5), np.nan),
+            f"{DENSE}: a dense feature is not finite; use MLPerf's preprocessed files",
+        ),
+        (
+            "negative lookups",
+            lambda data: data.sparse[9].__setitem__((5, 1), -4),
+            f"{SPARSE}: sparse feature 9 looks up row -4, which is negative; use MLPerf's",
+        ),
+        (
+            "objects",
+            lambda data: setattr(data, "dense", data.dense.astype(object)),
+            f"{DENSE}: the array has values of type object, which is not read",
+        ),
+        (
+            "big-endian",
+            lambda data: setattr(data, "dense", data.dense.astype(">f4")),
+            f"{DENSE}: the array has values of type >f4, which is not read",
+        ),
+    ]
+    return [pytest.param(spoil, told, id=name) for name, spoil, told in cases]
+
+
+@pytest.mark.parametrize(("spoil", "told"), wrong_files())
+def test_wrong_files_are_refused_before_a_sample_is_read(
+    data: Data, tmp_path: Path, spoil: Callable[[Data], Any], told: str
+) -> None:
+    spoil(data)
+    folder = data.write(tmp_path / "wrong")
+
+    with pytest.raises(RunError, match=told) as caught:
+        CriteoDataset(path=str(folder))
+
+    assert caught.value.layer == "dataset"
+
+
+@pytest.mark.parametrize("name", [DENSE, LABELS, SPARSE])
+@pytest.mark.parametrize("kept", [0, 3, 60, 0.5, -1])
+def test_a_file_that_is_cut_is_refused(build: Build, folder: Path, name: str, kept: float) -> None:
+    """Also by one byte, and in its header."""
+    raw = (folder / name).read_bytes()
+    (folder / name).write_bytes(raw[: int(len(raw) * kept) if 0 < kept < 1 else int(kept)])
+
+    with pytest.raises(RunError, match=f"{name}: .*damaged or incomplete, get it from its source"):
+        build()
+
+
+def test_a_member_that_ends_too_early_is_refused(build: Build, folder: Path) -> None:
+    """The archive itself is whole."""
+    whole = folder / SPARSE
+    with zipfile.ZipFile(whole) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["4.npy"] = members["4.npy"][:-4]
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, raw in members.items():
+            archive.writestr(name, raw)
+
+    with pytest.raises(
+        RunError, match=r"its member 4.npy of shape .* needs 24,024 bytes after its"
+    ):
+        build()
+
+
+def test_a_file_that_is_cut_later_is_an_error_of_the_sample(build: Build, folder: Path) -> None:
+    """Not a crash."""
+    dataset = build()
+    with (folder / DENSE).open("rb+") as file:
+        file.truncate(128 + 300 * 52)
+
+    assert dataset.input(0)["dense"].shape == (200, 13)
+    with pytest.raises(RunError, match="the array ends before row 400"):
+        dataset.input(1)
+
+
+@pytest.mark.parametrize("name", [DENSE, LABELS, SPARSE])
+def test_a_missing_file_is_named_and_where_to_get_it(build: Build, folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    expected = (
+        f"{folder}: {name} of the multi-hot Criteo data not found; get the preprocessed data set "
+        "as README.md of MLPerf's dlrm_v2 reference says, or set the data set's path to where it is"
+    )
+
+    with pytest.raises(UnavailableError) as looked:
+        CriteoDataset.look(path=str(folder))
+    with pytest.raises(UnavailableError) as built:
+        build()
+
+    assert str(looked.value) == str(built.value) == expected
+
+
+def test_a_folder_of_features_must_be_complete(build: Build, folder: Path) -> None:
+    (folder / "day_23_sparse_multi_hot").mkdir()
+
+    with pytest.raises(
+        UnavailableError,
+        match=r"day_23_sparse_multi_hot/0.npy, day_23_sparse_multi_hot/1.npy, .*/2.npy \.\.\. of",
+    ):
+        build()
+
+
+def test_a_missing_folder_or_trace_is_named(folder: Path) -> None:
+    with pytest.raises(UnavailableError, match="nowhere: this folder does not exist; set the data"):
+        CriteoDataset.look(path=str(folder / "nowhere"))
+    with pytest.raises(UnavailableError, match=r"no.txt: this trace does not exist; set trace to"):
+        CriteoDataset.look(path=str(folder), trace=str(folder / "no.txt"))
+
+
+def test_looking_reads_nothing(folder: Path) -> None:
+    for name in (DENSE, LABELS, SPARSE):
+        (folder / name).write_bytes(b"")
+
+    CriteoDataset.look(path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"variant": "terabyte"},
+            "variant = 'terabyte' is unknown; valid are multihot-criteo, mul",
+        ),
+        ({"rows": 0}, "rows = 0 is not a number of pairs, at least 1"),
+        ({"rows": 1002}, "rows = 1002, but there are 1001; lower rows, or leave it out"),
+        ({"pairs": 0}, "pairs = 0 is not a number of pairs, at least 1"),
+        ({"pairs": 2.5}, "pairs = 2.5 is not a number of pairs"),
+        ({"count": 0}, "count = 0 is not a number of samples, at least 1"),
+        ({"count": 4}, "count = 4, but the data set has 3 samples; lower count"),
+        ({"hotness": [1] * 25}, "hotness = .* is not 26 numbers from 1 on"),
+        ({"hotness": [0] * 26}, "hotness = .* is not 26 numbers from 1 on"),
+        (
+            {"trace": "t.txt", "pairs": 5},
+            "trace and pairs both say what a sample is; leave one out",
+        ),
+        ({"checksum": "md5:" + "0" * 32}, "checksum is that of the trace, which is not set"),
+        ({"trace": "t.txt", "checksum": "abc"}, "checksum = 'abc' must be"),
+    ],
+)
+def test_wrong_options_are_refused(build: Build, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(SuiteError, match=told):
+        build(**options)
+
+
+def test_the_official_lookups_are_214() -> None:
+    assert (len(HOTNESS), sum(HOTNESS)) == (26, 214)

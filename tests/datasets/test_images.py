@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.datasets import images
+from pytest_mlperf.datasets.images import check_images, decode, require_images
+
+
+def noise(height: int, width: int) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with intact images of 40 x 30 pixels, in JPEG, PNG and BMP."""
+    for ending in ("jpg", "png", "bmp"):
+        noise(30, 40).save(tmp_path / f"good.{ending}")
+    return tmp_path
+
+
+def jpeg(folder: Path) -> bytes:
+    return (folder / "good.jpg").read_bytes()
+
+
+def test_the_sizes_of_intact_images_are_returned_in_order(folder: Path) -> None:
+    noise(7, 5).save(folder / "small.jpeg")
+
+    assert check_images(folder, ["small.jpeg", "good.png", "good.bmp", "good.jpg"]) == [
+        (5, 7),
+        (40, 30),
+        (40, 30),
+        (40, 30),
+    ]
+
+
+def test_no_images_have_no_sizes(folder: Path) -> None:
+    assert check_images(folder, []) == []
+
+
+INTACT: list[Callable[[bytes], bytes]] = [
+    lambda whole: whole,
+    lambda whole: whole + bytes(3),
+    lambda whole: whole + b"\r\n",
+    lambda whole: whole + b"written by a camera",
+]
+
+
+@pytest.mark.parametrize("change", INTACT)
+def test_what_decoders_do_not_mind_is_no_damage(
+    folder: Path, change: Callable[[bytes], bytes]
+) -> None:
+    """Bytes after the end of an image."""
+    (folder / "odd.jpg").write_bytes(change(jpeg(folder)))
+
+    assert check_images(folder, ["odd.jpg"]) == [(40, 30)]
+
+
+DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda _: b"", "this file is empty"),
+    "zeros": (lambda whole: bytes(len(whole)), "this file starts with zeros"),
+    "page": (lambda _: b"\n<!DOCTYPE html><html>403</html>", "this is text, such as a web page"),
+    "answer": (lambda _: b'{"error": "denied"}', "this is text, such as a web page"),
+    "other": (lambda _: b"PAR1" * 50, "this is no image that Pillow knows"),
+    "cut in half": (lambda whole: whole[: len(whole) // 2], "image file is truncated"),
+    "cut near its end": (lambda whole: whole[:-40], "image file is truncated"),
+    "cut by its last byte": (lambda whole: whole[:-1], "image file is truncated"),
+    "cut in its header": (lambda whole: whole[:60], "this image is incomplete or damaged"),
+    "zeros at its end": (
+        lambda whole: whole[: len(whole) // 2] + bytes(len(whole) // 2),
+        "zero bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_jpeg_is_named_with_what_is_wrong(folder: Path, what: str) -> None:
+    change, message = DAMAGED[what]
+    (folder / "bad.jpg").write_bytes(change(jpeg(folder)))
+
+    with pytest.raises(RunError, match=message) as caught:
+        check_images(folder, ["good.jpg", "bad.jpg", "good.png"])
+
+    assert caught.value.layer == "dataset"
+    assert str(caught.value).startswith(f"{folder / 'bad.jpg'}: ")
+    assert f"; 1 of 3 images in {folder} are damaged: get them" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["good.png", "good.bmp"])
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_png_or_bmp_that_was_cut_is_damaged(folder: Path, name: str, kept: float) -> None:
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: int(kept * len(whole))])
+
+    with pytest.raises(RunError, match=f"{name}: this image is incomplete or damaged"):
+        check_images(folder, [name])
+
+
+def test_of_many_damaged_files_the_first_in_the_list_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several threads read them."""
+    monkeypatch.setattr(images, "BATCH", 3)
+    for number in range(40):
+        content = b"" if number in {17, 25, 39} else jpeg(folder)
+        (folder / f"{number}.jpg").write_bytes(content)
+
+    with pytest.raises(RunError, match=r"/17\.jpg: .*; 3 of 40 images"):
+        check_images(folder, [f"{number}.jpg" for number in range(40)])
+
+
+def test_where_all_are_damaged_not_all_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "ENOUGH", 4)
+    (folder / "empty.jpg").write_bytes(b"")
+
+    with pytest.raises(RunError, match="at least 4 of 9 images"):
+        check_images(folder, ["empty.jpg"] * 9)
+
+
+def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -> None:
+    """The bulk check reads the header and the end only."""
+    path = folder / "good.png"
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+
+    assert check_images(folder, ["good.png"]) == [(40, 30)]
+    with pytest.raises(RunError, match=r"good\.png: Pillow cannot decode this image") as caught:
+        decode(path)
+    assert caught.value.layer == "dataset"
+
+
+def test_an_image_of_absurd_size_is_an_error_and_fills_no_memory(folder: Path) -> None:
+    header = b"IHDR" + struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    (folder / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + images.ENDS["PNG"])
+
+    with pytest.raises(RunError, match=r"bomb\.png: this image is incomplete or damaged"):
+        check_images(folder, ["bomb.png"])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
+    Image.new("RGB", (4, 3), (255, 255, 255)).convert(mode).save(tmp_path / "image.tif")
+
+    pixels = decode(tmp_path / "image.tif")
+
+    assert pixels.dtype == np.uint8
+    np.testing.assert_array_equal(pixels, np.full((3, 4, 3), 255))
+
+
+def test_missing_images_are_counted_and_the_first_is_named(folder: Path) -> None:
+    names = ["good.jpg", "b.jpg", "a.jpg"]
+
+    with pytest.raises(
+        UnavailableError,
+        match=r"2 of 3 images listed in map\.txt are not here, the first is 'b\.jpg'; complete",
+    ):
+        require_images(folder, names, Path("map.txt"))

@@ -1,0 +1,463 @@
+"""KiTS19 as MLPerf preprocesses it: pickles that are not run, and every way to be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.kits19 import LIST, Kits19Dataset
+from pytest_mlperf.datasets.kits19_checksums import OFFICIAL_MD5
+
+NAMES = ["case_00003", "case_00000", "case_00185"]
+"""In an order of their own."""
+
+Volumes = tuple[NDArray[Any], NDArray[Any]]
+
+
+def volumes(name: str) -> Volumes:
+    """Return image and label of a case; one is larger than what is read of a pickle at once."""
+    depth = 64 if name == "case_00000" else 4
+    rng = np.random.default_rng(int(name[-3:]))
+    image = rng.normal(size=(1, depth, 24, 16)).astype(np.float32)
+    return image, rng.integers(0, 3, image.shape, dtype=np.uint8)
+
+
+def listed(names: list[str] = NAMES) -> dict[str, Any]:
+    """Return what preprocess.py pickles beside the cases."""
+    cases = {
+        name: {
+            "original_affine": np.eye(4),
+            "reshaped_affine": np.eye(4) * 1.6,
+            "zoom_factor": np.array([1.5, 0.7, 0.7]),
+            "case": name,
+            "image_shape": volumes(name)[0].shape,
+        }
+        for name in names
+    }
+    return {"file_list": names, "cases": cases}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three cases as the reference writes them."""
+    made = tmp_path / "preprocessed_data"
+    made.mkdir()
+    for name in NAMES:
+        (made / f"{name}.pkl").write_bytes(pickle.dumps(list(volumes(name))))
+    (made / LIST).write_bytes(pickle.dumps(listed()))
+    return made
+
+
+def build(folder: Path, **options: Any) -> Kits19Dataset:
+    return Kits19Dataset(path=str(folder), **options)
+
+
+def same(dataset: Kits19Dataset, names: list[str]) -> None:
+    """Require these cases."""
+    assert len(dataset) == len(names)
+    for index, name in enumerate(names):
+        image, label = volumes(name)
+        found, reference = dataset.input(index), dataset.reference(index)
+        np.testing.assert_array_equal(found, image)
+        np.testing.assert_array_equal(reference["label"], label[0])
+        assert found.dtype == np.float32
+        assert reference["label"].dtype == np.uint8
+        assert found.flags.c_contiguous
+        assert reference["label"].flags.c_contiguous
+        assert set(reference) == {"case", "label"}
+        assert reference["case"] == name
+
+
+def test_cases_are_in_the_order_of_the_list(folder: Path) -> None:
+    """Volumes have a channel in front, labels have none."""
+    same(build(folder), NAMES)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_pickles_of_all_protocols_and_orders_are_read(
+    folder: Path, protocol: int, order: Any, kind: Callable[[Any], Any]
+) -> None:
+    digest = build(folder).digest
+    for name in NAMES:
+        arrays = kind(np.asarray(array, order=order) for array in volumes(name))
+        (folder / f"{name}.pkl").write_bytes(pickle.dumps(arrays, protocol))
+    (folder / LIST).write_bytes(pickle.dumps(listed(), protocol))
+
+    same(build(folder), NAMES)
+    assert build(folder).digest == digest
+
+
+def test_pickles_of_numpy_1_are_read(folder: Path) -> None:
+    """Its arrays are called by other names."""
+    for file in folder.iterdir():
+        raw = pickle.dumps(pickle.loads(file.read_bytes()), 3)
+        assert b"numpy._core.multiarray" in raw
+        file.write_bytes(raw.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+
+    same(build(folder), NAMES)
+
+
+def to_npz(folder: Path, name: str) -> None:
+    image, label = volumes(name)
+    np.savez(folder / f"{name}.npz", image=image, label=label)
+
+
+def to_packed_npz(folder: Path, name: str) -> None:
+    image, label = volumes(name)
+    np.savez_compressed(folder / f"{name}.npz", image=image, label=label)
+
+
+def to_npy(folder: Path, name: str) -> None:
+    image, label = volumes(name)
+    np.save(folder / f"{name}.image.npy", image)
+    np.save(folder / f"{name}.label.npy", label)
+
+
+@pytest.mark.parametrize("save", [to_npz, to_packed_npz, to_npy])
+def test_files_without_pickle_are_read_alike(
+    folder: Path, save: Callable[[Path, str], None]
+) -> None:
+    """The digest is the same, also in a folder without the list, whose cases are sorted."""
+    digest = build(folder).digest
+    for name in NAMES:
+        (folder / f"{name}.pkl").unlink()
+        save(folder, name)
+    same(build(folder), NAMES)
+    assert build(folder).digest == digest
+    (folder / LIST).unlink()
+
+    same(build(folder), sorted(NAMES))
+
+
+def test_count_keeps_the_first_cases(folder: Path) -> None:
+    """The others need not be there."""
+    (folder / f"{NAMES[2]}.pkl").unlink()
+
+    same(build(folder, count=2), NAMES[:2])
+
+
+def test_other_content_has_another_digest(folder: Path) -> None:
+    """The digest is over names, volumes and labels, not over where they lie."""
+    before = build(folder).digest
+    moved = folder.rename(folder.with_name("moved"))
+    assert build(moved).digest == before
+
+    image, label = volumes(NAMES[1])
+    digests = {before, build(moved, count=2).digest}
+    for changed in ([image + 1, label], [image, 2 - label]):
+        (moved / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps(changed))
+        digests.add(build(moved).digest)
+
+    assert len(digests) == 4
+
+
+def test_building_reads_no_volume(folder: Path) -> None:
+    """The contents of a large array are skipped: they may be garbage, but not be missing."""
+    path = folder / "case_00000.pkl"
+    raw = bytearray(path.read_bytes())
+    raw[1000:50_000] = b"\xff" * 49_000
+    path.write_bytes(raw)
+
+    dataset = build(folder)
+
+    assert np.isnan(dataset.input(1)).any()
+
+
+def md5_of(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) -> None:
+    sums = tmp_path / "checksum_inference.json"
+    sums.write_text(json.dumps({f"{name}.pkl": md5_of(folder / f"{name}.pkl") for name in NAMES}))
+    same(build(folder, checksums=str(sums)), NAMES)
+    image, label = volumes(NAMES[1])
+    (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
+
+    with pytest.raises(RunError, match=r"case_00000.pkl: md5 is .*, not the .* asked for"):
+        build(folder, checksums=str(sums))
+
+
+def test_the_official_checksums_are_those_of_43_cases(folder: Path) -> None:
+    """MLPerf's case_00400 is a copy of case_00185."""
+    words = OFFICIAL_MD5.split()
+    cases = dict(zip(words[::2], words[1::2], strict=True))
+
+    assert len(cases) == 43
+    assert cases["00400"] == cases["00185"]
+    with pytest.raises(RunError, match=f"not the {cases['00003']} asked for: the file is damaged"):
+        build(folder, checksums="official")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "it is no JSON"),
+        ("[]", "it is no JSON object of file names and MD5 sums"),
+        ('{"a.pkl": 3}', "it is no JSON object of file names and MD5 sums"),
+        ("{}", "sums.json has no checksum of a file case_00003.pkl; use the pickles of MLPerf's"),
+    ],
+)
+def test_a_wrong_file_of_checksums_is_refused(
+    folder: Path, tmp_path: Path, text: str, told: str
+) -> None:
+    (tmp_path / "sums.json").write_text(text)
+
+    with pytest.raises(RunError, match=told):
+        build(folder, checksums=str(tmp_path / "sums.json"))
+
+
+class Bomb:
+    """A pickle of it would create a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("name", [LIST, "case_00003.pkl"])
+def test_a_pickle_is_never_run(folder: Path, tmp_path: Path, name: str) -> None:
+    proof = tmp_path / "ran"
+    raw = pickle.dumps([Bomb(proof), *volumes("case_00003")])
+    (folder / name).write_bytes(raw)
+
+    with pytest.raises(
+        RunError, match=f"{name}: it wants to call .*; such a file is never executed"
+    ):
+        build(folder)
+
+    assert not proof.exists()
+    pickle.loads(raw)
+    assert proof.exists()
+
+
+IMAGE, LABEL = volumes("case_00003")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([IMAGE], "it holds 1 arrays, not image and label"),
+        ([IMAGE, LABEL, LABEL], "it holds 3 arrays, not image and label"),
+        ({"image": IMAGE}, "it holds an object of type dict, not a list of arrays"),
+        (IMAGE, "it holds an object of type _(reconstruct|frombuffer), not a list of arrays"),
+        ([IMAGE, "label"], "item 1 is an object of type str, not an array of numbers"),
+        ([IMAGE, np.array(["a", None])], "item 1 is an object of type _reconstruct, not an array"),
+        ([IMAGE.astype(np.float64), LABEL], "its array 0 has values of type <f8, not <f4"),
+        ([IMAGE, LABEL.astype(np.int64)], "its array 1 has values of type <i8, not .u1;"),
+        ([IMAGE.astype(">f4"), LABEL], "values of NumPy's type >f4, which is not read"),
+        ([LABEL, IMAGE], "its array 0 has values of type .u1, not <f4;"),
+        (
+            [IMAGE[0], LABEL],
+            r"its array 0 has the shape \(4, 24, 16\), not \(1, depth, height, wid",
+        ),
+        (
+            [IMAGE, LABEL[0]],
+            r"its array 1 has the shape \(4, 24, 16\), not \(1, depth, height, wid",
+        ),
+        ([IMAGE[:, :0], LABEL], r"its array 0 has the shape \(1, 0, 24, 16\), not \(1, depth"),
+        ([IMAGE, LABEL[:, :3]], r"image and label have the shapes \(1, 4, 24, 16\) and \(1, 3, 24"),
+        ([IMAGE[:, :3], LABEL[:, :3]], rf"its shape is \(1, 3, 24, 16\), but {LIST} lists \(1, 4"),
+        ([IMAGE, LABEL, "x" * 70_000], "it holds a text of 70,000 bytes; only arrays that were"),
+        ([IMAGE, LABEL, list(range(1_000_000))], "it holds much more than arrays"),
+    ],
+)
+def test_a_pickle_of_something_else_is_refused(folder: Path, content: Any, told: str) -> None:
+    (folder / "case_00003.pkl").write_bytes(pickle.dumps(content))
+
+    with pytest.raises(RunError, match=f"case_00003.pkl: .*{told}") as caught:
+        build(folder)
+
+    assert caught.value.layer == "dataset"
+
+
+def test_a_pickle_of_python_2_is_refused(folder: Path) -> None:
+    (folder / "case_00000.pkl").write_bytes(pickle.dumps(list(volumes("case_00000")), 2))
+
+    with pytest.raises(RunError, match="bytes; only arrays that were pickled with protocol 3 to 5"):
+        build(folder)
+
+
+@pytest.mark.parametrize("name", ["case_00000.pkl", "case_00003.pkl", LIST])
+@pytest.mark.parametrize("kept", [0, 1, 30, 0.3, 0.9, -1])
+def test_a_pickle_that_is_cut_is_refused(folder: Path, name: str, kept: float) -> None:
+    raw = (folder / name).read_bytes()
+    size = int(len(raw) * kept) if 0 < kept < 1 else int(kept)
+    (folder / name).write_bytes(raw[:size])
+
+    with pytest.raises(RunError, match=f"{name}: .*the file is damaged or incomplete"):
+        build(folder)
+
+
+@pytest.mark.parametrize("save", [to_npz, to_packed_npz, to_npy])
+@pytest.mark.parametrize("kept", [0, 20, 0.5, -1])
+def test_other_files_that_are_cut_are_refused(
+    folder: Path, save: Callable[[Path, str], None], kept: float
+) -> None:
+    (folder / "case_00003.pkl").unlink()
+    save(folder, "case_00003")
+    file = next(iter(folder.glob("case_00003*")))
+    raw = file.read_bytes()
+    size = int(len(raw) * kept) if 0 < kept < 1 else int(kept)
+    file.write_bytes(raw[:size])
+
+    with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
+        build(folder)
+
+
+def test_an_archive_needs_image_and_label(folder: Path) -> None:
+    (folder / "case_00003.pkl").unlink()
+    np.savez(folder / "case_00003.npz", image=IMAGE, seg=LABEL)
+
+    with pytest.raises(RunError, match="it needs the arrays image and label, and has image, seg;"):
+        build(folder)
+
+
+def test_an_array_of_objects_is_not_unpickled(folder: Path) -> None:
+    (folder / "case_00003.pkl").unlink()
+    np.savez(folder / "case_00003.npz", image=np.array([{}], object), label=LABEL)
+
+    with pytest.raises(RunError, match=r"its member image.npy has values of type object, which is"):
+        build(folder)
+
+
+def test_an_image_needs_its_label(folder: Path) -> None:
+    (folder / "case_00003.pkl").unlink()
+    np.save(folder / "case_00003.image.npy", IMAGE)
+
+    with pytest.raises(
+        UnavailableError, match=r"case_00003.label.npy: this label is not here, but"
+    ):
+        build(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            {"cases": {}},
+            r"it is no list of cases: 'file_list' and 'cases' with shapes \('file_list'",
+        ),
+        ({"file_list": ["case_1"], "cases": {}}, r"it is no list of cases: .* \('case_1'\)"),
+        ({"file_list": ["case_1"], "cases": {"case_1": {}}}, r"\('image_shape'\)"),
+        (["case_1"], "it is no list of cases"),
+        ({"file_list": [], "cases": {}}, "it lists no case"),
+        (listed(["case_00003"] * 2), "'case_00003' is no name of a case, or is there twice"),
+        (
+            {"file_list": ["../003"], "cases": {"../003": {"image_shape": (1, 2, 2, 2)}}},
+            r"'\.\./003' is no name of a case, or is there twice",
+        ),
+    ],
+)
+def test_a_list_of_something_else_is_refused(folder: Path, content: Any, told: str) -> None:
+    (folder / LIST).write_bytes(pickle.dumps(content))
+
+    with pytest.raises(RunError, match=f"{LIST}: .*{told}"):
+        build(folder)
+
+
+def test_a_label_of_other_classes_is_refused_when_it_is_read(folder: Path) -> None:
+    (folder / "case_00003.pkl").write_bytes(pickle.dumps([IMAGE, LABEL + 1]))
+    dataset = build(folder)
+
+    with pytest.raises(RunError, match=r"case_00003.pkl: its label holds the class 3; valid are 0"):
+        dataset.reference(0)
+
+
+@pytest.mark.parametrize("save", [None, to_npz, to_packed_npz])
+def test_a_file_that_is_cut_later_is_an_error_of_the_case(
+    folder: Path, save: Callable[[Path, str], None] | None
+) -> None:
+    if save:
+        (folder / "case_00000.pkl").unlink()
+        save(folder, "case_00000")
+    dataset = build(folder)
+    file = next(iter(folder.glob("case_00000*")))
+    with file.open("rb+") as opened:
+        opened.truncate(5000)
+
+    with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
+        dataset.input(1)
+    with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
+        _ = dataset.digest
+
+
+def test_there_is_no_case_behind_the_last(folder: Path) -> None:
+    dataset = build(folder)
+
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"case {index} of 3"):
+            dataset.input(index)
+        with pytest.raises(IndexError, match=f"case {index} of 3"):
+            dataset.reference(index)
+
+
+def test_missing_cases_are_counted(folder: Path) -> None:
+    for name in NAMES[:2]:
+        (folder / f"{name}.pkl").unlink()
+
+    with pytest.raises(UnavailableError) as caught:
+        build(folder)
+
+    assert str(caught.value) == (
+        f"{folder}: 2 of 3 cases are not here, the first is 'case_00003' (looked for case_00003 "
+        "with .pkl, .npz, .image.npy); complete the folder, or set count to the number of cases "
+        "you have, if those come first"
+    )
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
+    """Looking and building say the same."""
+    for make, told in (
+        (tmp_path / "nowhere", "this folder of volumes does not exist"),
+        (tmp_path, rf"neither {LIST} nor a file case_\*\.pkl, \.npz or \.image\.npy is there"),
+    ):
+        for way in (Kits19Dataset, Kits19Dataset.look):
+            with pytest.raises(UnavailableError, match=f"{told}; set the data set's path to what"):
+                way(path=str(make))
+
+
+def test_looking_reads_nothing(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_bytes(b"")
+
+    Kits19Dataset.look(path=str(folder), checksums="official", count=43)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"count": 0}, SuiteError, "data set kits19: count = 0 is not a number of samples"),
+        ({"count": 4}, SuiteError, "count = 4, but the folder has 3 cases; lower count, or leave"),
+        ({"checksums": "no.json"}, UnavailableError, "no.json: this file of checksums does not"),
+    ],
+)
+def test_wrong_options_are_refused(
+    folder: Path, options: dict[str, Any], kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        build(folder, **options)
+
+
+def test_volumes_are_read_again_each_time(folder: Path) -> None:
+    """None is kept: all of them together take 7 GB."""
+    dataset = build(folder)
+    first = dataset.input(0)
+    shutil.copy(folder / "case_00185.pkl", folder / "case_00003.pkl")
+
+    assert not np.array_equal(dataset.input(0), first)
+    np.testing.assert_array_equal(dataset.input(0), dataset.input(2))

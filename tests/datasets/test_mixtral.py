@@ -1,0 +1,356 @@
+"""The table of Mixtral's mix, and every way in which it can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.mixtral import OFFICIAL, MixtralDataset
+from pytest_mlperf.registry import check_call
+
+FENCE = [13, 13940, 28832, 13]
+TEST = "\nassert f(1) == 2\n"
+
+ROWS: dict[str, list[Any]] = {
+    "dataset": ["GSM8K", "OpenOrca", "MBXP", "MBXP"],
+    "id": ["train.548", "flan.1662985", "python_add_one", "typescript_f"],
+    "question": ["q"] * 4,
+    "input": ["<s> [INST] 1 + 1? [/INST]", "<s>[INST] Who? [/INST]", "Write.", "Écris."],
+    "ref_output": ["r"] * 4,
+    "gt_output": ["14000", "Nobody.", TEST, "x"],
+    "tok_input": [[1, 1, 28705, 31999], [1, 733], list(range(1000)), [1]],
+    "tok_ref_output": [[2]] * 4,
+    "stop_sequence": ["</s>", "</s>", "\n```\n", "\n```\n"],
+    "tok_stop_sequence": [[2], [2], FENCE, FENCE],
+    "tok_input_len": [4, 2, 1000, 1],
+    "tok_ref_output_len": [1] * 4,
+}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write ROWS with some columns replaced (None leaves one out) as pandas does."""
+    pd = pytest.importorskip("pandas")
+
+    def with_columns(name: str = "table.pkl", /, **columns: Any) -> Path:
+        kept = {key: column for key, column in {**ROWS, **columns}.items() if column is not None}
+        frame = pd.DataFrame({key: pd.Series(list(column)) for key, column in kept.items()})
+        path = tmp_path / name
+        path.write_bytes(pickle.dumps(frame))
+        return path
+
+    return with_columns
+
+
+def load(path: Path, **options: Any) -> MixtralDataset:
+    return MixtralDataset(path=str(path), **options)
+
+
+def test_prompts_are_the_official_tokens_in_the_order_of_the_table(write: Write) -> None:
+    """Plain numbers; also the column of stop sequences."""
+    dataset = load(write())
+
+    assert [dataset.input(index) for index in range(len(dataset))] == ROWS["tok_input"]
+    assert [dataset.stop(index) for index in range(len(dataset))] == ROWS["tok_stop_sequence"]
+    assert {type(token) for token in dataset.input(0) + dataset.stop(0)} == {int}
+    assert dict(dataset.parts) == {"GSM8K": 1, "OpenOrca": 1, "MBXP": 2}
+
+
+def test_a_reference_has_what_the_scorer_of_its_part_needs(write: Write) -> None:
+    """As text that JSON can hold; an id of MBXP is LANGUAGE_NAME, the name may have more _."""
+    dataset = load(write())
+
+    assert [dataset.reference(index) for index in range(3)] == [
+        {"dataset": "GSM8K", "target": "14000"},
+        {"dataset": "OpenOrca", "target": "Nobody."},
+        {
+            "dataset": "MBXP",
+            "id": "python_add_one",
+            "language": "python",
+            "entry_point": "add_one",
+            "prompt": "Write.",
+            "target": TEST,
+        },
+    ]
+    assert json.loads(json.dumps(dataset.reference(3))) == dataset.reference(3)
+
+
+def test_a_reference_belongs_to_who_asked_for_it(write: Write) -> None:
+    """Changing it does not change the data set."""
+    dataset = load(write())
+
+    dataset.reference(0)["target"] = "15000"
+
+    assert dataset.reference(0)["target"] == "14000"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(14000, "14000"), (0.5, "0.5"), (np.int64(7), "7"), ("1,000", "1,000")]
+)
+def test_the_number_of_a_sum_may_be_a_number_or_any_text(
+    write: Write, number: Any, text: str
+) -> None:
+    """MLPerf's script takes what float() takes, and scores other targets as never met."""
+    dataset = load(write(gt_output=[number, "a", "b", "c"]))
+
+    assert dataset.reference(0)["target"] == text
+
+
+def test_count_keeps_the_first_samples(write: Write) -> None:
+    """The rest of the table is not even checked."""
+    dataset = load(write(dataset=["GSM8K", "OpenOrca", "?", "?"]), count=2)
+
+    assert (len(dataset), dict(dataset.parts)) == (2, {"GSM8K": 1, "OpenOrca": 1})
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None:
+    """A negative index is a mistake, not the end of the table."""
+    dataset = load(write())
+
+    with pytest.raises(IndexError, match=f"sample {index} of 4"):
+        dataset.input(index)
+    with pytest.raises(IndexError, match=f"sample {index} of 4"):
+        dataset.stop(index)
+
+
+# --- where the table is ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([*OFFICIAL, "2024.06.06_mixtral_15k_calibration_v4.pkl"], OFFICIAL[0]),
+        ([OFFICIAL[1], "other.pkl"], OFFICIAL[1]),
+        (["mine.pkl.gz", "notes.txt"], "mine.pkl.gz"),
+    ],
+)
+def test_a_folder_stands_for_its_table(
+    write: Write, tmp_path: Path, files: list[str], expected: str
+) -> None:
+    """The newer official table wins, then the older one; else the only one."""
+    folder = tmp_path / "mixtral"
+    folder.mkdir()
+    for number, name in enumerate(files):
+        write(f"mixtral/{name}", gt_output=[f"{number}", "b", "c", "d"])
+
+    assert load(folder).reference(0)["target"] == str(files.index(expected))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "this table does not exist; get 09292024_mixtral_15k_mintoken2_v1.pkl as language"),
+        ([], f"neither {OFFICIAL[0]} nor {OFFICIAL[1]}, and no other table; get {OFFICIAL[0]} as"),
+        (["a.pkl", "b.pkl"], r"more than one other table \(a.pkl, b.pkl\); get"),
+    ],
+)
+def test_looking_and_loading_say_alike_what_is_missing(
+    tmp_path: Path, files: list[str] | None, message: str
+) -> None:
+    """One sentence: what, where, what to do."""
+    path = tmp_path / "mixtral"
+    if files is not None:
+        path.mkdir()
+    for name in files or ():
+        (path / name).touch()
+
+    with pytest.raises(UnavailableError, match=message) as looked:
+        MixtralDataset.look(path=str(path))
+    with pytest.raises(UnavailableError) as loaded:
+        load(path)
+    assert str(looked.value) == str(loaded.value)
+    assert str(path) in str(looked.value)
+
+
+def test_looking_reads_nothing(tmp_path: Path) -> None:
+    """A file that is not even a pickle is there all the same."""
+    path = tmp_path / "table.pkl"
+    path.write_bytes(b"nonsense")
+
+    MixtralDataset.look(path=str(path), count=3, checksum="md5:" + 32 * "0")
+
+    with pytest.raises(SuiteError, match="count = 0"):
+        MixtralDataset.look(path=str(path), count=0)
+    with pytest.raises(SuiteError, match="checksum = 'md4:0'"):
+        MixtralDataset.look(path=str(path), checksum="md4:0")
+
+
+# --- the digest -----------------------------------------------------------------------------------
+
+
+def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
+    """Name, compression, columns that are not used and the type of the tokens do not count."""
+    path = write()
+    expected = load(path).digest
+
+    packed = path.with_suffix(".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert load(packed).digest == expected
+    arrays = [np.array(row, np.int64) for row in ROWS["tok_input"]]
+    assert load(write(tok_input=arrays, question=None, ref_output=["s"] * 4)).digest == expected
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas").DataFrame(ROWS).to_parquet(path.with_suffix(".parquet"))
+    assert load(path.with_suffix(".parquet")).digest == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gt_output": ["14001", "Nobody.", TEST, "x"]},
+        {"dataset": ["OpenOrca", "OpenOrca", "MBXP", "MBXP"]},
+        {"input": ["", "", "Write!", "Écris."]},
+        {"id": ["", "", "python_add_two", "typescript_f"]},
+        {"tok_input": [[1, 1, 28705], [31999, 1, 733], list(range(1000)), [1]]},
+        {"tok_stop_sequence": [[2], [2], FENCE, [2]]},
+    ],
+)
+def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, Any]) -> None:
+    """All that engine and scorer see counts."""
+    assert load(write(**changed)).digest != load(write()).digest
+
+
+def test_the_digest_stays_what_it_was(write: Write) -> None:
+    """Baselines keep it: it must not change between versions."""
+    expected = hashlib.sha256(b"mixtral")
+    for part in (b"\1\0\0\0", b"\2\0\0\0", b'{"dataset": "GSM8K", "target": "14000"}'):
+        expected.update(len(part).to_bytes(8, "little") + part)
+
+    found = load(write(tok_input=[[1], [1], [1], [1]]), count=1).digest
+
+    assert found == expected.hexdigest()
+
+
+# --- tables that are wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"gt_output": None, "output": ["a"] * 4}, "no column 'gt_output', the nearest is"),
+        ({"dataset": None}, "no column 'dataset'"),
+        ({"tok_stop_sequence": None}, "no column 'tok_stop_sequence', the nearest is"),
+        (dict.fromkeys(ROWS, ()), "the table has no rows"),
+        (
+            {"dataset": ["GSM8K", "OpenOrca", "MBXP", "HumanEval"]},
+            "row 3, column 'dataset': 'HumanEval' is no part of this data set; they are OpenOrca, "
+            "GSM8K, MBXP",
+        ),
+        ({"dataset": ["GSM8K", None, "MBXP", "MBXP"]}, "row 1, column 'dataset': None is no part"),
+        ({"gt_output": ["1", 2, "3", "4"]}, "row 1, column 'gt_output': a value of type int is no"),
+        ({"gt_output": [True, "2", "3", "4"]}, "row 0, column 'gt_output': a value of type bool"),
+        ({"gt_output": ["1", "2", "3", None]}, "row 3, column 'gt_output': a value of type None"),
+        ({"input": ["", "", 5, ""]}, "row 2, column 'input': a value of type int is no text"),
+        (
+            {"id": ["", "", "python", "typescript_f"]},
+            "row 2, column 'id': 'python' must be \"LANGUAGE_NAME\"",
+        ),
+        ({"id": ["", "", "_f", "typescript_f"]}, "row 2, column 'id': '_f' must be"),
+        ({"id": ["", "", "a_f", "php_"]}, "row 3, column 'id': 'php_' must be"),
+        ({"tok_input": [[1], [], [3], [4]]}, "row 1, column 'tok_input': the prompt is empty"),
+        ({"tok_input": [[1], [2], [3], [-4]]}, "row 3, column 'tok_input': a token is negative"),
+        ({"tok_input": [[1], [2], "[3]", [4]]}, "row 2, column 'tok_input': a value of type str"),
+        ({"tok_input": [[1], [2], [0.5], [4]]}, "row 2, column 'tok_input': a list of float is no"),
+        (
+            {"tok_stop_sequence": [[2], [], FENCE, FENCE]},
+            "row 1, column 'tok_stop_sequence': the stop sequence is empty",
+        ),
+        (
+            {"tok_stop_sequence": [[2], None, FENCE, FENCE]},
+            "row 1, column 'tok_stop_sequence': a value of type NoneType is no list",
+        ),
+    ],
+)
+def test_a_wrong_table_is_one_error_with_file_row_and_column(
+    write: Write, changed: dict[str, Any], message: str
+) -> None:
+    """Found when the data set is built, before an engine is loaded."""
+    path = write(**changed)
+
+    with pytest.raises(RunError) as caught:
+        load(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
+    assert caught.value.layer == "dataset"
+
+
+@pytest.mark.parametrize("kept", [0, 100, -200, -1])
+def test_a_truncated_table_is_refused(write: Write, kept: int) -> None:
+    """A download that broke off."""
+    path = write()
+    path.write_bytes(path.read_bytes()[:kept])
+
+    with pytest.raises(RunError, match=r"table\.pkl: .*get the table from its source again"):
+        load(path)
+
+
+def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
+    """A file that is another one is refused with both checksums."""
+    path = write()
+    digits = hashlib.md5(path.read_bytes()).hexdigest()
+
+    assert len(load(path, checksum=f"md5:{digits}")) == 4
+    path.write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=f"md5 is [0-9a-f]{{32}}, not the {digits} asked for"):
+        load(path, checksum=f"md5:{digits}")
+
+
+class Touch:
+    """Pickles as a call that makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
+    """What the file wants to call is not called."""
+    canary = tmp_path / "canary"
+
+    with pytest.raises(RunError, match=r"wants to call posix\.system; such a file is never"):
+        load(write(question=["a", "b", "c", Touch(canary)]))
+
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 0}, "data set mixtral: count = 0 is not a number of samples, at least 1"),
+        ({"count": True}, "count = True is not a number"),
+        ({"count": 5}, "count = 5, but the table has 4 rows"),
+        ({"checksum": "78823c13"}, "data set mixtral: checksum = '78823c13' must be"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    write: Write, options: dict[str, Any], message: str
+) -> None:
+    """Found before any run."""
+    with pytest.raises(SuiteError) as caught:
+        load(write(), **options)
+
+    assert message in str(caught.value)
+
+
+def test_its_options_are_those_of_a_suite() -> None:
+    """Anything else is refused when the suite is read."""
+    check_call("data set 'mixtral'", MixtralDataset, {"path": "x", "count": 3, "checksum": "md5:"})
+
+    with pytest.raises(SuiteError, match="has no option 'template'"):
+        check_call("data set 'mixtral'", MixtralDataset, {"path": "x", "template": "y"})
