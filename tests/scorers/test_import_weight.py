@@ -10,14 +10,32 @@ HEAVY = {
     "huggingface_hub",
     "nltk",
     "numpy",
+    "pycocotools",
     "rapidfuzz",
+    "scipy",
+    "sklearn",
     "tokenizers",
     "torch",
     "transformers",
 }
 
 
-@pytest.mark.parametrize("name", ["evaluate", "rouge", "top1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "auc",
+        "clip_fid",
+        "dice",
+        "evaluate",
+        "gsm8k",
+        "mbxp",
+        "mean_ap",
+        "mixtral",
+        "rouge",
+        "squad",
+        "top1",
+    ],
+)
 def test_importing_a_scorer_imports_none_of_the_libraries_it_works_with(name: str) -> None:
     module = f"pytest_mlperf.scorers.{name}"
     code = f"import sys, {module}; print(*sys.modules, sep='\\n')"

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer as Original
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.rouge import RougeScorer
+from pytest_mlperf.scorers.sentences import FILES
 from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
 
 Build = Callable[..., RougeScorer]
@@ -143,6 +144,53 @@ def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
 
     assert {type(value) for value in scores.aggregate.values()} == {float}
     assert {type(value) for row in scores.per_sample.values() for value in row} == {float}
+
+
+@pytest.fixture
+def punkt(tmp_path: Path) -> Path:
+    """A Punkt model that knows two abbreviations."""
+    for name in FILES:
+        (tmp_path / name).touch()
+    (tmp_path / "abbrev_types.txt").write_text("mr\nu.s", "utf-8")
+    return tmp_path
+
+
+def test_with_a_punkt_model_rouge_lsum_and_lengths_are_those_of_the_reference(
+    build: Build, punkt: Path
+) -> None:
+    predicted = ["Mr. Cat ran.  He sat.\n\nHe slept. ", "", "The U.S. won. They did."]
+    targets = ["He sat .\nMr. Cat slept .", "nothing", "They won.  The U.S. did."]
+    split = {
+        predicted[0]: "Mr. Cat ran.\nHe sat.\nHe slept.",
+        predicted[1]: "",
+        predicted[2]: "The U.S. won.\nThey did.",
+        targets[0]: "He sat .\nMr. Cat slept .",
+        targets[1]: "nothing",
+        targets[2]: "They won.\nThe U.S. did.",
+    }
+    original = Original(["rougeLsum"], use_stemmer=True)
+    expected = [
+        original.score(split[target], split[text])["rougeLsum"].fmeasure
+        for target, text in zip(targets, predicted, strict=True)
+    ]
+
+    scores = build(punkt=str(punkt)).score(tokens(predicted), targets)
+
+    assert scores.per_sample["rougeLsum"] == [100 * one for one in expected]
+    assert scores.aggregate["rougeLsum"] == float(round(np.mean(expected) * 100, 4)) > 0
+    assert scores.per_sample["gen_len"] == [len(split[text]) for text in predicted]
+    assert scores.aggregate["gen_len"] == sum(len(split[text]) for text in predicted)
+    without = build().score(tokens(predicted), targets)
+    assert {**scores.per_sample, **without.per_sample} == {
+        **scores.per_sample,
+        "gen_len": [len(text.strip()) for text in predicted],
+    }
+    assert set(scores.aggregate) - set(without.aggregate) == {"rougeLsum"}
+
+
+def test_a_punkt_model_that_is_not_here_is_unavailable(build: Build, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"the Punkt model in .* lacks abbrev_types\.txt"):
+        build(punkt=str(tmp_path))
 
 
 @pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])

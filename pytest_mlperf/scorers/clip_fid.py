@@ -1,0 +1,243 @@
+"""Score generated images as MLPerf's text-to-image reference does: CLIP score and FID."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers.clip import ClipScores, look_for_clip
+from pytest_mlperf.scorers.frechet import frechet, read_statistics
+from pytest_mlperf.scorers.inception import ADVICE, InceptionFeatures, check_device
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""Your own code instead of a model's files: "package.module:factory"."""
+
+DEVICES = ("cpu", "cuda")
+
+
+class CaptionScores(Protocol):
+    """Scores images against captions, on a scale of its own, higher is better.
+
+    Your own is built as `factory(model=..., device=...)`: the workload's model as the scorer is
+    given it, and the option `device`. It is called once for each batch, in the order of samples.
+    """
+
+    def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> Any:
+        """Return one number per image, shape (images,), for images (images, height, width, 3)."""
+        ...
+
+
+class ImageFeatures(Protocol):
+    """Turns images into features; your own is built as `CaptionScores` is."""
+
+    def __call__(self, images: NDArray[np.uint8]) -> Any:
+        """Return shape (images, features) for images of shape (images, height, width, 3)."""
+        ...
+
+
+class ClipFidScorer:
+    """Compares images with their captions (CLIP score), and all of them with real ones (FID).
+
+    Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,
+        clip: str,
+        inception: str,
+        statistics: str,
+        size: int | Sequence[int] = 1024,
+        batch_size: int = 8,
+        device: str = "cpu",
+    ) -> None:
+        """Check options and that the files are here; nothing is loaded yet.
+
+        Args:
+            model: The workload's model, for code of your own.
+            clip: Folder of CLIP ViT-B/32 in Hugging Face's files; or "package.module:factory",
+                see `CaptionScores`.
+            inception: The file pt_inception-2015-12-05-6726825d.pth; or
+                "package.module:factory", see `ImageFeatures`.
+            statistics: MLPerf's val2014.npz: mean "mu" and covariance "sigma" of the features of
+                real images.
+            size: Pixels of an output in height and width, or [height, width].
+            batch_size: Images that are scored at once.
+            device: Where the networks run, "cpu" or "cuda".
+
+        Raises:
+            SuiteError: An option is out of range.
+            UnavailableError: A file is not here.
+        """
+        self._size = _parse_size(size)
+        if type(batch_size) is not int or batch_size < 1:
+            raise SuiteError(
+                f"scorer clip_fid: batch_size = {batch_size!r} is not a number of images, at "
+                "least 1"
+            )
+        if device not in DEVICES:
+            raise SuiteError(
+                f"scorer clip_fid: device = {device!r} is unknown; valid are {', '.join(DEVICES)}"
+            )
+        self._batch_size = batch_size
+        self._given = {"model": model, "device": device}
+        self._clip, self._inception, self._statistics = clip, inception, Path(statistics)
+        if not CODE.fullmatch(clip):
+            look_for_clip(Path(clip))
+        if not CODE.fullmatch(inception):
+            _require(Path(inception), "the weights of the Inception network", ADVICE, "inception")
+        _require(
+            self._statistics,
+            "the statistics of real images",
+            "get MLPerf's val2014.npz from the folder text_to_image/tools of its repository "
+            "inference",
+            "statistics",
+        )
+
+    def score(
+        self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
+    ) -> Scores:
+        """Score images; each output is read once, and only its features are kept.
+
+        Args:
+            outputs: Height x width x 3 bytes each: rows of pixels of red, green and blue.
+            references: The caption of each image, as text or under "caption".
+
+        Returns:
+            Metric "clip", 100 x the cosine per sample and its mean, and metric "fid", lower is
+            better: the distance, and per sample its pseudo-value.
+
+        Raises:
+            SuiteError: Code of your own is not there.
+            EnvironmentFault: A library or the device is not there.
+            RunError: There are fewer than two samples, not as many outputs as references, an
+                output or caption that is none, files that are not what they should be, or
+                features that are no finite numbers.
+        """
+        import numpy as np
+
+        if len(outputs) != len(references) or len(outputs) < 2:
+            raise RunError(
+                "scorer",
+                f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
+                "needs one output per reference, and at least two: FID compares a covariance",
+            )
+        captions = [_caption(each, sample) for sample, each in enumerate(references)]
+        real = read_statistics(self._statistics)
+        score, describe = self._networks()
+        clip, features = np.empty(len(outputs)), np.empty((len(outputs), len(real.mean)))
+        for start in range(0, len(outputs), self._batch_size):
+            samples = range(start, min(start + self._batch_size, len(outputs)))
+            part = slice(start, samples.stop)
+            images = np.stack([self._image(outputs[sample], sample) for sample in samples])
+            clip[part] = _checked("clip", score(images, captions[part]), samples, ())
+            features[part] = _checked("inception", describe(images), samples, real.mean.shape)
+        found = frechet(features, real)
+        return Scores(
+            per_sample={"clip": clip.tolist(), "fid": found.pseudo_values.tolist()},
+            aggregate={"clip": float(clip.mean()), "fid": found.distance},
+            lower=frozenset({"fid"}),
+            whole=frozenset({"fid"}),
+        )
+
+    def _networks(self) -> tuple[CaptionScores, ImageFeatures]:
+        device = str(self._given["device"])
+        if not (CODE.fullmatch(self._clip) and CODE.fullmatch(self._inception)):
+            check_device(device)
+        if CODE.fullmatch(self._clip):
+            score = cast(CaptionScores, _own("clip", self._clip, self._given))
+        else:
+            score = ClipScores(Path(self._clip), device=device)
+        if CODE.fullmatch(self._inception):
+            describe = cast(ImageFeatures, _own("inception", self._inception, self._given))
+        else:
+            describe = InceptionFeatures(Path(self._inception), device=device)
+        return score, describe
+
+    def _image(self, output: bytes, sample: int) -> NDArray[np.uint8]:
+        import numpy as np
+
+        height, width = self._size
+        if len(output) != height * width * 3:
+            raise RunError(
+                "scorer",
+                f"scorer clip_fid: output of sample {sample} has {len(output)} bytes, not the "
+                f"{height * width * 3} of an image of {height} x {width} pixels in red, green and "
+                "blue; set the scorer's size to that of the engine's images",
+            )
+        return np.frombuffer(output, np.uint8).reshape(height, width, 3)
+
+
+def _own(option: str, name: str, given: Mapping[str, Any]) -> Any:
+    """Build what "package.module:factory" names."""
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SuiteError(
+            f"scorer clip_fid: {option} = {name!r} cannot be imported ({error}); write "
+            '"package.module:factory" with a module that Python finds'
+        ) from error
+    return factory(**given)
+
+
+def _checked(
+    option: str, values: Any, samples: range, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Return the numbers of a batch, each sample's of a shape, and all finite."""
+    import numpy as np
+
+    found = np.asarray(values, np.float64)
+    if found.shape != (len(samples), *shape):
+        wanted = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: {option} gave numbers of shape {found.shape} for {len(samples)} "
+            f"images, not {wanted}; correct the scorer's {option}",
+        )
+    finite = np.isfinite(found).reshape(len(samples), -1).all(axis=1)
+    if not finite.all():
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: what {option} gave for sample {samples[int(finite.argmin())]} is "
+            f"not finite; check the weights that the scorer's {option} names",
+        )
+    return found
+
+
+def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
+    caption = reference.get("caption") if isinstance(reference, Mapping) else reference
+    if not isinstance(caption, str) or not caption.strip():
+        raise RunError(
+            "scorer",
+            f"scorer clip_fid: reference {reference!r:.80} of sample {sample} has no caption; use "
+            'a data set whose references are captions, as text or under "caption"',
+        )
+    return caption
+
+
+def _require(path: Path, what: str, advice: str, option: str) -> None:
+    if not path.is_file():
+        raise UnavailableError(
+            f"{path}: {what} are not here; {advice}, or set the scorer's {option} to the file"
+        )
+
+
+def _parse_size(size: object) -> tuple[int, int]:
+    match [size, size] if isinstance(size, int) else size:
+        case [int(height), int(width)] if bool not in {type(height), type(width)}:
+            if min(height, width) >= 1:
+                return height, width
+    raise SuiteError(
+        f"scorer clip_fid: size = {size!r} is neither a number of pixels nor [height, width]"
+    )

@@ -1,0 +1,144 @@
+"""Score segmented volumes as MLPerf's accuracy_kits.py does: the Dice score of kidney and tumor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
+"""Types of a voxel's class in outputs, as numpy names them: little-endian."""
+
+CLASSES = 3
+"""Background, kidney, tumor."""
+
+SMOOTH = 1e-6
+"""Added to numerator and denominator: a class that neither volume has scores 1."""
+
+PIECE = 2**18
+"""Voxels compared at a time, so that what is made of them stays in the processor's cache."""
+
+
+class DiceScorer:
+    """Compares the predicted class of each voxel with its label.
+
+    For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels.
+    A case's score is the mean of the two, the data set's the mean over its cases.
+    Source: vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
+    https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,  # noqa: ARG002 - every scorer is given it
+        dtype: str = "uint8",
+    ) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Not used: a class is no text.
+            dtype: Type of each voxel's class, little-endian: "uint8", "int8", "int16", "int32" or
+                "int64".
+
+        Raises:
+            SuiteError: There is no such type.
+        """
+        if dtype not in DTYPES:
+            raise SuiteError(
+                f"scorer dice: dtype = {dtype!r} is unknown; valid are {', '.join(DTYPES)}"
+            )
+        self._dtype = dtype
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
+        """Score predicted volumes against labels; one of each is in memory at a time.
+
+        Args:
+            outputs: The predicted classes of each sample: depth x height x width numbers of type
+                `dtype`, 0 background, 1 kidney, 2 tumor, the last axis running fastest.
+            references: Of each sample, "case" with its name, and "label" with the same classes as
+                an array of shape (depth, height, width), uint8.
+
+        Returns:
+            Metric "dice", from 0 to 1 as the reference prints it: the score of each case, and their
+            mean. As aggregates only, since nothing is gated by them: "dice_kidney", "dice_tumor".
+
+        Raises:
+            RunError: There are no samples, not as many outputs as references, or an output is no
+                volume of its label's size, or holds another class.
+        """
+        if not len(outputs) or len(outputs) != len(references):
+            raise RunError(
+                "scorer",
+                f"scorer dice: got {len(outputs)} outputs for {len(references)} references; it "
+                "needs one output per reference, and at least one",
+            )
+        organs = [
+            self._score_case(sample, outputs[sample], references[sample])
+            for sample in range(len(outputs))
+        ]
+        cases = [(kidney + tumor) / 2 for kidney, tumor in organs]
+        kidneys, tumors = zip(*organs, strict=True)
+        return Scores(
+            per_sample={"dice": cases},
+            aggregate={
+                "dice": fmean(cases),
+                "dice_kidney": fmean(kidneys),
+                "dice_tumor": fmean(tumors),
+            },
+        )
+
+    def _score_case(
+        self, sample: int, output: bytes, reference: Mapping[str, Any]
+    ) -> tuple[float, float]:
+        """Return Dice of kidney and of tumor."""
+        import numpy as np
+
+        label = np.asarray(reference["label"])
+        where = f"sample {sample} ({reference['case']})"
+        kind = np.dtype(DTYPES[self._dtype])
+        if len(output) != label.size * kind.itemsize:
+            raise RunError(
+                "scorer",
+                f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
+                f"shape {label.shape} needs {label.size * kind.itemsize:,}, {kind.itemsize} per "
+                f"voxel of type {self._dtype}; give one class per voxel of the volume, and set the "
+                "scorer's dtype to their type",
+            )
+        predicted = np.frombuffer(output, kind)
+        for what, volume in (("output", predicted), ("label", label)):
+            low, high = volume.min(), volume.max()
+            if low < 0 or high >= CLASSES:
+                raise RunError(
+                    "scorer",
+                    f"scorer dice: the {what} of {where} holds the class "
+                    f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
+                )
+        kidney, tumor = dice(predicted, label.ravel())
+        return kidney, tumor
+
+
+def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
+    """Return the Dice score of each class but the background.
+
+    Args:
+        predicted: Classes, shape (voxels,).
+        label: Classes, shape (voxels,).
+    """
+    import numpy as np
+
+    common, both = [0] * CLASSES, [0] * CLASSES
+    for start in range(0, len(label), PIECE):
+        ours, theirs = predicted[start : start + PIECE], label[start : start + PIECE]
+        for organ in range(1, CLASSES):
+            found, wanted = ours == organ, theirs == organ
+            both[organ] += int(np.count_nonzero(found)) + int(np.count_nonzero(wanted))
+            common[organ] += int(np.count_nonzero(found & wanted))
+    return [(2.0 * common[organ] + SMOOTH) / (both[organ] + SMOOTH) for organ in range(1, CLASSES)]

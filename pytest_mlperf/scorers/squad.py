@@ -1,0 +1,263 @@
+"""Score answers to SQuAD's questions as MLPerf's accuracy-squad.py does: F1 and exact match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers.squad_text import answer_text
+from pytest_mlperf.scorers.squad_text import scores as text_scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DTYPES = {
+    "float32": "<f4",
+    "float16": "<f2",
+    "float64": "<f8",
+    "int8": "<i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+}
+"""Types of the logits that the reference script knows, as NumPy's, little-endian."""
+
+NO_LOGIT = -10000.0
+"""What the reference fills up with where an output is shorter than `max_seq_length`."""
+
+NO_ANSWER = "empty"
+"""The reference's answer where no span may be one."""
+
+KEYS = frozenset(
+    [
+        "id",
+        "answers",
+        "words",
+        "normalized",
+        "pieces",
+        "word_of_piece",
+        "first",
+        "start",
+        "length",
+        "max_context",
+        "features",
+    ]
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """The best span that the features of a question gave so far.
+
+    Attributes:
+        sample: The first feature of the question; it gets the score.
+        features: How many of the question's features are here.
+        reference: Of the feature that the span is in, else of the first.
+        rank: Sum of the span's logits, then its window: the earlier one wins between equals.
+        span: Its first and its last piece in the paragraph, or None where no span may be one.
+    """
+
+    sample: int
+    reference: Mapping[str, Any]
+    features: int = 0
+    rank: tuple[float, int] = field(default=(float("-inf"), 0))
+    span: tuple[int, int] | None = None
+
+
+class SquadScorer:
+    """Turns the logits of each feature into a span, the best of a question's into text.
+
+    Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
+    https://github.com/mlcommons/inference, with all features of data set squad. Of a question, its
+    best span alone is turned into text: the script makes 20, and takes the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,  # noqa: ARG002 - every scorer is given it
+        dtype: str = "float32",
+        transposed: bool = False,
+        n_best: int = 20,
+        max_answer_length: int = 30,
+        max_seq_length: int = 384,
+    ) -> None:
+        """Choose how outputs are read and which spans may be answers.
+
+        Args:
+            model: Not used: the data set's references have the word pieces.
+            dtype: Type of the logits, little-endian; those of the reference's --output_dtype.
+            transposed: Outputs have shape (2, seq) in place of (seq, 2).
+            n_best: A span starts at one of so many positions with the highest start logits, and
+                ends at one of so many with the highest end logits.
+            max_answer_length: Word pieces of a span at most.
+            max_seq_length: Positions of an output at most; a shorter one is filled up with -10000.
+
+        Raises:
+            SuiteError: An option is wrong.
+        """
+        if dtype not in DTYPES:
+            raise SuiteError(
+                f"scorer squad: dtype = {dtype!r} is unknown; valid are {', '.join(DTYPES)}"
+            )
+        if type(transposed) is not bool:
+            raise SuiteError(f"scorer squad: transposed = {transposed!r} is not true or false")
+        whole = {"n_best": n_best, "max_answer_length": max_answer_length}
+        for name, value in (whole | {"max_seq_length": max_seq_length}).items():
+            if type(value) is not int or value < 1:
+                raise SuiteError(f"scorer squad: {name} = {value!r} is not a number, at least 1")
+        self._dtype = dtype
+        self._transposed = transposed
+        self._n_best = n_best
+        self._max_answer_length = max_answer_length
+        self._max_seq_length = max_seq_length
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
+        """Score the answers that logits give; goes through the outputs once, one at a time.
+
+        Args:
+            outputs: Of each feature, logits of shape (seq, 2): for each position how well an answer
+                starts there, then how well it ends there; seq is from the feature's own length to
+                `max_seq_length`.
+            references: Of the same features, as data set squad gives them.
+
+        Returns:
+            Metrics "f1" and "exact_match" in per cent, each at its best over a question's answers.
+            A question has one score, which stands at its first feature; its other features have
+            None, so the mean of what is not None is the aggregate. A question of which only some
+            features are here has none yet: with the others its answer may be another one. Where
+            no question is complete, all are scored from what is here.
+
+        Raises:
+            RunError: There are no features, not as many outputs as references, a reference is not
+                data set squad's, or an output is of another size or has a logit that is not a
+                number or plus infinity; minus infinity bars a position.
+        """
+        if not len(outputs) or len(outputs) != len(references):
+            raise RunError(
+                "scorer",
+                f"scorer squad: got {len(outputs)} outputs for {len(references)} references; it "
+                "needs one output per reference, and at least one",
+            )
+        questions: dict[str, _Found] = {}
+        for sample, (output, reference) in enumerate(zip(outputs, references, strict=True)):
+            _check_reference(reference, sample)
+            logits = self._logits(output, reference, sample)
+            found = questions.setdefault(
+                reference["id"], _Found(sample=sample, reference=reference)
+            )
+            found.features += 1
+            self._improve(found, logits, reference)
+        complete = [own for own in questions.values() if own.features >= own.reference["features"]]
+        return _judge(complete or list(questions.values()), len(outputs))
+
+    def _logits(
+        self, output: bytes, reference: Mapping[str, Any], sample: int
+    ) -> NDArray[np.float64]:
+        """Return shape (2, max_seq_length): start logits and end logits."""
+        import numpy as np
+
+        dtype = np.dtype(DTYPES[self._dtype])
+        shortest = reference["first"] + reference["length"] + 1
+        longest = self._max_seq_length
+        positions, rest = divmod(len(output), 2 * dtype.itemsize)
+        if rest or not shortest <= positions <= longest:
+            raise RunError(
+                "scorer",
+                f"scorer squad: output of sample {sample} has {len(output)} bytes, which are no "
+                f"two logits of type {self._dtype} for each of {shortest} to {longest} positions; "
+                "set the scorer's dtype and max_seq_length to those of the engine's outputs",
+            )
+        given = np.frombuffer(output, dtype)
+        pairs = given.reshape(2, -1) if self._transposed else given.reshape(-1, 2).T
+        logits = np.full((2, longest), NO_LOGIT)
+        logits[:, :positions] = pairs
+        if not (logits < np.inf).all():
+            side, position = np.argwhere(~(logits < np.inf))[0].tolist()
+            raise RunError(
+                "scorer",
+                f"scorer squad: the {('start', 'end')[side]} logit at position {position} of "
+                f"sample {sample} is {logits[side, position]}, which is not finite; see the "
+                "engine for an overflow, or for outputs of another type than the scorer's dtype",
+            )
+        return logits
+
+    def _improve(
+        self, found: _Found, logits: NDArray[np.float64], reference: Mapping[str, Any]
+    ) -> None:
+        """Take the best span of a feature, if none was found or it beats what was."""
+        import numpy as np
+
+        shift = reference["first"] - reference["start"]
+        end = reference["start"] + reference["length"]
+        starts = _highest(logits[0], self._n_best)
+        runs = reference["max_context"]
+        starts = starts[_inside(starts - shift, runs)]
+        ends = _highest(logits[1], self._n_best)
+        ends = ends[_inside(ends - shift, [[reference["start"], end]])]
+        lengths = ends[None, :] - starts[:, None] + 1
+        rows, columns = np.nonzero((lengths > 0) & (lengths <= self._max_answer_length))
+        if not len(rows):
+            return
+        sums = logits[0, starts[rows]] + logits[1, ends[columns]]
+        best = int(sums.argmax())
+        rank = (float(sums[best]), -reference["start"])
+        if found.span is None or rank > found.rank:
+            found.reference, found.rank = reference, rank
+            found.span = (int(starts[rows[best]]) - shift, int(ends[columns[best]]) - shift)
+
+
+def _judge(questions: Sequence[_Found], samples: int) -> Scores:
+    """Score the text of each question's best span."""
+    f1: list[float | None] = [None] * samples
+    exact: list[float | None] = [None] * samples
+    # Added up one by one, as the reference does: from 3.12 on, sum() would round otherwise.
+    f1_total, exact_total = 0.0, 0
+    for found in questions:
+        text = NO_ANSWER if found.span is None else answer_text(found.reference, *found.span)
+        share, equal = text_scores(text, found.reference["answers"])
+        f1_total += share
+        exact_total += equal
+        f1[found.sample], exact[found.sample] = 100.0 * share, 100.0 * equal
+    return Scores(
+        per_sample={"f1": f1, "exact_match": exact},
+        aggregate={
+            "f1": 100.0 * f1_total / len(questions),
+            "exact_match": 100.0 * exact_total / len(questions),
+        },
+    )
+
+
+def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Return the positions of the highest logits, from the highest down; equals in their order."""
+    import numpy as np
+
+    if count >= len(logits):
+        return np.argsort(-logits, kind="stable")
+    threshold = np.partition(logits, -count)[-count]
+    positions = np.flatnonzero(logits >= threshold)
+    return positions[np.argsort(-logits[positions], kind="stable")][:count]
+
+
+def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Tell which pieces lie in one of the runs [begin, end)."""
+    import numpy as np
+
+    inside = np.zeros(len(pieces), bool)
+    for begin, end in runs:
+        inside |= (pieces >= begin) & (pieces < end)
+    return inside
+
+
+def _check_reference(reference: Any, sample: int) -> None:
+    if isinstance(reference, Mapping) and reference.keys() >= KEYS:
+        return
+    raise RunError(
+        "scorer",
+        f"scorer squad: the reference of sample {sample} is not one of data set squad; score with "
+        'squad only where the suite says dataset = { use = "squad", ... }',
+    )

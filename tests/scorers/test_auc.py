@@ -1,0 +1,291 @@
+"""AUC over all pairs, its pseudo-values by sample, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.scorers import auc as module
+from pytest_mlperf.scorers.auc import AucScorer
+
+Sample = list[tuple[float, int]]
+"""Prediction and label of each pair."""
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+few = st.sampled_from([0.0, -0.0, 0.25, 0.5, 1.0])
+pairs = st.tuples(st.one_of(few, finite), st.integers(0, 1))
+data_sets = st.lists(st.lists(pairs, min_size=1, max_size=6), min_size=1, max_size=8).filter(
+    lambda samples: {label for sample in samples for _, label in sample} == {0, 1}
+)
+
+
+def outputs(samples: list[Sample]) -> list[bytes]:
+    return [np.array([one for one, _ in sample], "<f4").tobytes() for sample in samples]
+
+
+def labels(samples: list[Sample]) -> list[NDArray[np.float32]]:
+    return [np.array([label for _, label in sample], np.float32) for sample in samples]
+
+
+def wins(one: float, other: float) -> float:
+    return 1.0 if one > other else 0.5 if one == other else 0.0
+
+
+def by_hand(samples: list[Sample]) -> tuple[float, list[float]]:
+    """Return AUC and pseudo-values as they are defined: every clicked pair against every other."""
+    clicked = [one for sample in samples for one, label in sample if label]
+    others = [one for sample in samples for one, label in sample if not label]
+    area = math.fsum(wins(one, other) for one in clicked for other in others)
+    area /= len(clicked) * len(others)
+    pseudo = []
+    for sample in samples:
+        influence = 0.0
+        for one, label in sample:
+            if label:
+                share = math.fsum(wins(one, other) for other in others) / len(others)
+                influence += (share - area) / len(clicked)
+            else:
+                share = math.fsum(wins(other, one) for other in clicked) / len(clicked)
+                influence += (share - area) / len(others)
+        pseudo.append(100 * (area + len(samples) * influence))
+    return 100 * area, pseudo
+
+
+@given(data_sets)
+def test_auc_and_pseudo_values_are_those_of_every_pair_against_every_other(
+    samples: list[Sample],
+) -> None:
+    """Equal predictions count half, also 0 and -0."""
+    scores = AucScorer().score(outputs(samples), labels(samples))
+
+    area, pseudo = by_hand(samples)
+    assert scores.aggregate["auc"] == pytest.approx(area, abs=1e-10)
+    assert scores.per_sample["auc"] == pytest.approx(pseudo, abs=1e-8)
+    assert scores.whole == {"auc"}
+    assert scores.lower == frozenset()
+
+
+@given(data_sets)
+def test_the_mean_of_the_pseudo_values_is_auc(samples: list[Sample]) -> None:
+    scores = AucScorer().score(outputs(samples), labels(samples))
+
+    mean = math.fsum(value or 0 for value in scores.per_sample["auc"]) / len(samples)
+    assert mean == pytest.approx(scores.aggregate["auc"], abs=1e-9)
+
+
+def test_how_samples_are_cut_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples larger than a piece, equal to it and smaller."""
+    samples = drawn(np.random.default_rng(3), [1, 4, 9, 4, 2, 2, 1, 5])
+    whole = AucScorer().score(outputs(samples), labels(samples))
+    monkeypatch.setattr(module, "PIECE", 4)
+
+    assert AucScorer().score(outputs(samples), labels(samples)) == whole
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([[(0.1, 0), (0.9, 1)]], 100.0),
+        ([[(0.9, 0)], [(0.1, 1)]], 0.0),
+        ([[(0.5, 0), (0.5, 1)]], 50.0),
+        ([[(0.1, 0), (0.4, 0)], [(0.35, 1), (0.8, 1)]], 75.0),
+        ([[(0.3, 1), (0.3, 0), (0.1, 0)]], 75.0),
+        ([[(-7.0, 0), (-5.0, 1), (-5.0, 0), (0.0, 1)]], 87.5),
+    ],
+)
+def test_auc_counted_by_hand(samples: list[Sample], expected: float) -> None:
+    assert AucScorer().score(outputs(samples), labels(samples)).aggregate == {"auc": expected}
+
+
+def drawn(rng: np.random.Generator, sizes: list[int], *, digits: int = 9) -> list[Sample]:
+    """Return samples whose clicks follow their predictions, and differ from sample to sample."""
+    samples = []
+    for size in sizes:
+        chance = 1 / (1 + np.exp(1.5 - 1.2 * rng.normal(size=size) - rng.normal()))
+        clicks = rng.random(size) < chance
+        rough = np.round(chance * np.exp(0.3 * rng.normal()), digits).astype(np.float32)
+        samples.append(list(zip(rough.tolist(), clicks.astype(int).tolist(), strict=True)))
+    return samples
+
+
+@pytest.mark.parametrize("digits", [9, 3, 1])
+def test_auc_has_the_digits_of_scikit_learn(digits: int) -> None:
+    """MLPerf's script prints three decimals of its roc_auc_score; ours agree in all."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    samples = drawn(np.random.default_rng(digits), [40] * 500, digits=digits)
+
+    found = AucScorer().score(outputs(samples), labels(samples)).aggregate["auc"]
+
+    predictions = np.concatenate([np.frombuffer(output, "<f4") for output in outputs(samples)])
+    expected = 100.0 * metrics.roc_auc_score(np.concatenate(labels(samples)), predictions)
+    assert found == pytest.approx(expected, abs=1e-10)
+    assert f"AUC={found:.3f}%" == f"AUC={expected:.3f}%"
+
+
+def spread(pseudo: Any) -> float:
+    """Return the standard error of the mean of pseudo-values."""
+    return float(np.std(pseudo, ddof=1) / math.sqrt(len(pseudo)))
+
+
+def test_the_standard_error_is_that_of_a_bootstrap_over_samples() -> None:
+    """Pairs of one sample belong together: clicks and predictions share what the sample adds."""
+    rng = np.random.default_rng(11)
+    samples = drawn(rng, rng.integers(10, 40, 300).tolist())
+    scores = AucScorer().score(outputs(samples), labels(samples))
+
+    again = [
+        plain_auc([pair for index in rng.integers(0, 300, 300) for pair in samples[index]])
+        for _ in range(300)
+    ]
+    assert spread(scores.per_sample["auc"]) == pytest.approx(np.std(again, ddof=1), rel=0.15)
+
+
+def plain_auc(pairs: Sample) -> float:
+    predictions, clicked = np.array(pairs).T
+    others, ours = np.sort(predictions[clicked == 0]), predictions[clicked == 1]
+    below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
+    return float(50 * below.mean() / len(others))
+
+
+def test_with_one_pair_per_sample_the_standard_error_is_that_of_delong() -> None:
+    """Its variance is var(V10) / clicked + var(V01) / others."""
+    samples = [[pair] for pair in drawn(np.random.default_rng(5), [4000], digits=2)[0]]
+    scores = AucScorer().score(outputs(samples), labels(samples))
+
+    predictions, clicked = np.array([sample[0] for sample in samples]).T
+    ours, others = predictions[clicked == 1], predictions[clicked == 0]
+    won = (ours[:, None] > others) + (ours[:, None] == others) / 2
+    variance = np.var(won.mean(1), ddof=1) / len(ours) + np.var(won.mean(0), ddof=1) / len(others)
+    assert spread(scores.per_sample["auc"]) == pytest.approx(100 * math.sqrt(variance), rel=0.01)
+
+
+def test_labels_may_follow_each_prediction() -> None:
+    """The layout that MLPerf's reference implementation writes."""
+    samples = drawn(np.random.default_rng(2), [5, 9, 30])
+    mixed = [np.array(sample, "<f4").tobytes() for sample in samples]
+
+    assert AucScorer(interleaved=True).score(mixed, labels(samples)) == AucScorer().score(
+        outputs(samples), labels(samples)
+    )
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
+def test_labels_may_have_any_type_and_a_second_dimension(kind: type) -> None:
+    samples = [[(0.1, 0), (0.4, 0)], [(0.35, 1), (0.8, 1)]]
+
+    found = AucScorer().score(
+        outputs(samples), [label.astype(kind)[:, None] for label in labels(samples)]
+    )
+
+    assert found.aggregate == {"auc": 75.0}
+
+
+GOOD: Sample = [(0.25, 0), (0.5, 1)]
+"""Any sample beside the wrong one."""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_prediction_that_is_not_finite_names_its_sample_and_pair(value: float) -> None:
+    samples: list[Sample] = [GOOD, GOOD, [(0.1, 0), (value, 1), (0.2, 0)], GOOD]
+
+    with pytest.raises(RunError) as caught:
+        AucScorer().score(outputs(samples), labels(samples))
+
+    assert caught.value.layer == "scorer"
+    assert str(caught.value) == (
+        f"scorer auc: sample 2 has the prediction {value} for its pair 1, which is not finite; "
+        "correct the engine"
+    )
+
+
+@pytest.mark.parametrize(
+    ("interleaved", "output", "told"),
+    [
+        (False, bytes(4), "its output has 4 bytes instead of 8; give one prediction per pair"),
+        (False, bytes(12), "its output has 12 bytes instead of 8; give one prediction per pair"),
+        (False, bytes(7), "its output has 7 bytes instead of 8; give one prediction per pair"),
+        (False, b"", "its output has 0 bytes instead of 8; give one prediction per pair"),
+        (True, bytes(8), "its output has 8 bytes instead of 16; give a prediction and a label per"),
+    ],
+)
+def test_each_pair_needs_one_prediction(interleaved: bool, output: bytes, told: str) -> None:
+    with pytest.raises(RunError, match=f"sample 0 has 2 user-item pairs, but {told}") as caught:
+        AucScorer(interleaved=interleaved).score([output], labels([GOOD]))
+
+    assert caught.value.layer == "scorer"
+
+
+def test_labels_in_an_output_must_be_those_of_the_data_set() -> None:
+    mixed = np.array([(0.25, 1), (0.5, 0)], "<f4").tobytes()
+
+    with pytest.raises(RunError, match="sample 0 has other labels in its output than in the data"):
+        AucScorer(interleaved=True).score([mixed], labels([GOOD]))
+
+
+@pytest.mark.parametrize("label", [2.0, -1.0, 0.5, math.nan])
+def test_a_label_is_0_or_1(label: float) -> None:
+    with pytest.raises(RunError, match="sample 1 has a label that is neither 0 nor 1"):
+        AucScorer().score(outputs([GOOD, GOOD]), [[0, 1], [0, label]])
+
+
+def test_a_sample_without_pairs_is_named() -> None:
+    with pytest.raises(RunError, match="sample 1 has no user-item pairs; correct the data set"):
+        AucScorer().score([*outputs([GOOD]), b""], [*labels([GOOD]), []])
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_labels_that_are_all_the_same_have_no_auc(label: int) -> None:
+    with pytest.raises(RunError) as caught:
+        AucScorer().score([bytes(12), bytes(8)], [[label] * 3, [label] * 2])
+
+    assert caught.value.layer == "scorer"
+    assert str(caught.value) == (
+        f"scorer auc: all 5 labels are {label}; AUC compares pairs that were clicked with pairs "
+        "that were not, so score more samples, or correct the data set"
+    )
+
+
+@pytest.mark.parametrize(("given_outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3)])
+def test_every_reference_needs_one_output_and_there_must_be_one(
+    given_outputs: int, references: int
+) -> None:
+    told = f"got {given_outputs} outputs for {references} references"
+    with pytest.raises(RunError, match=told) as caught:
+        AucScorer().score([bytes(4)] * given_outputs, [[1]] * references)
+
+    assert caught.value.layer == "scorer"
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_an_option_that_is_neither_true_nor_false_is_refused(value: Any) -> None:
+    with pytest.raises(SuiteError, match=r"scorer auc: interleaved = .* is neither true nor false"):
+        AucScorer(interleaved=value)
+
+
+def test_outputs_and_references_are_each_read_once_in_order() -> None:
+    """They may lie on disk."""
+    samples = drawn(np.random.default_rng(4), [3, 8, 40])
+    given_outputs, references = Once(outputs(samples)), Once(labels(samples))
+
+    AucScorer().score(given_outputs, references)
+
+    assert given_outputs.read == references.read == [0, 1, 2]
+
+
+class Once(list[Any]):
+    """A list that notes what is read from it."""
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self.read: list[int] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read.append(index)
+        return super().__getitem__(index)

@@ -1,0 +1,276 @@
+"""The number that an answer gives, and the score that MLPerf's reference prints for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.registry import check_call
+from pytest_mlperf.scorers.gsm8k import Gsm8kScorer
+from pytest_mlperf.scorers.gsm8k_answer import answer, is_right
+from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
+
+Build = Callable[..., Gsm8kScorer]
+
+PREDICTED = [
+    "5 + 3 = 8. The answer is 8.",
+    "The answer is $1,080 a year, or 90 a month.\nQ: What is 2 + 2?\nA: The answer is 4.",
+    "It is 7, or so.",
+    "I do not know.",
+    "",
+    "The answer is -3.50",
+    "The answer is 1. No: The answer is 2",
+]
+TARGETS = ["8", "1080", "7.0", "0", "0", "-3.5", "1"]
+RIGHT = [True, True, True, False, False, True, False]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
+    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
+
+
+@pytest.fixture
+def build(model: Path) -> Build:
+    def with_options(**options: Any) -> Gsm8kScorer:
+        return Gsm8kScorer(**{"model": str(model), **options})
+
+    return with_options
+
+
+def tokens(texts: list[str], dtype: str = "<i8") -> list[bytes]:
+    """Return what an engine answers: the tokens of each text and the end of sequence."""
+    return [np.array([*one.ids, 2], dtype).tobytes() for one in byte_level().encode_batch(texts)]
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("none at all", ""),
+        ("3 apples and 4 pears", "4"),
+        ("The answer is 3 apples and 4 pears", "3"),
+        ("The answer is 3. 4 + 5. The answer is 6, not 7", "6"),
+        ("There are 5. The answer is unknown.", "5"),
+        ("There are 5. The answer is", "5"),
+        ("the answer is 3 and 4", "4"),
+        ("The answer is 3\nQ: 4?", "3"),
+        ("It is 3\nQ: The answer is 4", "3"),
+        ("\nQ: 4", ""),
+        ("Q: 4", "4"),
+        ("1,234,567.89", "1234567.89"),
+        ("3,", "3"),
+        ("3.", "3"),
+        (".5", ".5"),
+        ("1.2.3", ".3"),
+        ("-5", "-5"),
+        ("7-5", "-5"),
+        ("- 5", "5"),
+        ("--5", "-5"),
+        ("−5", "5"),
+        ("$12.50 a day", "12.50"),
+        ("12%", "12"),
+        (",,,5", "5"),
+        ("1e3", "3"),
+        ("٣", "٣"),
+        ("2²", "2"),
+    ],
+)
+def test_the_number_of_an_answer(text: str, expected: str) -> None:
+    """The first after the last delimiter, else the last; before the next question only."""
+    assert answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "right"),
+    [
+        ("It is 1,000.0", "1000", True),
+        ("It is 1000", "1,000", False),
+        ("It is 0.1", "0.10", True),
+        ("It is -0", "0", True),
+        ("It is 9007199254740993", "9007199254740992", True),
+        ("It is 5", "five", False),
+        ("nothing", "five", False),
+        ("nothing", "", False),
+        ("It is 5", "nan", False),
+        ("9" * 400, "inf", True),
+        ("٣", "3", True),
+    ],
+)
+def test_answers_are_compared_as_numbers(text: str, target: str, right: bool) -> None:
+    """What is no number, on either side, is wrong."""
+    assert is_right(text, target) is right
+
+
+def plainly(text: str) -> str:
+    """Return the number of an answer by the words of the rule, one character at a time."""
+    text = text.partition("\nQ:")[0]
+    if "The answer is" in text and (found := numbers(text.split("The answer is")[-1])):
+        return found[0].replace(",", "")
+    return numbers(text)[-1].replace(",", "") if numbers(text) else ""
+
+
+def numbers(text: str) -> list[str]:
+    """Return the longest number from each place on, left to right, without overlap.
+
+    A number is perhaps a minus, then digits and commas, perhaps a point, and digits at the end.
+    """
+    found, at = [], 0
+    while at < len(text):
+        ends = [
+            end for end in range(len(text), at, -1) if is_number(text[at:end].removeprefix("-"))
+        ]
+        if ends:
+            found.append(text[at : ends[0]])
+        at = ends[0] if ends else at + 1
+    return found
+
+
+def is_number(text: str) -> bool:
+    before, point, after = text.rpartition(".")
+    if not point:
+        before, after = text[:-1], text[-1:]
+    return bool(re.fullmatch(r"\d+", after)) and all(c == "," or re.match(r"\d", c) for c in before)
+
+
+parts = st.sampled_from(
+    [
+        *"0123456789,.-$ ",
+        "\n",
+        "\nQ:",
+        "The answer is",
+        "The answer is ",
+        "1,000",
+        "-2.50",
+        "é",
+        "٣",
+    ]
+)
+
+
+@given(st.lists(parts, max_size=12).map("".join))
+@example("The answer is 1,2.3-4")
+def test_any_text_gives_the_number_that_the_words_of_the_rule_give(text: str) -> None:
+    """Against a transcription that shares no regular expression of numbers."""
+    assert answer(text) == plainly(text)
+
+
+@given(st.text())
+def test_an_answer_is_a_number_or_nothing(text: str) -> None:
+    """Whatever a model writes."""
+    found = answer(text)
+
+    assert found == "" or np.isfinite(float(found)) or len(found) > 300
+
+
+@given(st.floats(-1e12, 1e12), st.text("abc \n,.", max_size=20))
+def test_a_number_after_the_delimiter_is_found(number: float, before: str) -> None:
+    """Written as Python does, without an exponent."""
+    text = f"{number:.4f}"
+
+    assert is_right(f"{before} 17 The answer is {text}", text)
+
+
+# --- the scorer -----------------------------------------------------------------------------------
+
+
+def test_each_sample_is_100_or_0_and_the_aggregate_their_mean(build: Build) -> None:
+    """Not rounded, as the reference prints it."""
+    outputs = tokens(PREDICTED)
+
+    scores = build().score(outputs, TARGETS)
+
+    assert scores.per_sample["gsm8k"] == [100.0 * right for right in RIGHT]
+    assert scores.aggregate["gsm8k"] == 100.0 * sum(RIGHT) / len(RIGHT)
+    counts = [len(output) // 8 for output in outputs]
+    assert scores.per_sample["tokens_per_sample"] == counts
+    assert scores.aggregate["tokens_per_sample"] == round(sum(counts) / len(counts), 1)
+    assert (scores.lower, scores.whole) == (frozenset(), frozenset())
+
+
+def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
+    """They cross a process border."""
+    scores = build().score(tokens(PREDICTED), TARGETS)
+
+    assert json.loads(json.dumps(dict(scores.per_sample))) == scores.per_sample
+    assert {type(value) for value in scores.aggregate.values()} == {float}
+
+
+def test_the_same_tokens_in_32_bits_score_the_same(build: Build) -> None:
+    """The option dtype says how wide they are."""
+    scores = build(dtype="int32").score(tokens(PREDICTED, "<i4"), TARGETS)
+
+    assert scores == build().score(tokens(PREDICTED), TARGETS)
+
+
+def test_a_model_that_says_nothing_scores_0(build: Build) -> None:
+    """No tokens at all are no error."""
+    scores = build().score([b""], ["3"])
+
+    assert scores.per_sample == {"gsm8k": [0.0], "tokens_per_sample": [0.0]}
+
+
+@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
+def test_every_reference_needs_one_output_and_there_must_be_one(
+    build: Build, outputs: int, references: int
+) -> None:
+    """A sample that is missing is never scored as wrong."""
+    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
+        build().score([b""] * outputs, ["1"] * references)
+
+    assert caught.value.layer == "scorer"
+
+
+@pytest.mark.parametrize(("reference", "kind"), [(7, "int"), (None, "NoneType"), (["a"], "list")])
+def test_a_reference_that_is_no_text_names_its_sample(
+    build: Build, reference: object, kind: str
+) -> None:
+    """The message says what the data set must return."""
+    with pytest.raises(
+        RunError, match=f"scorer gsm8k: the reference of sample 1 is a {kind}, but must be a text"
+    ):
+        build().score([b"", b""], ["1", reference])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (b"1234567", "scorer gsm8k: the output of sample 1 has 7 bytes"),
+        (np.array([10**6], "<i8").tobytes(), "scorer gsm8k: token 1000000 of sample 1 is not in"),
+    ],
+)
+def test_an_output_that_is_no_text_of_this_vocabulary_names_its_sample(
+    build: Build, output: bytes, message: str
+) -> None:
+    """The wrong dtype and the wrong tokenizer are told apart."""
+    with pytest.raises(RunError, match=message):
+        build().score([b"", output], ["1", "2"])
+
+
+def test_wrong_options_are_refused_when_built(build: Build, tmp_path: Path) -> None:
+    """Before anything is scored."""
+    with pytest.raises(SuiteError, match="scorer gsm8k: dtype = 'float' is unknown"):
+        build(dtype="float")
+    with pytest.raises(UnavailableError, match="scorer gsm8k: the folder"):
+        build(tokenizer=str(tmp_path))
+
+
+def test_the_model_is_given_and_no_option() -> None:
+    """The suite names the model for the whole workload."""
+    check_call("scorer 'gsm8k'", Gsm8kScorer, {"tokenizer": "x", "dtype": "int32"})
+
+    with pytest.raises(SuiteError, match="has no option 'model'"):
+        check_call("scorer 'gsm8k'", Gsm8kScorer, {"model": "x"})

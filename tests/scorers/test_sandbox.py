@@ -1,0 +1,679 @@
+"""What a program can do in the sandbox, found by real programs that try; and that it is refused."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.scorers import sandbox_filter
+from pytest_mlperf.scorers.sandbox import (
+    MIB,
+    Finished,
+    Step,
+    readable_python,
+    run_isolated,
+    why_not,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def refused(reason: str | None) -> bool:
+    """Return whether this machine allows no sandbox; any other reason is a defect of ours."""
+    return reason is not None and (
+        platform.system() != "Linux"
+        or (
+            reason.endswith(("not permitted", "denied", "left on device", "not implemented"))
+            and not reason.startswith("cannot start ")
+        )
+    )
+
+
+@pytest.fixture
+def isolation() -> None:
+    """Skip where programs cannot be isolated: there nothing runs at all."""
+    if refused(why_not()):
+        pytest.skip(str(why_not()))
+    assert why_not() is None
+
+
+isolated = pytest.mark.usefixtures("isolation")
+
+
+def step(*command: str, **limits: Any) -> Step:
+    usual: dict[str, Any] = {
+        "wall_s": 20,
+        "cpu_s": 20,
+        "memory_bytes": 512 * MIB,
+        "address_bytes": 1024 * MIB,
+        "processes": 16,
+    }
+    return Step(command=command, **{**usual, **limits})
+
+
+def python(code: str, *, goes_on: frozenset[int] = frozenset({0}), **limits: Any) -> Step:
+    program, _ = readable_python()
+    return step(program, "-S", "-c", textwrap.dedent(code), goes_on=goes_on, **limits)
+
+
+def run(*codes: str | Step, **options: Any) -> Finished:
+    """Run Python programs, one after another."""
+    steps = [one if isinstance(one, Step) else python(one) for one in codes]
+    _, readable = readable_python()
+    readable |= options.pop("readable", {})
+    return run_isolated(*steps, readable=readable, **{"files": {}, **options})
+
+
+def said(finished: Finished) -> str:
+    """Return what a program printed, which has ended well."""
+    assert finished.returncode == 0, finished.stderr.decode()
+    return finished.stdout.decode().strip()
+
+
+ATTEMPT = """
+import ctypes, os, resource, signal, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), name)
+try:
+    {attempt}
+except (OSError, MemoryError, ValueError):
+    print("refused")
+else:
+    print("done")
+"""
+
+
+def attempted(attempt: str, **options: Any) -> str:
+    return said(run(ATTEMPT.format(attempt=attempt), **options))
+
+
+# --- what it can do -------------------------------------------------------------------------------
+
+
+@isolated
+def test_a_program_reads_its_files_writes_its_folder_and_ends() -> None:
+    """Files arrive to the byte, in any alphabet; output and exit code come back."""
+    code = """
+    import os, sys
+    assert sorted(os.listdir()) == ["b.bin", "ü.txt"]
+    open("new", "w").write(open("ü.txt", encoding="utf-8").read())
+    sys.stdout.write(open("new").read())
+    sys.stderr.write(str(os.path.getsize("b.bin")))
+    sys.exit(7)
+    """
+
+    finished = run(code, files={"ü.txt": "日本\n", "b.bin": bytes(range(256))})
+
+    assert finished == Finished(
+        step=0, returncode=7, stdout="日本\n".encode(), stderr=b"256", truncated=False
+    )
+    assert not finished.timed_out
+
+
+@isolated
+def test_a_step_runs_only_after_an_exit_code_that_it_goes_on_from() -> None:
+    """It finds the files of the one before it, and nothing that still runs."""
+    leave = """
+    import os, sys, time
+    open("made", "w").write("by the first")
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(2)
+    """
+    find = """
+    import os
+    try:
+        os.kill(-1, 0)
+    except ProcessLookupError:
+        print(open("made").read(), os.getpid() > 2)
+    """
+
+    on = run(python(leave, goes_on=frozenset({2})), find)
+    off = run(leave, find)
+
+    assert said(on) == "by the first True"
+    assert (on.step, off.step, off.returncode) == (1, 0, 2)
+
+
+@isolated
+def test_a_step_without_its_program_fails_and_a_missing_interpreter_is_no_failure() -> None:
+    """Only the first can be the fault of a program."""
+    gone = run("pass", step("/box/never-made"))
+
+    assert (gone.step, gone.returncode) == (1, 127)
+    with pytest.raises(EnvironmentFault, match="cannot start /usr/bin/no-such-program: No such"):
+        run(step("/usr/bin/no-such-program"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "../x"])
+@isolated
+def test_a_file_has_a_name_without_folders(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a file without a folder"):
+        run("pass", files={name: ""})
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(1000)",
+        "import os; os.kill(os.getpid(), 19)",
+        "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 3, 15)]\n"
+        "while True: time.sleep(1000)",
+    ],
+)
+@isolated
+def test_a_program_is_ended_when_its_time_is_up(code: str) -> None:
+    """Busy, asleep, stopped, or deaf to signals."""
+    assert run(python(code, wall_s=0.3)).timed_out
+
+
+@isolated
+def test_a_program_is_ended_when_its_processor_time_is_up() -> None:
+    finished = run(python("while True: pass", cpu_s=1))
+
+    assert finished.returncode in {-signal.SIGKILL, -signal.SIGXCPU}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: os.fork()",
+        "import threading\nwhile True: threading.Thread(target=signal.pause).start()",
+        "while True:\n    if os.fork() == 0: os.setsid(); signal.pause()",
+    ],
+)
+@isolated
+def test_a_fork_bomb_goes_out(code: str) -> None:
+    """No process can be started beyond the limit, in any session, and all end with the first."""
+    finished = run(python(f"import os, signal\n{code}", wall_s=1))
+
+    assert finished.returncode != 0
+
+
+@pytest.mark.parametrize("processes", [1, 4, 20])
+@isolated
+def test_as_many_processes_start_as_the_limit_says(processes: int) -> None:
+    """Those of other sandboxes and of the user do not count."""
+    code = """
+    import os, signal
+    count = 1
+    try:
+        while True:
+            if os.fork() == 0:
+                signal.pause()
+            count += 1
+    except OSError:
+        print(count)
+    """
+
+    assert said(run(python(code, processes=processes))) == str(processes)
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "bytearray(600 << 20)",
+        "__import__('mmap').mmap(-1, 1100 << 20)",
+        "os.memfd_create('memory')",
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))",
+        "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(20)]",
+        "open('large', 'wb').truncate(1 << 40)",
+        "[open(str(n), 'wb').close() for n in range(5000)]",
+        "[os.dup(0) for _ in range(300)]",
+    ],
+)
+@isolated
+def test_memory_files_and_descriptors_are_limited(attempt: str) -> None:
+    """Private and shared memory, file sizes and numbers; and a limit cannot be raised."""
+    assert attempted(attempt, disk_bytes=8 * MIB) == "refused"
+
+
+@isolated
+def test_output_is_cut_and_the_program_goes_on() -> None:
+    """It is read to its end, so that a program does not wait for a reader."""
+    finished = run(
+        "import sys\nfor _ in range(64): sys.stdout.write('x' * 1048576)", output_bytes=9
+    )
+
+    assert finished == Finished(
+        step=0, returncode=0, stdout=b"xxxxxxxxx", stderr=b"", truncated=True
+    )
+
+
+# --- what it cannot see or touch ------------------------------------------------------------------
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A temporary folder that every user may read and write, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open('{secret}')",
+        "os.lstat('{secret}')",
+        "os.listdir('{folder}')",
+        "open('/box/../../..{secret}')",
+        "os.symlink('{secret}', 'link'), open('link')",
+        "os.link('{secret}', 'link')",
+        "os.chroot('/'), open('{secret}')",
+        "open('/proc/1/root{secret}')",
+        "open('/proc/self/environ')",
+        "open('/old{secret}')",
+        "os.listdir('/sys')",
+        "os.listdir('{project}')",
+        "open('/etc/passwd')",
+        "open('/dev/mem')",
+        "call('open_by_handle_at', -100, 0, 0)",
+    ],
+)
+@isolated
+def test_files_of_the_machine_cannot_be_read(attempt: str, public: Path) -> None:
+    """Neither those in temporary folders nor the project; not through links or /proc."""
+    secret = public / "secret"
+    secret.write_text("for nobody")
+
+    places = {"secret": secret, "folder": public, "project": PROJECT}
+
+    assert attempted(attempt.format(**places)) == "refused"
+
+
+@isolated
+def test_there_is_nothing_but_the_system_and_its_own_folder() -> None:
+    """Of the interpreter's folders, only those on the way to it."""
+    _, readable = readable_python()
+    system = {"bin", "box", "dev", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "tmp", "usr"}
+
+    found = said(run("import os; print(*os.listdir('/'), '|', *os.listdir('/etc'))"))
+
+    root, _, settings = found.partition("|")
+    assert set(root.split()) <= system | {path.split("/")[1] for path in readable}
+    assert set(settings.split()) <= {"alternatives", "ld.so.cache"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["/", "/usr", "/usr/bin", "/lib", "/etc", "/dev", "/proc", "{shown}"]
+)
+@isolated
+def test_nothing_can_be_written_but_the_own_folder(folder: str, public: Path) -> None:
+    """Not even in what is shown on purpose; /tmp is the own folder."""
+    path = f"{folder.format(shown=public)}/made-in-the-sandbox"
+    options = {"readable": {str(public): str(public)}}
+
+    assert attempted(f"open('{path}', 'w')", **options) == "refused"
+    assert attempted(f"os.mkdir('{path}')", **options) == "refused"
+    assert not Path(path).exists()
+
+
+@isolated
+def test_a_program_can_destroy_its_own_folder_only(tmp_path: Path) -> None:
+    """What it deletes, renames or links to is its own; the next program finds all as it was."""
+    shown = tmp_path / "kept"
+    shown.mkdir()
+    (shown / "file").write_text("here")
+    code = f"""
+    import os, shutil
+    os.symlink("/", "root")
+    os.symlink("/usr", "file")
+    for path in ("/box", "/usr/bin", "/etc", "{shown}", "root/usr/bin"):
+        shutil.rmtree(path, ignore_errors=True)
+    """
+
+    run(code, readable={str(shown): str(shown)})
+
+    assert (shown / "file").read_text() == "here"
+    assert said(run("import os; print(os.listdir(), os.path.isdir('/usr/bin'))")) == "[] True"
+
+
+@isolated
+def test_no_variable_of_this_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "for nobody")
+
+    finished = run("import os; print(sorted(os.environ))", environment={"GIVEN": "1"})
+
+    assert said(finished) in {
+        "['GIVEN', 'HOME', 'LANG', 'PATH', 'TMPDIR']",
+        "['GIVEN', 'HOME', 'LANG', 'LC_CTYPE', 'PATH', 'TMPDIR']",
+    }
+
+
+@isolated
+def test_no_descriptor_of_this_process_is_left(tmp_path: Path) -> None:
+    """Standard input is empty, and there is nothing but the three standard streams."""
+    with (tmp_path / "open").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        code = """
+        import os, stat, sys
+        assert stat.S_ISCHR(os.fstat(0).st_mode)
+        found = []
+        for number in range(256):
+            try:
+                os.fstat(number)
+                found.append(number)
+            except OSError:
+                pass
+        print(found, repr(sys.stdin.read()))
+        """
+
+        assert said(run(code)) == "[0, 1, 2] ''"
+
+
+@pytest.fixture
+def addresses() -> Iterator[dict[str, object]]:
+    """Places at which this process listens, and to which it can connect."""
+    name = f"\0sandbox-{os.getpid()}-{os.urandom(4).hex()}"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        abstract.bind(name)
+        abstract.listen()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+        with socket.create_connection(tcp.getsockname()):
+            pass
+        yield {"port": tcp.getsockname()[1], "name": repr(name)}
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "socket.create_connection(('127.0.0.1', {port}), 2)",
+        "socket.create_connection(('localhost', {port}), 2)",
+        "socket.socket(socket.AF_INET6).connect(('::1', {port}))",
+        "socket.socket(socket.AF_UNIX).connect({name})",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 53))",
+        "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)",
+        "socket.socket(socket.AF_VSOCK)",
+    ],
+)
+@isolated
+def test_nothing_can_be_connected_to(attempt: str, addresses: dict[str, object]) -> None:
+    """No port of this machine, no socket of Linux's own name space, no network."""
+    assert attempted(attempt.format(**addresses)) == "refused"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.setuid(0)",
+        "os.setgroups([0])",
+        "os.chroot('/usr')",
+        "os.mknod('device', 0o20600, os.makedev(1, 3))",
+        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
+        "os.setpriority(os.PRIO_PROCESS, 0, -5)",
+        "socket.sethostname('other')",
+        "call('unshare', 0x10000000)",
+        "call('mount', b'none', b'/box', b'tmpfs', 0, 0)",
+        "call('umount2', b'/usr', 2)",
+        "call('ptrace', 16, 1, 0, 0)",
+        "call('syscall', 425, 1, 0)",
+        "call('syscall', 435, 0, 0)",
+        "os.kill(1, signal.SIGKILL) or (_ for _ in ()).throw(OSError)",
+    ],
+)
+@isolated
+def test_no_privilege_is_had_or_gained(attempt: str) -> None:
+    """What root may do is refused, and so are the calls by which programs become like root."""
+    assert attempted(attempt) == "refused"
+
+
+@isolated
+def test_programs_that_change_the_user_do_not() -> None:
+    """Privileges of a program's file are not given: PR_GET_NO_NEW_PRIVS is 1."""
+    code = "import ctypes, os; print(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0), os.getresuid())"
+
+    assert said(run(code)) == "1 (1000, 1000, 1000)"
+
+
+# --- its life -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """A pipe that a program holds as long as it lives: its end is seen here."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    path.chmod(0o666)
+    return path
+
+
+HOLD = """
+import os, signal
+pipe = os.open("{fifo}", os.O_WRONLY)
+os.write(pipe, b"started")
+"""
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "if os.fork() == 0: signal.pause()",
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: signal.pause()",
+        "[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]\nif os.fork() == 0:\n"
+        "    while True: signal.pause()",
+    ],
+)
+@isolated
+def test_nothing_outlives_the_program(leave: str, fifo: Path) -> None:
+    """Not in another session, not deaf to signals; nobody waits for it either."""
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        finished = run(
+            HOLD.format(fifo=fifo) + leave + "\nos._exit(0)", readable={str(fifo): str(fifo)}
+        )
+
+        assert finished.returncode == 0
+        assert os.read(reading, 100) == b"started"
+        assert os.read(reading, 100) == b""  # while one lived, this would be BlockingIOError
+    finally:
+        os.close(reading)
+
+
+@isolated
+def test_nothing_outlives_the_process_that_runs_it(fifo: Path) -> None:
+    """Also where that is killed and cannot clean up."""
+    code = f"""
+    from pytest_mlperf.scorers.sandbox import *
+    program, readable = readable_python()
+    run_isolated(
+        Step(command=[program, "-S", "-c", {(HOLD.format(fifo=fifo) + "signal.pause()")!r}],
+             wall_s=60, cpu_s=10, memory_bytes=2**29, address_bytes=2**30, processes=4),
+        files={{}}, readable={{**readable, {str(fifo)!r}: {str(fifo)!r}}})
+    """
+
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with (
+        subprocess.Popen(command, cwd=PROJECT) as parent,
+        fifo.open("rb", buffering=0) as reading,
+    ):
+        assert reading.read(7) == b"started"
+        parent.kill()
+        assert select.select([reading], [], [], 20)[0]  # the program is gone, or 20 s are over
+        assert reading.read() == b""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.kill(os.getppid(), signal.SIGKILL)",
+        "os.kill(1, signal.SIGTERM)",
+        "os.killpg(0, signal.SIGKILL)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(-1, signal.SIGTERM)",
+    ],
+)
+@isolated
+def test_a_program_cannot_end_what_watches_it(code: str) -> None:
+    """How it ended is known all the same."""
+    finished = run(f"import os, signal\nprint('before', flush=True)\n{code}\nos._exit(3)")
+
+    assert finished.stdout == b"before\n"
+    assert finished.returncode in {1, 3, -signal.SIGKILL}
+
+
+# --- where it cannot be had -----------------------------------------------------------------------
+
+ASK = """
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.scorers.sandbox import Step, readable_python, run_isolated
+from pytest_mlperf.scorers.sandbox import why_not
+print(why_not())
+program, readable = readable_python()
+step = Step(command=[program, "-S", "-c", "print('run')"], wall_s=5, cpu_s=5, memory_bytes=2**29,
+            address_bytes=2**30, processes=4)
+try:
+    print(run_isolated(step, files={}, readable=readable).stdout)
+except EnvironmentFault as error:
+    print(error)
+"""
+
+
+def test_where_no_namespace_can_be_had_nothing_is_run() -> None:
+    """One sentence says why, what to do and what to leave out; there is no way on without."""
+    unshare = shutil.which("unshare")
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = [str(unshare), "--user", "--map-root-user", "sh", "-c", script, "sh"]
+    if unshare is None or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("user namespaces cannot be switched off for a process here")
+
+    asked = subprocess.run(
+        [*command, sys.executable, "-c", ASK],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    reason, refusal = asked.stdout.splitlines()
+    assert "cannot make a user namespace with its own network, processes and mounts: " in reason
+    assert refusal.startswith("generated code cannot be isolated here: ")
+    assert refusal.endswith(
+        "; allow unprivileged user namespaces on this machine (on Ubuntu also for AppArmor), or "
+        "run in a container that allows them, or leave MBXP out with run_generated_code = false"
+    )
+    assert "b'run" not in asked.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@isolated
+def test_an_ordinary_user_has_the_same_sandbox() -> None:
+    """It takes no privileges to build one."""
+    python3 = shutil.which("python3", path="/usr/local/bin:/usr/bin")
+    ordinary: dict[str, Any] = {"user": 12345, "group": 12345, "extra_groups": []}
+    if (
+        python3 is None
+        or subprocess.run(
+            [python3, "-Bc", "import pytest_mlperf.core.errors"],
+            check=False,
+            cwd=PROJECT,
+            capture_output=True,
+            **ordinary,
+        ).returncode
+    ):
+        pytest.skip("another user can read no Python, or not this project")
+
+    asked = subprocess.run(
+        [python3, "-Bc", ASK],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        **ordinary,
+    )
+
+    assert asked.stdout == "None\nb'run\\n'\n"
+
+
+# --- the filter -----------------------------------------------------------------------------------
+
+
+def verdict(machine: str, number: int, argument: int = 0, *, foreign: bool = False) -> int:
+    """Walk through the filter as the kernel does; linux/filter.h."""
+    code = sandbox_filter.program(machine)
+    assert code is not None
+    lines = list(struct.iter_unpack("=HBBI", code))
+    architecture = 0x40000003 if foreign else sandbox_filter.ARCHITECTURES[machine]
+    data = struct.pack("=IIQQ", number, architecture, 0, argument)
+    position = accumulator = 0
+    while True:
+        operation, yes, no, value = lines[position]
+        position += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x06:
+            return int(value)
+        else:
+            true = {
+                0x15: accumulator == value,
+                0x45: bool(accumulator & value),
+                0x35: accumulator >= value,
+            }[operation]
+            position += yes if true else no
+
+
+ALLOW, KILL, EPERM, ENOSYS, NO_FAMILY = 0x7FFF0000, 0x80000000, 0x50001, 0x50026, 0x50061
+
+
+@given(
+    machine=st.sampled_from(["x86_64", "aarch64"]),
+    number=st.integers(0, 500),
+    argument=st.integers(0, 2**32 - 1) | st.integers(0, 50),
+)
+def test_the_filter_refuses_what_its_table_names_and_nothing_else(
+    machine: str, number: int, argument: int
+) -> None:
+    column = ["x86_64", "aarch64"].index(machine)
+    if number in {pair[column] for pair in sandbox_filter.DENIED.values()}:
+        expected = EPERM
+    elif number == sandbox_filter.CLONE3:
+        expected = ENOSYS
+    elif number == sandbox_filter.CLONE[column]:
+        expected = EPERM if argument & 0x7E020000 else ALLOW
+    elif number == sandbox_filter.SOCKET[column]:
+        expected = ALLOW if argument in {1, 2, 10} else NO_FAMILY
+    else:
+        expected = ALLOW
+
+    assert verdict(machine, number, argument) == expected
+    assert verdict(machine, number, argument, foreign=True) == KILL
+    assert verdict(machine, number | 0x40000000, argument) == KILL
+
+
+def test_the_filter_knows_two_machines() -> None:
+    """On others nothing is run."""
+    assert sandbox_filter.program("riscv64") is None
+    assert platform.machine() not in {"x86_64", "aarch64"} or sandbox_filter.program(
+        platform.machine()
+    )

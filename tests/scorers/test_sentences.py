@@ -1,0 +1,96 @@
+"""Sentences as NLTK splits them, with a Punkt model made here in the form of its package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.scorers.sentences import FILES, Punkt
+
+nltk_punkt = pytest.importorskip("nltk.tokenize.punkt")
+
+TEXT = (
+    "Dr. No met Mr. Smith at 5 p.m. in the U.S. capital.  He spoke. of him?\nYes! "
+    "He went home. Then J. Doe came. It was No. 5."
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "abbrev_types.txt").write_text("dr\nmr\np.m\nu.s\nno", "utf-8")
+    (tmp_path / "collocations.tab").write_text("no\t##number##\ncompany\tdoe", "utf-8")
+    (tmp_path / "sent_starters.txt").write_text("he\nthen", "utf-8")
+    (tmp_path / "ortho_context.tab").write_text("he\t46\nof\t32\ncars\t32\n", "utf-8")
+    return tmp_path
+
+
+def test_texts_are_split_as_nltk_splits_them_with_the_same_model(folder: Path) -> None:
+    """Not at abbreviations and numbers of the model; white space between sentences is dropped."""
+    model = nltk_punkt.PunktParameters()
+    model.abbrev_types |= {"dr", "mr", "p.m", "u.s", "no"}
+    model.collocations |= {("no", "##number##"), ("company", "doe")}
+    model.sent_starters |= {"he", "then"}
+    model.ortho_context.update({"he": 46, "of": 32, "cars": 32})
+
+    found = Punkt(scorer="rouge", folder=folder).load()(TEXT)
+
+    assert found == nltk_punkt.PunktSentenceTokenizer(model).tokenize(TEXT)
+    assert found[0] == "Dr. No met Mr. Smith at 5 p.m. in the U.S. capital."
+    assert found != nltk_punkt.PunktSentenceTokenizer().tokenize(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentences"),
+    [
+        ("abbrev_types.txt", "He met Mr. Smith.", 1),
+        ("collocations.tab", "The company. Doe left.", 1),
+        ("ortho_context.tab", "At 5 p.m. Cars left.", 2),
+        ("sent_starters.txt", "At 5 p.m. Then he left.", 2),
+    ],
+)
+def test_every_file_of_the_model_counts(folder: Path, name: str, text: str, sentences: int) -> None:
+    """Without what it says, the text is split otherwise."""
+    known = Punkt(scorer="rouge", folder=folder).load()(text)
+    (folder / name).write_text("", "utf-8")
+
+    assert len(known) == sentences
+    assert len(Punkt(scorer="rouge", folder=folder).load()(text)) == 3 - sentences
+
+
+def test_an_empty_text_has_no_sentence(folder: Path) -> None:
+    """What a model that says nothing wrote."""
+    assert Punkt(scorer="rouge", folder=folder).load()("") == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
+    """Found when the scorer is built."""
+    (folder / name).unlink()
+
+    with pytest.raises(UnavailableError) as caught:
+        Punkt(scorer="rouge", folder=folder).check()
+
+    assert str(caught.value) == (
+        f"scorer rouge: the Punkt model in {folder} lacks {name}; get NLTK's package punkt_tab, "
+        "and set the scorer's punkt to its folder english"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("collocations.tab", b"one"),
+        ("collocations.tab", b"a\tb\tc"),
+        ("ortho_context.tab", b"he"),
+        ("ortho_context.tab", b"he\tmany"),
+        ("abbrev_types.txt", b"\xff"),
+    ],
+)
+def test_a_file_of_something_else_is_one_error(folder: Path, name: str, content: bytes) -> None:
+    """It says what to do."""
+    (folder / name).write_bytes(content)
+
+    with pytest.raises(RunError, match=r"cannot be read \(.*\); get NLTK's package punkt_tab"):
+        Punkt(scorer="rouge", folder=folder).load()
