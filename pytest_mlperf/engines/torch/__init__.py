@@ -13,7 +13,12 @@ from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableE
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.queueing import WorkQueue
 from pytest_mlperf.engines.torch.generation import Answers, Generation
-from pytest_mlperf.engines.torch.options import check_continuous, check_numbers, check_words
+from pytest_mlperf.engines.torch.options import (
+    check_continuous,
+    check_numbers,
+    check_prompt,
+    check_words,
+)
 from pytest_mlperf.engines.torch.prompts import Limits, Prompts
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ class TorchEngine(Engine):
         batching: str = "auto",
         max_new_tokens: int = 128,
         min_new_tokens: int = 1,
+        max_prompt_tokens: int | None = None,
         num_beams: int = 1,
         ignore_eos: bool = False,
         weights: str = "checkpoint",
@@ -64,6 +70,8 @@ class TorchEngine(Engine):
                 "auto": lists static, single samples continuous (with beams: dynamic).
             max_new_tokens: Most tokens per answer.
             min_new_tokens: Tokens before an end token may come; 1 lets no answer be empty.
+            max_prompt_tokens: Longer prompts are cut at their end, as MLPerf's GPT-J reference cuts
+                articles at 1919; None cuts none, and one too long for the model is an error.
             num_beams: 1 is greedy; more search with as many beams, and end at the first found.
             ignore_eos: Give every answer `max_new_tokens` tokens.
             weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
@@ -80,6 +88,7 @@ class TorchEngine(Engine):
         """
         check_words(precision, device, batching, weights, attention)
         check_numbers(batch_size, max_new_tokens, min_new_tokens, num_beams, threads)
+        check_prompt(max_prompt_tokens)
         check_continuous(batching, batch_size, num_beams, attention, kv_blocks, max_batch_tokens)
         self._folder = _find_model(model)
         self._dataset = dataset
@@ -98,6 +107,7 @@ class TorchEngine(Engine):
             num_beams=num_beams,
             ignore_eos=ignore_eos,
         )
+        self._max_prompt_tokens = max_prompt_tokens
         self._continuous: ContinuousBatching | None = None
 
     def __enter__(self) -> Self:
@@ -108,23 +118,22 @@ class TorchEngine(Engine):
             RunError: The folder has no complete causal language model, or none that ends.
         """
         try:
-            import torch
-            import transformers  # noqa: F401 - both are used by the modules below
+            import torch  # noqa: F401 - both are used by the modules below
+            import transformers  # noqa: F401
         except ImportError as error:
             raise EnvironmentFault(
                 f"engine torch needs {error.name}, which is not installed; "
                 "try: pip install 'pytest-mlperf[lm]'"
             ) from error
+        from pytest_mlperf.engines.torch import devices
+
         with contextlib.ExitStack() as undo:
-            if self._threads is not None:
-                undo.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(self._threads)
             self._facts = {
                 "engine": "torch",
                 "attention": self._attention,
                 "batching": self._batching,
                 "batch_size": str(self._batch_size),
-                "threads": str(torch.get_num_threads()),
+                "threads": devices.use_threads(self._threads, undo),
             }
             self._open(undo)
             self._undo = undo.pop_all()
@@ -161,31 +170,34 @@ class TorchEngine(Engine):
 
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded model."""
-        return {**self._facts, **self._generation.describe()}
+        cut = self._max_prompt_tokens
+        prompt = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
+        return {**self._facts, **self._generation.describe(), **prompt}
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         """Load the model, and build the ways through it."""
-        from pytest_mlperf.engines.torch import checkpoint, folder
+        from pytest_mlperf.engines.torch import checkpoint, devices, folder
 
         with folder.quiet_and_offline():
             loaded = checkpoint.open_model(
                 self._folder,
                 precision=self._precision,
                 attention=self._attention,
-                device=checkpoint.find_device(self._device),
+                device=devices.find_device(self._device),
                 dummy=self._dummy,
                 needs_end=not self._generation.ignore_eos,
             )
             tokenizer = None
             if len(self._dataset) and isinstance(self._dataset.input(0), str):
                 tokenizer, self._facts["tokenizer_sha256"] = folder.load_tokenizer(self._folder)
-        undo.callback(checkpoint.release_memory)
+        undo.callback(devices.release_memory)
         self._facts.update(loaded.facts)
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
         limits = Limits(
             vocabulary=loaded.vocabulary,
             context=loaded.context,
             max_new_tokens=self._generation.max_new_tokens,
+            max_prompt_tokens=self._max_prompt_tokens,
         )
         self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
         self._answers = Answers(self._generation, watch_ends=not self._dummy)

@@ -1,21 +1,23 @@
-"""What a model's folder has: configuration, weights, tokenizer; checked, and never run as code."""
+"""What a model's folder has for transformers: configuration, tokenizer; never run as code."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import transformers
 from huggingface_hub import constants
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+)
 from transformers.utils import logging
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.torch.files import broken, one_line, sha256
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -27,6 +29,33 @@ TOKENIZER_FILES = (
     "added_tokens.json",
 )
 """What a tokenizer may consist of; one of the first three has its vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """Models of one purpose in transformers.
+
+    Attributes:
+        name: What such a model is called.
+        architectures: Classes of such models, as config.json names them.
+        example: One of them that is widely known.
+    """
+
+    name: str
+    architectures: frozenset[str]
+    example: str
+
+
+CAUSAL = Kind(
+    name="causal language model",
+    architectures=frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()),
+    example="LlamaForCausalLM",
+)
+QUESTION_ANSWERING = Kind(
+    name="model for question answering",
+    architectures=frozenset(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values()),
+    example="BertForQuestionAnswering",
+)
 
 
 @contextlib.contextmanager
@@ -43,7 +72,7 @@ def quiet_and_offline() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def read_config(folder: Path) -> Any:
+def read_config(folder: Path, kind: Kind) -> Any:
     """Return the model's configuration.
 
     Raises:
@@ -58,11 +87,11 @@ def read_config(folder: Path) -> Any:
     except Exception as error:
         raise broken(folder, f"transformers cannot read config.json: {one_line(error)}") from error
     architectures = config.architectures or ["no architecture"]
-    if architectures[0] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+    if architectures[0] not in kind.architectures:
         raise broken(
             folder,
-            f"{architectures[0]} in config.json is no causal language model; this engine runs "
-            "models such as LlamaForCausalLM",
+            f"{architectures[0]} in config.json is no {kind.name}; this engine runs models such "
+            f"as {kind.example}",
         )
     if getattr(config, "quantization_config", None) is not None:
         raise broken(
@@ -87,44 +116,12 @@ def read_eos(folder: Path, config: Any) -> tuple[int, ...]:
     return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint, by name.
-
-    Raises:
-        RunError: There are none, one is missing, or one is cut short.
-    """
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if single.is_file():
-        files = [single]
-    elif index.is_file():
-        try:
-            named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise broken(index, f"is no index of safetensors files: {one_line(error)}") from error
-        files = sorted(folder / name for name in named)
-    elif list(folder.glob("*.bin")):
-        raise broken(
-            folder,
-            "has weights as .bin files only, which can carry code; convert them once with "
-            "model.save_pretrained(folder) of transformers, which writes model.safetensors",
-        )
-    else:
-        raise broken(folder, 'has no model.safetensors; weights = "dummy" runs without')
-    for file in files:
-        if not file.is_file():
-            raise broken(file, f"is missing, but {index.name} names it; copy it here again")
-        try:
-            with safetensors.safe_open(file, "pt"):
-                pass
-        except safetensors.SafetensorError as error:
-            raise broken(
-                file, f"is cut short or is no safetensors file ({error}); copy it here again"
-            ) from error
-    return files
-
-
-def load_tokenizer(folder: Path) -> tuple[Any, str]:
+def load_tokenizer(folder: Path, auto: Any = transformers.AutoTokenizer) -> tuple[Any, str]:
     """Return the tokenizer and the start of the hex SHA-256 of its files.
+
+    Args:
+        folder: Has its files.
+        auto: transformers' class that makes it.
 
     Raises:
         RunError: The folder has none, or a broken one.
@@ -137,32 +134,10 @@ def load_tokenizer(folder: Path) -> tuple[Any, str]:
             "set's text needs; copy the tokenizer's files here, or use a data set of token ids",
         )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        tokenizer = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # What a broken file raises depends on the library that reads it.
     except Exception as error:
         raise broken(
             folder, f"transformers cannot read the tokenizer: {one_line(error)}"
         ) from error
     return tokenizer, sha256(files)[:16]
-
-
-def sha256(files: Sequence[Path]) -> str:
-    """Return the hex SHA-256 of files read one after the other."""
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-def broken(path: Path, what: str) -> RunError:
-    """Return the error that names a file or folder and what is wrong with it."""
-    return RunError("engine", f"{path}: {what}")
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception's text as one line."""
-    return " ".join(str(error).split())

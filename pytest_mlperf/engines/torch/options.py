@@ -47,6 +47,14 @@ def check_numbers(
             raise SuiteError(f"engine torch: {name} = {value!r} is not {expected}")
 
 
+def check_prompt(max_prompt_tokens: int | None) -> None:
+    """Refuse to cut prompts to nothing."""
+    if max_prompt_tokens is not None and max_prompt_tokens < 1:
+        raise SuiteError(
+            f"engine torch: max_prompt_tokens = {max_prompt_tokens!r} is not at least 1"
+        )
+
+
 def check_continuous(
     batching: str,
     batch_size: int,

@@ -19,11 +19,13 @@ class Limits:
         vocabulary: Token ids are below this.
         context: Most tokens of prompt and answer together; None when the model states none.
         max_new_tokens: Most tokens of an answer.
+        max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
     """
 
     vocabulary: int
     context: int | None
     max_new_tokens: int
+    max_prompt_tokens: int | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,12 +62,15 @@ class Prompts:
         """
         for index in indices:
             if index not in self._ids:
-                self._ids[index] = self._checked(index, self._tokens(index))
+                self._ids[index] = self._checked(index, self._cut(index))
 
     def unload(self, indices: Sequence[int]) -> None:
         """Forget these samples."""
         for index in indices:
             self._ids.pop(index, None)
+
+    def _cut(self, index: int) -> list[int]:
+        return self._tokens(index)[: self.limits.max_prompt_tokens]
 
     def _tokens(self, index: int) -> list[int]:
         given = self.dataset.input(index)

@@ -64,6 +64,7 @@ def enter(folder: Path, prompts: Any = ((5,), (9,)), **options: Any) -> None:
         ("device", "tpu", "is not cpu, cuda or cuda:N"),
         ("batch_size", 0, "is not a number of samples, at least 1"),
         ("max_new_tokens", 0, "is not at least 1"),
+        ("max_prompt_tokens", 0, "is not at least 1"),
         ("min_new_tokens", -1, "is not from 0 to max_new_tokens = 128"),
         ("min_new_tokens", 129, "is not from 0 to max_new_tokens = 128"),
         ("num_beams", 0, "is not a number of beams, at least 1"),
@@ -319,6 +320,18 @@ def test_token_ids_need_no_tokenizer_and_text_does(endless: Path, copy: Path) ->
     (copy / "tokenizer.json").write_text("{}", "utf-8")
     with pytest.raises(RunError, match="transformers cannot read the tokenizer"):
         enter(copy, ["text"])
+
+
+def test_a_prompt_is_cut_at_its_end_where_the_suite_says_so(counting: Path) -> None:
+    """As MLPerf's GPT-J reference cuts articles; the model counts down from the last token."""
+    with open_engine(counting, [[5]], max_prompt_tokens=3) as engine:
+        described = engine.describe()
+
+    found = answers(counting, [[7, 6, 5, 30, 40], [4]], max_prompt_tokens=3, max_new_tokens=9)
+    assert found == answers(counting, [[7, 6, 5], [4]], max_new_tokens=9)
+    assert described["generation.max_prompt_tokens"] == "3"
+    with open_engine(counting, [[5]]) as engine:
+        assert "generation.max_prompt_tokens" not in engine.describe()
 
 
 def test_a_cache_too_small_for_a_sample_or_too_large_for_memory_is_refused(

@@ -1,0 +1,226 @@
+"""Run an ONNX model with onnxruntime, in batches, on the providers asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.onnxruntime.graph import check_inputs
+from pytest_mlperf.engines.onnxruntime.providers import Providers
+from pytest_mlperf.engines.onnxruntime.session import OPTIMIZATION, load_library, open_graph
+from pytest_mlperf.engines.onnxruntime.tasks import Runner, make_task
+from pytest_mlperf.engines.queueing import WorkQueue
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.onnxruntime.inputs import Sample
+
+
+class OnnxRuntimeEngine(Engine):
+    """Answers samples as `task` says.
+
+    "classify": the class, int64. "answer": logits of start and end of each token, float32, shape
+    (seq, 2). "detect": float32 rows of index, ymin, xmin, ymax, xmax, score, label. "segment": the
+    class of each voxel, uint8. "tensor": an output as it is. All little-endian.
+    """
+
+    libraries = ("onnxruntime",)
+
+    _runner: Runner
+
+    def __init__(
+        self,
+        *,
+        dataset: Dataset,
+        model: str | None,
+        precision: str,
+        task: str = "classify",
+        batch_size: int = 8,
+        threads: int = 1,
+        providers: Sequence[str] | None = None,
+        provider_options: Mapping[str, Mapping[str, Any]] | None = None,
+        engine_cache: str | None = None,
+        workers: int = 0,
+        graph_optimization: str = "all",
+        class_offset: int | None = None,
+        box_order: str | None = None,
+        box_unit: str | None = None,
+        score_threshold: float | None = None,
+        max_detections: int | None = None,
+        roi_shape: Sequence[int] | None = None,
+        overlap: float | None = None,
+        output: str | None = None,
+    ) -> None:
+        """Keep the options and check that the model is there.
+
+        Args:
+            dataset: Its inputs are arrays of the model's input shape without the batch, or such
+                arrays by the names of the model's inputs.
+            model: Path of the ONNX file.
+            precision: "fp32" and "fp16" must equal the type of the model's inputs, but for numbers
+                to look up and masks; other words are not checked, nor is "fp16" where TensorRT
+                computes in it (trt_fp16_enable).
+            task: "classify", "answer", "detect", "segment" or "tensor".
+            batch_size: Samples per call of onnxruntime at most; windows, for "segment".
+            threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
+            providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
+                "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only where it
+                is listed.
+            provider_options: Options by provider, in onnxruntime's words.
+            engine_cache: Folder where TensorRT keeps the engines it builds, made if missing.
+            workers: Long-lived threads that call onnxruntime with what has queued up, for Server;
+                0 completes inside `submit`.
+            graph_optimization: "disable", "basic", "extended" or "all".
+            class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
+                resnet50_v1.onnx, whose class 0 is the background.
+            box_order: "detect": "xyxy", the default, or "yxyx".
+            box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
+            score_threshold: "detect": boxes with a lower score are left out; by default 0.05.
+            max_detections: "detect": boxes that are kept at most; by default all.
+            roi_shape: "segment": depth, height and width of a window, by default 128 each.
+            overlap: "segment": share of a window that the next covers again, by default 0.5.
+            output: "segment", "tensor": name of the output; by default the only one.
+
+        Raises:
+            SuiteError: An option is out of range or of another task, or there is no model.
+            UnavailableError: The model file is not here.
+        """
+        _check_options(batch_size, threads, workers, graph_optimization)
+        self._providers = Providers.of(providers, provider_options, engine_cache)
+        self._task = make_task(
+            task,
+            {
+                "class_offset": class_offset,
+                "box_order": box_order,
+                "box_unit": box_unit,
+                "score_threshold": score_threshold,
+                "max_detections": max_detections,
+                "roi_shape": roi_shape,
+                "overlap": overlap,
+                "output": output,
+            },
+        )
+        self._model = _find_model(model)
+        self._dataset = dataset
+        self._precision = precision
+        self._batch_size = batch_size
+        self._threads = threads
+        self._workers = workers
+        self._graph_optimization = graph_optimization
+        self._samples: dict[int, Sample] = {}
+        self._queue: WorkQueue | None = None
+
+    def __enter__(self) -> Self:
+        """Load the model and start the threads.
+
+        Raises:
+            SuiteError: There is no such provider.
+            EnvironmentFault: onnxruntime or one of the providers is not installed.
+            RunError: onnxruntime refuses the model or runs it elsewhere, or the model does not fit
+                task, precision or batch size.
+        """
+        self._version = str(load_library().__version__)
+        with self._model.open("rb") as file:
+            self._weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        graph = open_graph(
+            self._model,
+            providers=self._providers,
+            weights_sha256=self._weights_sha256,
+            threads=self._threads,
+            graph_optimization=self._graph_optimization,
+        )
+        by_provider = self._precision == "fp16" and self._providers.computes_fp16
+        check_inputs(graph, None if by_provider else self._precision)
+        self._runner = self._task.bind(graph, self._batch_size)
+        if self._workers:
+            self._queue = WorkQueue(
+                self._complete, threads=self._workers, max_batch=self._runner.at_once
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the threads and free the model and the samples."""
+        if self._queue is not None:
+            self._queue.close()
+        self._samples.clear()
+        del self._runner
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Decode samples and check them, beside those that are loaded.
+
+        Raises:
+            RunError: A sample is not what the model takes.
+        """
+        for index in indices:
+            if index not in self._samples:
+                self._samples[index] = self._runner.prepare(self._dataset.input(index), index)
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Forget these samples and free their memory."""
+        for index in indices:
+            self._samples.pop(index, None)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Run the samples here, or hand them to the threads; a list goes by size, large first."""
+        if self._runner.sorts and len(ids) > self._runner.at_once:
+            sizes = [self._runner.key(self._samples[index]) for index in indices]
+            order = sorted(range(len(ids)), key=sizes.__getitem__, reverse=True)
+            ids, indices = [ids[place] for place in order], [indices[place] for place in order]
+        if self._queue is None:
+            self._complete(ids, indices, sink)
+        else:
+            self._queue.put(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return onnxruntime's version, the weights and every option; needs a loaded model."""
+        return {
+            "engine": "onnxruntime",
+            "onnxruntime": self._version,
+            "weights_sha256": self._weights_sha256[:16],
+            **self._providers.describe(),
+            "threads": str(self._threads),
+            "batch_size": str(self._batch_size),
+            "workers": str(self._workers),
+            "graph_optimization": self._graph_optimization,
+            **self._task.describe(),
+        }
+
+    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        size = self._runner.at_once
+        for start in range(0, len(ids), size):
+            some = indices[start : start + size]
+            outputs = self._runner.run(some, [self._samples[index] for index in some])
+            sink.done(ids[start : start + size], outputs if sink.wants_output else None)
+
+
+def _find_model(model: str | None) -> Path:
+    if model is None:
+        raise SuiteError("engine onnxruntime: no model; set workload.model to the ONNX file")
+    path = Path(model)
+    if not path.is_file():
+        raise UnavailableError(
+            f"{path}: this model file does not exist; put the ONNX file there, or set "
+            "workload.model to its path"
+        )
+    return path
+
+
+def _check_options(batch_size: int, threads: int, workers: int, level: str) -> None:
+    rules = (
+        ("batch_size", batch_size, batch_size >= 1, "a number of samples, at least 1"),
+        ("threads", threads, threads >= 1, "a number of threads, at least 1"),
+        ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
+        ("graph_optimization", level, level in OPTIMIZATION, f"one of {', '.join(OPTIMIZATION)}"),
+    )
+    for name, value, valid, expected in rules:
+        if not valid:
+            raise SuiteError(f"engine onnxruntime: {name} = {value!r} is not {expected}")

@@ -1,0 +1,97 @@
+"""Open a model with onnxruntime: the one module that knows the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.engines.onnxruntime.graph import Graph, Tensor
+from pytest_mlperf.engines.onnxruntime.providers import CPU, Providers
+
+OPTIMIZATION = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+"""What a suite may say, and its name in onnxruntime's GraphOptimizationLevel."""
+
+
+def load_library() -> Any:
+    """Return the library.
+
+    Raises:
+        EnvironmentFault: It is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise EnvironmentFault(
+            "engine onnxruntime needs a library that is not installed; "
+            "try: pip install 'pytest-mlperf[onnx]'"
+        ) from error
+    return onnxruntime
+
+
+def open_graph(
+    path: Path,
+    *,
+    providers: Providers,
+    weights_sha256: str,
+    threads: int,
+    graph_optimization: str,
+) -> Graph:
+    """Load a model.
+
+    Args:
+        path: The ONNX file.
+        providers: Where it is to run.
+        weights_sha256: Hex SHA-256 of the file.
+        threads: Threads of the CPU's operators.
+        graph_optimization: A key of `OPTIMIZATION`.
+
+    Raises:
+        SuiteError: There is no such provider.
+        EnvironmentFault: A provider is not installed.
+        RunError: onnxruntime refuses the model, or runs it elsewhere.
+    """
+    onnxruntime = load_library()
+    providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, OPTIMIZATION[graph_optimization]
+    )
+    if CPU not in providers.names:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    asked = providers.arguments(weights_sha256)
+    unopened = Graph(path=path, inputs=(), outputs=(), session=None)
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=asked)
+    # onnxruntime's exceptions share no base class of their own.
+    except Exception as error:
+        raise unopened.refuse(
+            f"onnxruntime cannot run this model on {', '.join(providers.names)}: {error}"
+        ) from error
+    used = session.get_providers()
+    for name in providers.names:
+        if name not in used or used[0] != providers.names[0]:
+            raise unopened.refuse(
+                f"asked for provider {name!r}, but onnxruntime fell back to {', '.join(used)}; "
+                "see its log for the reason"
+            )
+    return Graph(
+        path=path,
+        inputs=_tensors(session.get_inputs()),
+        outputs=_tensors(session.get_outputs()),
+        session=session,
+    )
+
+
+def _tensors(nodes: Sequence[Any]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(name=node.name, type=node.type, shape=tuple(node.shape or ())) for node in nodes
+    )

@@ -1,0 +1,100 @@
+"""The tasks of this engine: what a suite may call them, and what each of them can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.onnxruntime.answer import Answer
+from pytest_mlperf.engines.onnxruntime.classify import Classify
+from pytest_mlperf.engines.onnxruntime.detect import Detect
+from pytest_mlperf.engines.onnxruntime.graph import Graph
+from pytest_mlperf.engines.onnxruntime.inputs import Sample
+from pytest_mlperf.engines.onnxruntime.segment import Segment
+from pytest_mlperf.engines.onnxruntime.tensor import RawTensor
+
+
+class Runner(Protocol):
+    """A task with its model."""
+
+    @property
+    def at_once(self) -> int:
+        """Samples that are run together at most."""
+        ...
+
+    @property
+    def sorts(self) -> bool:
+        """Whether a list of samples is better put in the order of `key` first."""
+        ...
+
+    def prepare(self, given: Any, index: int) -> Sample:
+        """Return what is kept of a data set's input, if the model takes it.
+
+        Raises:
+            RunError: The model does not.
+        """
+        ...
+
+    def key(self, sample: Sample) -> Any:
+        """Return what like samples have in common; the larger ones compare as greater."""
+        ...
+
+    def run(self, indices: Sequence[int], samples: Sequence[Sample]) -> list[bytes]:
+        """Return the answer to each sample; callable from several threads.
+
+        Raises:
+            RunError: onnxruntime gave up, or gave something else than the task needs.
+        """
+        ...
+
+
+class Task(Protocol):
+    """The options of a task."""
+
+    def bind(self, graph: Graph, batch_size: int) -> Runner:
+        """Return the task with its model.
+
+        Raises:
+            RunError: The model is none for this task.
+        """
+        ...
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what decides the answers, by the keys of `Engine.describe`."""
+        ...
+
+
+TASKS: Mapping[str, Any] = {
+    "classify": Classify,
+    "answer": Answer,
+    "detect": Detect,
+    "segment": Segment,
+    "tensor": RawTensor,
+}
+"""Their fields are the options that only they have."""
+
+
+def make_task(name: str, options: Mapping[str, Any]) -> Task:
+    """Return a task with its options; those that are None are left to the task.
+
+    Raises:
+        SuiteError: There is no such task, it has no such option, or one is out of range.
+    """
+    if name not in TASKS:
+        raise SuiteError(f"engine onnxruntime: task = {name!r} is not one of {', '.join(TASKS)}")
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        owners = [task for task, kind in TASKS.items() if option in _options(kind)]
+        if name not in owners:
+            raise SuiteError(
+                f"engine onnxruntime: {option} is an option of task = "
+                f"{' or '.join(map(repr, owners))}, but task = {name!r}; leave it out"
+            )
+    task: Task = TASKS[name](**given)
+    return task
+
+
+def _options(kind: Any) -> set[str]:
+    return {each.name for each in fields(kind)}

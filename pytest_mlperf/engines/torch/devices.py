@@ -1,0 +1,78 @@
+"""What torch engines share: the device, the types of weights, int8 weights, threads, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import Any
+
+import torch
+
+from pytest_mlperf.core.errors import EnvironmentFault
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def find_device(name: str, *, engine: str = "torch") -> Any:
+    """Return the torch device of this name.
+
+    Raises:
+        EnvironmentFault: It is not here.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise EnvironmentFault(
+                f"engine {engine}: device = {name!r}, but this torch ({torch.__version__}) sees no "
+                "CUDA device; check the driver, CUDA_VISIBLE_DEVICES and that torch is a CUDA build"
+            )
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= torch.cuda.device_count():
+            raise EnvironmentFault(
+                f"engine {engine}: device = {name!r}, but there are {torch.cuda.device_count()} "
+                "CUDA devices, counted from 0"
+            )
+    return device
+
+
+def device_name(device: Any) -> str:
+    """Return the model of an accelerator, or "cpu"."""
+    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return a torch type's name without the module."""
+    return str(dtype).removeprefix("torch.")
+
+
+def use_threads(threads: int | None, undo: contextlib.ExitStack) -> str:
+    """Set the threads of the CPU's operators until `undo`; return how many there are then."""
+    if threads is not None:
+        undo.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+    return str(torch.get_num_threads())
+
+
+def release_memory() -> None:
+    """Give memory that nothing refers to back to the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def quantise(model: Any, *, engine: str = "torch") -> str:
+    """Keep the weights of all linear layers as int8, in place; return torchao's version.
+
+    Raises:
+        EnvironmentFault: torchao is not installed.
+    """
+    try:
+        import torchao
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"engine {engine}: precision 'int8' needs torchao, which is not installed; "
+            "try: pip install 'pytest-mlperf[quantization]'"
+        ) from error
+    quantize_(model, Int8WeightOnlyConfig())
+    return str(torchao.__version__)

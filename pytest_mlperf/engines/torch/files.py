@@ -1,0 +1,77 @@
+"""Files of a model: found, checked, hashed, and never run as code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import safetensors
+
+from pytest_mlperf.core.errors import RunError
+
+SHOWN = 3
+"""Names that are listed in an error; the rest is counted."""
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a checkpoint, by name.
+
+    Raises:
+        RunError: There are none, one is missing, or one is cut short.
+    """
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.is_file():
+        files = [single]
+    elif index.is_file():
+        try:
+            named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise broken(index, f"is no index of safetensors files: {one_line(error)}") from error
+        files = sorted(folder / name for name in named)
+    elif list(folder.glob("*.bin")):
+        raise broken(
+            folder,
+            "has weights as .bin files only, which can carry code; convert them once with "
+            "model.save_pretrained(folder) of transformers, which writes model.safetensors",
+        )
+    else:
+        raise broken(folder, 'has no model.safetensors; weights = "dummy" runs without')
+    for file in files:
+        if not file.is_file():
+            raise broken(file, f"is missing, but {index.name} names it; copy it here again")
+        try:
+            with safetensors.safe_open(file, "pt"):
+                pass
+        except safetensors.SafetensorError as error:
+            raise broken(
+                file, f"is cut short or is no safetensors file ({error}); copy it here again"
+            ) from error
+    return files
+
+
+def sha256(files: Sequence[Path]) -> str:
+    """Return the hex SHA-256 of files read one after the other."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def broken(path: Path, what: str) -> RunError:
+    """Return the error that names a file or folder and what is wrong with it."""
+    return RunError("engine", f"{path}: {what}")
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's text as one line."""
+    return " ".join(str(error).split())
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,269 @@
+"""What a suite may say: tasks and their options, providers and theirs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
+from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
+from pytest_mlperf.engines.onnxruntime.providers import CPU, SHORT, TENSORRT, Providers
+from pytest_mlperf.engines.onnxruntime.tasks import TASKS
+from tests.engines.onnxruntime.models import detector, recommender, segmenter
+from tests.engines.onnxruntime.recorder import answers, engine
+
+CUDA = "CUDAExecutionProvider"
+
+
+def test_every_option_of_a_task_is_one_of_the_engine() -> None:
+    """And none of them has a value of its own there, so that the task's holds."""
+    parameters = inspect.signature(OnnxRuntimeEngine).parameters
+
+    options = {each.name for kind in TASKS.values() for each in fields(kind)}
+    assert options <= set(parameters)
+    assert {parameters[name].default for name in options} == {None}
+
+
+def test_an_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
+    """When the engine is built."""
+    with pytest.raises(
+        SuiteError, match="task = 'guess' is not one of classify, answer, detect, segment, tensor"
+    ):
+        engine(recommender(tmp_path), [], task="guess")
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "value", "owners"),
+    [
+        ("classify", "score_threshold", 0.5, "'detect'"),
+        ("detect", "class_offset", 0, "'classify'"),
+        ("answer", "output", "logits", "'segment' or 'tensor'"),
+        ("tensor", "overlap", 0.5, "'segment'"),
+    ],
+)
+def test_an_option_of_another_task_is_refused(
+    tmp_path: Path, task: str, option: str, value: Any, owners: str
+) -> None:
+    """It would do nothing."""
+    message = f"{option} is an option of task = {owners}, but task = {task!r}; leave it out"
+
+    with pytest.raises(SuiteError, match=message):
+        engine(recommender(tmp_path), [], task=task, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        (
+            {"task": "detect", "max_detections": 50},
+            {
+                "task": "detect",
+                "generation.box_order": "xyxy",
+                "generation.box_unit": "pixel",
+                "generation.score_threshold": "0.05",
+                "generation.max_detections": "50",
+            },
+        ),
+        (
+            {"task": "segment", "overlap": 0.25},
+            {
+                "task": "segment",
+                "generation.roi_shape": "128,128,128",
+                "generation.overlap": "0.25",
+            },
+        ),
+        ({"task": "tensor", "output": "labels"}, {"task": "tensor", "generation.output": "labels"}),
+    ],
+)
+def test_the_description_names_what_decides_the_answers(
+    tmp_path: Path, options: dict[str, Any], facts: dict[str, str]
+) -> None:
+    """With other settings, answers are not comparable by sample."""
+    model = segmenter(tmp_path) if options["task"] == "segment" else detector(tmp_path)
+
+    with engine(model, [], batch_size=1, **options) as opened:
+        described = opened.describe()
+
+    common = {"engine", "onnxruntime", "weights_sha256", "providers", "threads", "batch_size"}
+    assert set(described) - set(facts) == common | {"workers", "graph_optimization"}
+    assert {name: described[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("providers", "names"),
+    [
+        (None, [CPU]),
+        (["cpu"], [CPU]),
+        (["CUDA", "cpu"], [CUDA, CPU]),
+        (["tensorrt", CUDA, "CPUExecutionProvider"], [TENSORRT, CUDA, CPU]),
+        (["DmlExecutionProvider"], ["DmlExecutionProvider"]),
+    ],
+)
+def test_short_names_stand_for_onnxruntimes_own(providers: Any, names: list[str]) -> None:
+    """The description has the long ones."""
+    found = Providers.of(providers, None, None)
+
+    assert found.names == names
+    assert found.describe() == {"providers": ",".join(names)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"providers": []}, "providers = [] is not a list of execution providers"),
+        ({"providers": "cpu"}, "providers = 'cpu' is not a list of execution providers"),
+        ({"providers": [1]}, "providers = [1] is not a list of execution providers"),
+        ({"providers": ["cpu", CPU]}, "is not a list in which each provider is named once"),
+        (
+            {"engine_cache": "engines"},
+            f"is for TensorRT, but providers are {CPU}; put {TENSORRT!r}",
+        ),
+        ({"engine_cache": 5, "providers": ["tensorrt"]}, "engine_cache = 5 is not the path"),
+        ({"provider_options": 3}, "provider_options = 3 is not a table of tables"),
+        (
+            {"provider_options": {"cuda": {"device_id": 1}}},
+            f"provider_options = 'cuda' is not once one of the providers {CPU}",
+        ),
+        (
+            {"provider_options": {"cuda": {}, CUDA: {}}, "providers": ["cuda"]},
+            f"provider_options = {CUDA!r} is not once one of the providers {CUDA}",
+        ),
+        (
+            {"provider_options": {"cuda": 1}, "providers": ["cuda"]},
+            "provider_options.cuda = 1 is not a table of tables",
+        ),
+        (
+            {"provider_options": {"cuda": {"a": [1]}}, "providers": ["cuda"]},
+            "provider_options.cuda.a = [1] is not text, a number or a boolean",
+        ),
+        (
+            {"provider_options": {"cpu": {"a": 1}}},
+            "provider_options.cpu = {'a': 1} would be ignored: this provider has no options",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    """When the engine is built, with the option and its value."""
+    with pytest.raises(SuiteError, match=re.escape(message)):
+        engine(recommender(tmp_path), [], task="tensor", output="logit", **given)
+
+
+def test_options_are_given_to_onnxruntime_as_text() -> None:
+    """In the order of the providers, and those without options too."""
+    options = {"cuda": {"device_id": 1, "do_copy_in_default_stream": True}}
+
+    found = Providers.of(["tensorrt", "cuda", "cpu"], options, None)
+
+    assert found.arguments("0" * 64) == [
+        (TENSORRT, {}),
+        (CUDA, {"device_id": "1", "do_copy_in_default_stream": "True"}),
+        (CPU, {}),
+    ]
+    assert json.loads(found.describe()["provider_options"]) == {
+        CUDA: {"device_id": "1", "do_copy_in_default_stream": "True"}
+    }
+
+
+def test_a_path_is_described_by_its_last_part() -> None:
+    """Baselines hold no names of users; what else an option says is kept."""
+    options = {"tensorrt": {"trt_engine_cache_path": "/home/someone/engines", "trt_fp16_enable": 1}}
+
+    described = Providers.of(["tensorrt"], options, None).describe()
+
+    assert json.loads(described["provider_options"]) == {
+        TENSORRT: {"trt_engine_cache_path": "engines", "trt_fp16_enable": "1"}
+    }
+
+
+def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
+    """The folder is made; what a suite says itself goes before."""
+    cache = tmp_path / "new" / "engines"
+    options = {"tensorrt": {"trt_fp16_enable": True, "trt_timing_cache_enable": False}}
+    found = Providers.of(["tensorrt", "cpu"], options, str(cache))
+
+    (_, first), _ = found.arguments("a" * 64)
+    (_, second), _ = found.arguments("b" * 64)
+
+    assert first == {
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(cache / ("a" * 16)),
+        "trt_timing_cache_enable": "False",
+        "trt_timing_cache_path": str(cache / ("a" * 16)),
+        "trt_fp16_enable": "True",
+    }
+    assert second["trt_engine_cache_path"] == str(cache / ("b" * 16))
+    assert sorted(each.name for each in cache.iterdir()) == ["a" * 16, "b" * 16]
+    assert found.describe()["engine_cache"] == "yes"
+
+
+def test_a_folder_for_engines_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """With the reason, and what to set."""
+    (tmp_path / "file").write_text("", "utf-8")
+    found = Providers.of(["tensorrt"], None, str(tmp_path / "file"))
+
+    with pytest.raises(EnvironmentFault, match=r"cannot be made \(Not a directory\); set engine_"):
+        found.arguments("a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cuda", "Try: pip install onnxruntime-gpu in place of onnxruntime"),
+        ("tensorrt", "Try: pip install onnxruntime-gpu in place of onnxruntime"),
+        ("openvino", "Try: pip install onnxruntime-openvino in place of onnxruntime"),
+        ("QNNExecutionProvider", "Try: a build of onnxruntime with QNNExecutionProvider"),
+    ],
+)
+def test_a_provider_that_is_not_installed_says_what_has_it(
+    tmp_path: Path, name: str, hint: str
+) -> None:
+    """Nothing runs elsewhere instead."""
+    full = SHORT.get(name, name)
+    if full in onnxruntime.get_available_providers():
+        pytest.skip(f"this build of onnxruntime has {full}")
+
+    with pytest.raises(EnvironmentFault) as raised:
+        engine(recommender(tmp_path), [], providers=[name, "cpu"]).__enter__()
+
+    assert f"provider {full!r} is not installed; installed: " in str(raised.value)
+    assert str(raised.value).endswith(hint)
+
+
+def test_a_provider_that_nobody_knows_is_an_error_of_the_suite(tmp_path: Path) -> None:
+    """It lists those that are installed, and the short names."""
+    with pytest.raises(SuiteError) as raised:
+        engine(recommender(tmp_path), [], providers=["MadeUpExecutionProvider"]).__enter__()
+
+    message = str(raised.value)
+    assert "providers = 'MadeUpExecutionProvider' is none that onnxruntime knows" in message
+    assert all(name in message for name in onnxruntime.get_available_providers())
+    assert all(name in message for name in SHORT)
+
+
+def test_onnxruntime_takes_options_as_they_are_given(tmp_path: Path) -> None:
+    """A provider that runs no operators itself comes first, the CPU does the work."""
+    first = "AzureExecutionProvider"
+    if first not in onnxruntime.get_available_providers():
+        pytest.skip(f"this build of onnxruntime has no {first}, which runs no operators itself")
+    inputs = [{"dense": np.ones(3), "sparse_0": np.ones(2, int), "sparse_1": np.ones(1, int)}]
+    options: dict[str, Any] = {"task": "tensor", "output": "logit"}
+
+    found = answers(
+        recommender(tmp_path),
+        inputs,
+        providers=[first, "cpu"],
+        provider_options={first: {"level": 3}},
+        **options,
+    )
+
+    assert found == answers(recommender(tmp_path), inputs, **options)

@@ -1,0 +1,459 @@
+"""Images are those of diffusers' own pipeline, however samples come; what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from tests.engines.torch.pipelines import (
+    PROMPTS,
+    SIDE,
+    Captions,
+    Gallery,
+    ask,
+    by_hand,
+    latents,
+    open_engine,
+    paint,
+    plain_pipeline,
+    write_pipeline,
+)
+
+pytestmark = [
+    # diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    # Its call decodes through a method that it no longer wants to be called.
+    pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning"),
+    # torch's compiler still imports what torch no longer wants.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning"),
+]
+
+UNET = Path("unet") / "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny pipeline that no test changes."""
+    return write_pipeline(tmp_path_factory.mktemp("sdxl"))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: Path) -> Any:
+    """diffusers' own pipeline of it."""
+    return plain_pipeline(tiny)
+
+
+@pytest.fixture
+def copy(tiny: Path, tmp_path: Path) -> Path:
+    """A folder of the pipeline that a test may break."""
+    return Path(shutil.copytree(tiny, tmp_path / "model"))
+
+
+def close(images: NDArray[np.uint8], others: NDArray[np.uint8]) -> bool:
+    """Within a grey level, and most of them the same."""
+    apart = np.abs(images.astype(int) - others)
+    return bool(apart.max() <= 1 and (apart == 0).mean() > 0.99)
+
+
+def test_a_prompt_alone_has_the_very_image_of_the_pipeline(tiny: Path, plain: Any) -> None:
+    """Bit by bit, and images differ from prompt to prompt; a long prompt is cut as there."""
+    start = latents()
+
+    images = paint(tiny, Captions(PROMPTS, start))
+
+    expected = np.concatenate([by_hand(plain, [prompt], start) for prompt in PROMPTS])
+    np.testing.assert_array_equal(images, expected)
+    apart = [np.abs(images[0].astype(int) - other).mean() for other in images[1:]]
+    assert min(apart) > 5
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_narrow_types_are_those_of_the_pipeline(tiny: Path, precision: str) -> None:
+    """With fp16 the autoencoder is float32, as its config.json asks for."""
+    start = latents()
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+    with open_engine(tiny, Captions(PROMPTS[:1], start), precision=precision) as engine:
+        images = ask(engine, 1)
+        facts = engine.describe()
+
+    np.testing.assert_array_equal(images, by_hand(plain_pipeline(tiny, dtype), PROMPTS[:1], start))
+    assert facts["vae_dtype"] == {"bf16": "bfloat16", "fp16": "float32"}[precision]
+
+
+def test_a_batch_has_the_very_images_of_the_pipeline(tiny: Path, plain: Any) -> None:
+    """Given the negative prompt's embeddings, which are computed once; else within a level."""
+    start, prompts = latents(), PROMPTS[:3]
+
+    images = paint(tiny, Captions(prompts, start), batch_size=3)
+
+    _, negative, _, pooled = plain.encode_prompt("any", negative_prompt=NEGATIVE)
+    once = by_hand(
+        plain,
+        prompts,
+        start,
+        negative_prompt=None,
+        negative_prompt_embeds=negative.repeat(3, 1, 1),
+        negative_pooled_prompt_embeds=pooled.repeat(3, 1),
+    )
+    np.testing.assert_array_equal(images, once)
+    assert close(images, by_hand(plain, prompts, start))
+
+
+NEGATIVE = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
+
+
+@pytest.mark.parametrize("start", [latents(), None], ids=["given", "drawn"])
+def test_batches_do_not_change_images(tiny: Path, start: Any) -> None:
+    """Neither does the order, nor whether latents are given or drawn for each sample."""
+    together = paint(tiny, Captions(PROMPTS, start), batch_size=4)
+    apart = paint(tiny, Captions(PROMPTS, start), batch_size=3)
+    with open_engine(tiny, Captions(PROMPTS, start)) as engine:
+        engine.load_samples([3, 1])
+        sink = Gallery(expected=2)
+        for sample in (3, 1):
+            engine.submit([sample], [sample], sink)
+        sink.wait()
+
+    assert close(together, apart)
+    for sample in (3, 1):
+        alone = np.frombuffer(sink.images[sample], np.uint8).reshape(apart[0].shape)
+        assert close(alone, apart[sample])
+
+
+def test_drawn_latents_differ_from_sample_to_sample_and_by_seed(tiny: Path) -> None:
+    """The same prompt three times; seed 0 again gives the same images."""
+    prompts = Captions(["rain"] * 2, None)
+
+    first, again = paint(tiny, prompts), paint(tiny, prompts)
+    other = paint(tiny, prompts, seed=1)
+
+    np.testing.assert_array_equal(first, again)
+    assert not close(first[:1], first[1:])
+    assert not close(first, other)
+
+
+def test_the_reference_settings_are_the_defaults(tiny: Path, plain: Any) -> None:
+    """20 steps, guidance 8, Euler, MLPerf's negative prompt; and describe() says so."""
+    start = latents()
+    with open_engine(tiny, Captions(PROMPTS[:1], start), steps=20) as engine:
+        images, facts = ask(engine, 1), engine.describe()
+
+    assert (
+        facts.items()
+        >= {
+            "engine": "torch-diffusion",
+            "diffusers": version("diffusers"),
+            "torch": str(torch.__version__),
+            "generation.steps": "20",
+            "generation.guidance_scale": "8.0",
+            "generation.deepcache": "1",
+            "generation.negative_prompt": NEGATIVE,
+            "generation.scheduler": "EulerDiscreteScheduler",
+            "generation.size": f"{2 * SIDE}x{2 * SIDE}",
+            "generation.prompt_tokens": "77, longer prompts are cut",
+            "vae_dtype": "float32",
+        }.items()
+    )
+    np.testing.assert_array_equal(
+        images, by_hand(plain, PROMPTS[:1], start, num_inference_steps=20)
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"guidance_scale": 3.0}, {"guidance_scale": 1.0}, {"negative_prompt": "cat"}]
+)
+def test_settings_reach_the_pipeline(tiny: Path, plain: Any, settings: dict[str, Any]) -> None:
+    """And change the image."""
+    start = latents()
+
+    images = paint(tiny, Captions(PROMPTS[:1], start), **settings)
+
+    np.testing.assert_array_equal(images, by_hand(plain, PROMPTS[:1], start, **settings))
+    assert not close(images, by_hand(plain, PROMPTS[:1], start))
+
+
+def test_other_sizes_start_from_other_latents(tiny: Path) -> None:
+    """Height before width."""
+    images = paint(tiny, Captions(PROMPTS[:1], None), height=16, width=24, steps=2)
+
+    assert images.shape == (1, 16, 24, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "apart"),
+    [({"precision": "int8"}, 3.0), ({"attention": "eager"}, 0.1), ({"vae_slicing": True}, 0.1)],
+)
+def test_ways_to_compute_the_same(tiny: Path, options: dict[str, Any], apart: float) -> None:
+    """Images stay close, in grey levels on average, and the fingerprint tells."""
+    prompts = Captions(PROMPTS[:2], latents())
+
+    images, usual = paint(tiny, prompts, batch_size=2, **options), paint(tiny, prompts)
+
+    assert np.abs(images.astype(int) - usual).mean() < apart
+    with open_engine(tiny, prompts, **options) as engine, open_engine(tiny, prompts) as other:
+        assert engine.describe() != other.describe()
+
+
+def test_blocks_are_compiled_before_time_is_measured(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with reused features, whose steps are no reason to compile anew.
+
+    Graphs are traced and guarded as always, but run as they are: making code takes minutes.
+    """
+    compile_with = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, mode: compile_with(self, backend="eager")
+    )
+    graphs = torch._dynamo.utils.counters["stats"]
+    torch._dynamo.reset()
+    prompts = Captions(PROMPTS[:1], latents())
+    with open_engine(tiny, prompts, compile="default", deepcache=2, steps=5) as engine:
+        engine.load_samples([0])
+        made = graphs["unique_graphs"]
+        images = ask(engine, 1)
+        assert engine.describe()["compile"] == "default"
+    assert graphs["unique_graphs"] == made > 0
+    assert close(images, paint(tiny, prompts, deepcache=2, steps=5))
+
+
+def test_what_has_gathered_goes_in_one_batch(tiny: Path) -> None:
+    """Samples that come one by one wait for the thread, `batch_size` of them at most."""
+    prompts = Captions(["rain"] * 9, latents())
+    sink = Gallery(expected=9, wants_output=False)
+    with open_engine(tiny, prompts, batch_size=4, steps=2) as engine:
+        engine.load_samples(range(9))
+        for sample in range(9):
+            engine.submit([sample], [sample], sink)
+        sink.wait()
+
+    assert sorted(sink.done_ids) == list(range(9))
+    assert max(sink.batches) <= 4
+    assert len(sink.batches) < 9
+    assert sink.images == {}
+
+
+def test_official_folders_are_found(tiny: Path, plain: Any, tmp_path: Path) -> None:
+    """MLPerf's checkpoint keeps the Euler scheduler apart from the pipeline."""
+    shutil.copytree(tiny, tmp_path / "checkpoint_pipe")
+    apart = tmp_path / "checkpoint_scheduler"
+    shutil.move(tmp_path / "checkpoint_pipe" / "scheduler", apart / "scheduler")
+
+    images = paint(tmp_path, Captions(PROMPTS[:1], latents()))
+
+    np.testing.assert_array_equal(images, by_hand(plain, PROMPTS[:1], latents()))
+
+
+def test_weights_of_the_variant_fp16_are_taken_where_they_are_alone(copy: Path) -> None:
+    """As they are published; int8 leaves the rest in the checkpoint's own type."""
+    for part in ("unet", "vae", "text_encoder", "text_encoder_2"):
+        (file,) = (copy / part).glob("*.safetensors")
+        half = {name: tensor.half() for name, tensor in load_file(file).items()}
+        save_file(half, file.with_suffix(".fp16.safetensors"), metadata={"format": "pt"})
+        file.unlink()
+
+    with open_engine(copy, Captions(PROMPTS[:1], latents()), precision="int8") as engine:
+        assert engine.describe()["dtype"] == "float16"
+    with open_engine(copy, Captions(PROMPTS[:1], latents()), precision="fp16") as engine:
+        ask(engine, 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("precision", "fp8", "is not one of fp32, bf16, fp16, int8"),
+        ("device", "tpu", "is not cpu, cuda or cuda:N"),
+        ("batch_size", 0, "is not a number of samples, at least 1"),
+        ("threads", 0, "is not a number of threads, at least 1"),
+        ("steps", 0, "is not a number of steps, at least 1"),
+        ("steps", 2.5, "is not a number of steps, at least 1"),
+        ("guidance_scale", -1.0, "is not a number from 0 on"),
+        ("guidance_scale", float("nan"), "is not a number from 0 on"),
+        ("negative_prompt", None, "is not text"),
+        ("height", 0, "is not a number of pixels, at least 1"),
+        ("seed", -1, "is not a number from 0 to 2147483647"),
+        ("deepcache", 0, "is not a number of steps; 1 is off"),
+        ("vae_dtype", "int8", "is not one of auto, fp32, bf16, fp16"),
+        ("vae_slicing", 1, "is not true or false"),
+        ("attention", "xformers", "is not one of sdpa, eager"),
+        ("compile", True, "is not false or one of default, max-autotune-no-cudagraphs"),
+        ("compile", "reduce-overhead", "is not false or one of default, max-autotune-no-cu"),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_value(
+    tiny: Path, option: str, value: object, expected: str
+) -> None:
+    """Before anything is loaded."""
+    with pytest.raises(
+        SuiteError, match=re.escape(f"engine torch-diffusion: {option} = {value!r} {expected}")
+    ):
+        open_engine(tiny, Captions([]), **{option: value})
+
+
+def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
+    """The suite's case is then skipped, with the path it looked for."""
+    with pytest.raises(UnavailableError, match=r"absent: this model folder does not exist; put m"):
+        open_engine(tmp_path / "absent", Captions([]))
+    with pytest.raises(UnavailableError, match=r"this folder has no model_index\.json"):
+        open_engine(tmp_path, Captions([]))
+    with pytest.raises(SuiteError, match=r"no model; set workload\.model"):
+        open_engine(tmp_path, Captions([]), model=None)
+
+
+@pytest.mark.parametrize("library", ["diffusers", "torch", "transformers"])
+def test_a_missing_library_names_the_extra_to_install(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """The engine's module itself imports none of them."""
+    monkeypatch.setitem(sys.modules, library, None)
+    with (
+        pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[diffusion]'")),
+        open_engine(tiny, Captions([])),
+    ):
+        pass
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
+
+
+def change_weights(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+INDEX = "model_index.json"
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda folder: change_json(folder / INDEX, _class_name="StableDiffusionPipeline"),
+        r"names the pipeline 'StableDiffusionPipeline'; this engine runs StableDiffusionXLPipeline",
+    ),
+    (
+        lambda folder: change_json(folder / INDEX, unet=["own_code", "OwnUNet"]),
+        r"names 'OwnUNet' as unet, which should be UNet2DConditionModel",
+    ),
+    (lambda folder: (folder / INDEX).write_text("[]", "utf-8"), "is no JSON object"),
+    (lambda folder: (folder / INDEX).write_text("{", "utf-8"), "is no JSON object"),
+    (lambda folder: (folder / UNET).unlink(), r"unet: has no safetensors files"),
+    (
+        lambda folder: (folder / UNET).write_bytes((folder / UNET).read_bytes()[:-999]),
+        r"unet: UNet2DConditionModel cannot be loaded",
+    ),
+    (lambda folder: (folder / "vae" / "config.json").unlink(), r"vae: has no config\.json"),
+    (
+        lambda folder: change_weights(folder / UNET, lambda all_: all_.pop("conv_in.weight")),
+        r"unet: the checkpoint lacks conv_in\.weight",
+    ),
+    (
+        lambda folder: change_weights(
+            folder / UNET, lambda all_: all_.update({"conv_in.weight": torch.zeros(3)})
+        ),
+        r"unet: weights do not fit config\.json: conv_in\.weight",
+    ),
+    (
+        lambda folder: change_weights(
+            folder / "text_encoder" / "model.safetensors",
+            lambda all_: all_.pop(next(name for name in all_ if name.endswith("k_proj.weight"))),
+        ),
+        r"text_encoder: the checkpoint lacks .*k_proj\.weight",
+    ),
+    (lambda folder: shutil.rmtree(folder / "tokenizer_2"), r"tokenizer_2: has no tokenizer"),
+    (lambda folder: shutil.rmtree(folder / "scheduler"), r"has no scheduler_config\.json"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "expected"), BROKEN)
+def test_a_broken_folder_is_refused_when_it_is_loaded(
+    copy: Path, break_it: Callable[[Path], object], expected: str
+) -> None:
+    """diffusers would run some of these, with weights it makes up."""
+    break_it(copy)
+
+    with pytest.raises(RunError, match=expected) as caught, open_engine(copy, Captions(["rain"])):
+        pass
+
+    assert caught.value.layer == "engine"
+    assert str(copy) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        (Captions([7], latents()), 'sample 0 of the data set has no "caption"'),
+        (
+            Captions(["rain"], np.zeros((1, 4, 8, 8), np.float32)),
+            r"sample 0 of the data set has latents of shape \(1, 4, 8, 8\), but images of 32 x 32 "
+            r"pixels start from \(1, 4, 16, 16\)",
+        ),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_named(tiny: Path, dataset: Captions, expected: str) -> None:
+    """When it is loaded, not in the run."""
+    with open_engine(tiny, dataset) as engine, pytest.raises(RunError, match=expected):
+        engine.load_samples([0])
+
+
+def test_a_size_that_the_model_cannot_make_is_refused(tiny: Path) -> None:
+    """Pixels come in whole latents."""
+    with (
+        pytest.raises(SuiteError, match=r"height = 33 is not a multiple of 2"),
+        open_engine(tiny, Captions(["rain"]), height=33),
+    ):
+        pass
+
+
+def test_an_image_that_is_not_finite_is_an_error_that_names_the_sample(copy: Path) -> None:
+    """It would be black: what overflows in a narrow type shows as not a number."""
+
+    def overflow(all_: dict[str, Any]) -> None:
+        all_["decoder.conv_in.weight"].mul_(1e30)
+
+    change_weights(copy / "vae" / UNET.name, overflow)
+    with open_engine(copy, Captions(PROMPTS, latents()), steps=1, vae_dtype="fp16") as engine:
+        engine.load_samples([2])
+        sink = Gallery(expected=1)
+        engine.submit([5], [2], sink)
+        with pytest.raises(
+            RunError,
+            match=r"sample 2 of the data set has an image that is not finite, computed in float32 "
+            r"and decoded in float16; it would be black",
+        ):
+            sink.wait()
+
+
+def test_plain_text_is_a_prompt_too(tiny: Path) -> None:
+    """Latents are then drawn; a data set need not know of them."""
+
+    class Texts(Captions):
+        def input(self, index: int) -> Any:
+            return PROMPTS[index]
+
+    images = paint(tiny, Texts(PROMPTS[:1]))
+
+    np.testing.assert_array_equal(images, paint(tiny, Captions(PROMPTS[:1], None)))
+
+
+def test_threads_are_set_back(tiny: Path) -> None:
+    """The process is as it was when the engine has gone."""
+    before = torch.get_num_threads()
+    with open_engine(tiny, Captions(PROMPTS[:1]), threads=before + 1) as engine:
+        assert engine.describe()["threads"] == str(before + 1)
+        assert torch.get_num_threads() == before + 1
+
+    assert torch.get_num_threads() == before

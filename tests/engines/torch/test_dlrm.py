@@ -1,0 +1,365 @@
+"""DLRM-DCNv2 beside the same computation in plain NumPy, pair by pair, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.torch.dlrm import Dlrm, dlrm_v2
+from pytest_mlperf.engines.torch.dlrm_files import Sizes
+from pytest_mlperf.engines.torch.dlrm_tables import BLOCK, Table, Tables, drawn_table, kept_table
+from tests.engines.torch.modules import answer, open_engine
+
+SIZES = {
+    "num_embeddings_per_feature": [50, 7, 400],
+    "embedding_dim": 8,
+    "hotness": [3, 1, 12],
+    "dense_features": 5,
+    "dense_arch_layer_sizes": [16, 12, 8],
+    "dcn_num_layers": 2,
+    "dcn_low_rank_dim": 6,
+    "over_arch_layer_sizes": [20, 10, 1],
+}
+WIDTH = 32
+
+Floats = NDArray[np.float64]
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """Return every tensor by TorchRec's name."""
+    bags = "sparse_arch.embedding_bag_collection.embedding_bags"
+    found: dict[str, tuple[int, ...]] = {
+        f"{bags}.t_cat_{n}.weight": (rows, 8) for n, rows in enumerate((50, 7, 400))
+    }
+    for n, (taken, given) in enumerate(((5, 16), (16, 12), (12, 8))):
+        found[f"dense_arch.model._mlp.{n}._linear.weight"] = (given, taken)
+        found[f"dense_arch.model._mlp.{n}._linear.bias"] = (given,)
+    for n in range(2):
+        found[f"inter_arch.crossnet.V_kernels.{n}"] = (6, WIDTH)
+        found[f"inter_arch.crossnet.W_kernels.{n}"] = (WIDTH, 6)
+        found[f"inter_arch.crossnet.bias.{n}"] = (WIDTH, 1)
+    for n, (taken, given) in enumerate(((WIDTH, 20), (20, 10))):
+        found[f"over_arch.model.0._mlp.{n}._linear.weight"] = (given, taken)
+        found[f"over_arch.model.0._mlp.{n}._linear.bias"] = (given,)
+    return {**found, "over_arch.model.1.weight": (1, 10), "over_arch.model.1.bias": (1,)}
+
+
+def write(folder: Path, prefix: str = "", **changes: Any) -> dict[str, Floats]:
+    """Write a model; return its weights."""
+    rng = np.random.default_rng(4)
+    weights = {
+        name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes().items()
+    }
+    (folder / "config.json").write_text(json.dumps({**SIZES, **changes}), "utf-8")
+    tensors = {prefix + name: torch.tensor(array) for name, array in weights.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return {name: array.astype(np.float64) for name, array in weights.items()}
+
+
+def samples(*counts: int) -> list[dict[str, Any]]:
+    """Return samples as the data set criteo gives them."""
+    rng = np.random.default_rng(6)
+    return [
+        {
+            "dense": rng.normal(size=(count, 5)).astype(np.float32),
+            "sparse": [
+                rng.integers(0, rows, (count, lookups), np.int32)
+                for rows, lookups in zip((50, 7, 400), (3, 1, 12), strict=True)
+            ],
+        }
+        for count in counts
+    ]
+
+
+def by_hand(weights: dict[str, Floats], sample: dict[str, Any]) -> Floats:
+    """Return the probability of each pair, one after the other."""
+
+    def layer(x: Floats, name: str) -> Floats:
+        return np.asarray(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
+
+    found = []
+    for pair, dense in enumerate(sample["dense"].astype(np.float64)):
+        x = dense
+        for n in range(3):
+            x = np.maximum(layer(x, f"dense_arch.model._mlp.{n}._linear"), 0)
+        parts = [x]
+        for n, lookups in enumerate(sample["sparse"]):
+            bags = "sparse_arch.embedding_bag_collection.embedding_bags"
+            table = weights[f"{bags}.t_cat_{n}.weight"]
+            total = np.zeros(8)
+            for row in lookups[pair]:
+                total = total + table[row]
+            parts.append(total)
+        first = x = np.concatenate(parts)
+        for n in range(2):
+            narrow = weights[f"inter_arch.crossnet.V_kernels.{n}"] @ x
+            wide = weights[f"inter_arch.crossnet.W_kernels.{n}"] @ narrow
+            x = first * (wide + weights[f"inter_arch.crossnet.bias.{n}"][:, 0]) + x
+        for n in range(2):
+            x = np.maximum(layer(x, f"over_arch.model.0._mlp.{n}._linear"), 0)
+        (score,) = layer(x, "over_arch.model.1")
+        found.append(1 / (1 + np.exp(-score)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_probabilities_are_those_of_the_formulas(
+    tmp_path: Path, batch_size: int, prefix: str
+) -> None:
+    """Samples of different numbers of pairs share batches; names may begin with "model."."""
+    weights, given = write(tmp_path, prefix), samples(4, 1, 9, 3, 2)
+
+    found = answer(given, "dlrm-v2", model=str(tmp_path), batch_size=batch_size)
+
+    expected = [by_hand(weights, sample) for sample in given]
+    assert [len(each) for each in found] == [4, 1, 9, 3, 2]
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), atol=1e-5)
+    assert np.concatenate(expected).std() > 0.1
+
+
+def test_in_float64_nothing_but_rounding_is_left(tmp_path: Path) -> None:
+    """The module itself, but for the last step, which is float32 in any precision."""
+    weights, (sample,) = write(tmp_path), samples(40)
+    module = dlrm_v2(model=str(tmp_path)).double()
+    module.tables._tables = [Table(rows=each.rows.double()) for each in module.tables._tables]
+    prepared = module.prepare(sample)
+
+    with torch.no_grad():
+        found = module(torch.tensor(prepared["dense"]).double(), torch.tensor(prepared["sparse"]))
+
+    np.testing.assert_allclose(found.numpy(), by_hand(weights, sample), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("tables", "precision", "apart"),
+    [
+        ("fp16", "fp32", 0.02),
+        ("int8", "fp32", 0.05),
+        ("checkpoint", "bf16", 0.15),
+        ("checkpoint", "int8", 0.05),
+        ("int8", "fp16", 0.05),
+    ],
+)
+def test_narrow_tables_and_layers_stay_near(
+    tmp_path: Path, tables: str, precision: str, apart: float
+) -> None:
+    """Tables and layers are narrowed apart from each other; the fingerprint tells both."""
+    weights, given = write(tmp_path), samples(30, 30)
+    options: dict[str, Any] = {"model": str(tmp_path), "precision": precision}
+    options["arguments"] = {"tables": tables}
+
+    found = np.concatenate(answer(given, "dlrm-v2", **options))
+
+    expected = np.concatenate([by_hand(weights, sample) for sample in given])
+    assert 0 < np.abs(found - expected).mean() < apart
+    with open_engine(given, "dlrm-v2", **options) as engine:
+        facts = engine.describe()
+    assert facts.items() >= {"tables": tables, "batching": "concat"}.items()
+    assert len(facts["weights_sha256"]) == 16
+
+
+def test_tables_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
+    """A narrower module does not copy what is mapped, and neither does one on another device."""
+    write(tmp_path)
+    module = dlrm_v2(model=str(tmp_path))
+    before = [each.rows.data_ptr() for each in module.tables._tables]
+
+    module.to(torch.bfloat16)
+
+    assert [each.rows.data_ptr() for each in module.tables._tables] == before
+    assert {each.rows.dtype for each in module.tables._tables} == {torch.float32}
+    assert {each.dtype for each in module.parameters()} == {torch.bfloat16}
+
+
+def test_tables_move_with_the_module_unless_they_stay_on_the_cpu() -> None:
+    """Torch's device without memory stands in for an accelerator."""
+    table = drawn_table(10, 4, "int8", 1)
+
+    moved, kept = (Tables([table], on_cpu=on_cpu).to("meta") for on_cpu in (False, True))
+
+    assert {each.rows.device.type for each in moved._tables} == {"meta"}
+    assert {each.scales.device.type for each in moved._tables} == {"meta"}
+    assert {each.rows.device.type for each in kept._tables} == {"cpu"}
+
+
+def test_lookups_stay_with_tables_on_the_cpu(tmp_path: Path) -> None:
+    """Answers are the same, and the engine moves only what the accelerator needs."""
+    write(tmp_path)
+    given = samples(3, 5)
+
+    with_tables = answer(given, "dlrm-v2", model=str(tmp_path))
+    apart = answer(given, "dlrm-v2", model=str(tmp_path), arguments={"tables_on_cpu": True})
+
+    np.testing.assert_array_equal(np.concatenate(with_tables), np.concatenate(apart))
+    assert dlrm_v2(model=str(tmp_path), tables_on_cpu=True).host_inputs == {"sparse"}
+
+
+@pytest.mark.parametrize("count", [3, BLOCK + 5])
+def test_int8_rows_lose_at_most_half_a_step(count: int) -> None:
+    """Each row has a scale of its own; a row of zeros stays one."""
+    rows = torch.randn((count, 4), generator=torch.Generator().manual_seed(2))
+    rows[1] = 0
+    rows[2] *= 1e-6
+
+    table = kept_table(rows, "int8")
+
+    assert table.rows.dtype == torch.int8
+    restored = table.rows * table.scales
+    assert bool(((restored - rows).abs() <= table.scales * 0.5001).all())
+    assert not bool(restored[1].any())
+    assert bool(restored[2].any())
+
+
+def test_dummy_weights_are_the_same_every_time(tmp_path: Path) -> None:
+    """And need no more than config.json."""
+    (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
+    options = {"model": str(tmp_path), "weights": "dummy"}
+
+    first, again = (answer(samples(20), "dlrm-v2", **options)[0] for _ in range(2))
+
+    np.testing.assert_array_equal(first, again)
+    assert first.std() > 0
+    with open_engine([], "dlrm-v2", **options) as engine:
+        assert engine.describe()["weights"] == "dummy"
+
+
+def test_the_default_sizes_are_those_of_mlperf() -> None:
+    """204,184,588 rows, 214 lookups and 16,044,545 weights besides the tables."""
+    sizes = Sizes()
+    with torch.device("meta"):
+        module = Dlrm(sizes, Tables([], on_cpu=True), {})
+
+    assert sum(sizes.num_embeddings_per_feature) == 204_184_588
+    assert sum(sizes.hotness) == 214
+    assert len(sizes.hotness) == len(sizes.num_embeddings_per_feature) == 26
+    assert sum(each.numel() for each in module.parameters()) == 16_044_545
+    assert dataclasses.replace(sizes, embedding_dim=8).width == 27 * 8
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def config(**changes: Any) -> Callable[[Path], object]:
+    return lambda folder: (folder / "config.json").write_text(
+        json.dumps({**SIZES, **changes}), "utf-8"
+    )
+
+
+LAST = "over_arch.model.1.weight"
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "is no JSON"),
+    (lambda folder: (folder / "config.json").write_text("[]", "utf-8"), 'not of a model_type "dl'),
+    (config(model_type="bert"), 'is not of a model_type "dlrm-v2"'),
+    (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),
+    (config(hotness=3), "hotness = 3 is not a list of whole numbers from 1 on"),
+    (config(hotness=[3, 1, 0]), r"hotness = \[3, 1, 0\] is not a list of whole numbers"),
+    (config(embedding_dim=[8]), r"embedding_dim = \[8\] is not a whole number from 1 on"),
+    (config(hotness=[3, 1]), "hotness has 2 features and num_embeddings_per_feature 3"),
+    (config(embedding_dim=4), "last of dense_arch_layer_sizes is 8 and should be embedding_dim"),
+    (config(over_arch_layer_sizes=[20, 2]), "last of over_arch_layer_sizes is 2 and should be 1"),
+    (config(over_arch_layer_sizes=[1]), "over_arch_layer_sizes should have two or more"),
+    (
+        config(num_embeddings_per_feature=[50, 8, 400]),
+        r"t_cat_1\.weight is torch.float32 \[7, 8\] ",
+    ),
+    (
+        lambda folder: change_weights(folder, lambda all_: all_.pop(LAST)),
+        r"the checkpoint lacks over_arch\.model\.1\.weight; it has dense_arch",
+    ),
+    (
+        lambda folder: change_weights(
+            folder, lambda all_: all_.update({LAST: torch.zeros((1, 10), dtype=torch.int32)})
+        ),
+        r"over_arch\.model\.1\.weight is torch\.int32 \[1, 10\] and should be floats \[1, 10\]",
+    ),
+    (
+        lambda folder: change_weights(folder, lambda all_: all_[LAST].fill_(float("inf"))),
+        r"over_arch\.model\.1\.weight has a weight that is not a number",
+    ),
+    (lambda folder: (folder / "model.safetensors").unlink(), r"has no model\.safetensors"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "expected"), BROKEN)
+def test_a_broken_folder_is_refused_when_it_is_loaded(
+    tmp_path: Path, break_it: Callable[[Path], object], expected: str
+) -> None:
+    """With the file's path."""
+    write(tmp_path)
+    break_it(tmp_path)
+
+    with (
+        pytest.raises(RunError, match=expected) as caught,
+        open_engine([], "dlrm-v2", model=str(tmp_path)),
+    ):
+        pass
+
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"tables": "fp8"}, {"tables_on_cpu": 1}], ids=["tables", "tables_on_cpu"]
+)
+def test_a_wrong_argument_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """The sentence says what is right."""
+    write(tmp_path)
+    with (
+        pytest.raises(
+            SuiteError, match=r"tables = .* should be one of checkpoint, fp16, int8, and"
+        ),
+        open_engine([], "dlrm-v2", model=str(tmp_path), arguments=arguments),
+    ):
+        pass
+
+
+def sample_with(**changes: Any) -> dict[str, Any]:
+    return {**samples(2)[0], **changes}
+
+
+LOOKUPS = samples(2)[0]["sparse"]
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({"dense": np.ones((1, 5))}, "lacks dense or sparse; use the data set criteo"),
+        (sample_with(dense=np.ones((2, 13))), r"has dense features of shape \(2, 13\), but the mo"),
+        (
+            sample_with(sparse=LOOKUPS[:2]),
+            r"has \[3, 1\] lookups per sparse feature, but the model takes \[3, 1, 12\]",
+        ),
+        (
+            sample_with(sparse=[LOOKUPS[0], np.full((2, 1), 7), LOOKUPS[2]]),
+            "looks up row 7 of sparse feature 1, but the model's table has 7 rows",
+        ),
+        (
+            sample_with(sparse=[LOOKUPS[0] - 99, *LOOKUPS[1:]]),
+            "looks up row -.* of sparse feature 0",
+        ),
+    ],
+)
+def test_a_sample_that_the_model_cannot_take_is_named(
+    tmp_path: Path, sample: Any, expected: str
+) -> None:
+    """A row out of range would end an accelerator's process."""
+    write(tmp_path)
+    with (
+        open_engine([samples(1)[0], sample], "dlrm-v2", model=str(tmp_path)) as engine,
+        pytest.raises(RunError, match=f"sample 1 of the data set {expected}"),
+    ):
+        engine.load_samples([0, 1])

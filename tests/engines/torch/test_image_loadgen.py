@@ -1,0 +1,82 @@
+"""The engines of modules and images under the real LoadGen, in a worker process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.run.logs import parse_detail
+from tests.engines.torch.modules import HERE
+from tests.run.harness import RunningWorker, settings, spec
+
+
+def run(case: Any, scenario: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the worker says of the engine, and of the accuracy pass."""
+    with RunningWorker(case) as worker:
+        loaded = worker.wait_for("loaded")
+        finished = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=list(range(samples)))
+        accuracy = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+    assert finished["result"]["faults"] == []
+    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
+    assert detail.num_errors == 0
+    assert accuracy["result"]["completed"] == samples
+    return loaded["engine"], accuracy["result"]
+
+
+def quick(scenario: str, **changes: Any) -> Any:
+    return settings(
+        scenario,
+        performance_samples=changes.pop("samples"),
+        equal_issue=scenario == "Offline",
+        latency_limit_ns=60_000_000_000 if scenario == "Server" else None,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenario", "workers"), [("Offline", 0), ("Server", 1), ("SingleStream", 0)]
+)
+def test_a_module_runs_and_answers(tmp_path: Path, scenario: str, workers: int) -> None:
+    """Inline and in threads."""
+    samples = [[float(number), 1.0, 2.0, 3.0] for number in range(16)]
+    case = spec(
+        tmp_path,
+        engine="pytest_mlperf.engines.torch.module:TorchModuleEngine",
+        options={"factory": f"{HERE}:linear", "workers": workers, "threads": 1, "batch_size": 4},
+        dataset="tests.engines.torch.modules:Samples",
+        dataset_options={"samples": samples},
+        model=None,
+        precision="fp32",
+        settings=quick(scenario, samples=16, target_qps=500.0, min_query_count=64),
+    )
+
+    facts, _ = run(case, scenario, 16)
+
+    assert facts["architecture"] == "Linear"
+
+
+@pytest.mark.parametrize("scenario", ["Offline", "Server"])
+def test_images_are_made(tmp_path: Path, scenario: str) -> None:
+    """By the thread of the queue, which outlives LoadGen."""
+    pipelines = pytest.importorskip("tests.engines.torch.pipelines")
+    case = spec(
+        tmp_path,
+        engine="pytest_mlperf.engines.torch.diffusion:DiffusionEngine",
+        options={"steps": 1, "threads": 1, "batch_size": 4},
+        dataset="tests.engines.torch.pipelines:Captions",
+        dataset_options={"prompts": pipelines.PROMPTS},
+        model=str(pipelines.write_pipeline(tmp_path / "model")),
+        precision="fp32",
+        settings=quick(scenario, samples=4, target_qps=20.0, min_query_count=8),
+    )
+
+    facts, _ = run(case, scenario, 4)
+
+    assert facts["generation.steps"] == "1"

@@ -1,0 +1,515 @@
+"""Any module, any nested arrays, in batches: what comes back is each sample's own part."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.engines.torch import module_factories
+from pytest_mlperf.engines.torch.module_batches import BATCHINGS, join, length, tensors
+from tests.engines.torch.modules import HERE, Answers, answer, linear, open_engine, rows
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))
+def test_what_is_joined_is_cut_into_the_same_parts(sizes: list[int], name: str) -> None:
+    """For any lengths, also of nested samples; padding never reaches a sample's own part."""
+    samples: list[Any] = [
+        {"a": np.full((size, 2), place, np.float32), "b": [np.arange(size)]}
+        for place, size in enumerate(sizes)
+    ]
+    batching = BATCHINGS[name]
+    trees = [tensors(sample) for sample in samples]
+    lengths = [length(tree, batching) for tree in trees]
+
+    joined = join(trees, batching)
+
+    assert lengths == sizes
+    for sample, part in zip(samples, batching.cut(joined["a"], lengths), strict=True):
+        np.testing.assert_array_equal(part.numpy(), sample["a"])
+    for sample, part in zip(samples, batching.cut(joined["b"][0], lengths), strict=True):
+        np.testing.assert_array_equal(part.numpy(), sample["b"][0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 50])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_arrays_are_stacked(batch_size: int, workers: int) -> None:
+    """Whatever the batch, each sample has the answer it has alone."""
+    samples = rows(7)
+
+    found = answer(samples, "linear", batch_size=batch_size, workers=workers)
+
+    expected = np.stack(samples) @ np.arange(12, dtype=np.float32).reshape(3, 4).T
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_runs_of_pairs_are_joined_and_cut_apart_again() -> None:
+    """Nested inputs, by name; the module sees one run of all pairs."""
+    rng = np.random.default_rng(2)
+    samples: list[dict[str, Any]] = [
+        {
+            "user": rng.normal(size=(count, 3)),
+            "items": [rng.integers(0, 9, (count, 1)), rng.integers(0, 9, (count, 2), np.int32)],
+        }
+        for count in (3, 1, 5, 2)
+    ]
+
+    found = answer(samples, "pairs", batch_size=3)
+
+    for sample, numbers in zip(samples, found, strict=True):
+        first, second = sample["items"]
+        expected = sample["user"].sum(axis=1) + first[:, 0] * second[:, 0]
+        np.testing.assert_allclose(numbers, expected, rtol=1e-5)
+
+
+def tokens(*sizes: int) -> list[dict[str, NDArray[np.int64]]]:
+    return [{"tokens": np.arange(1, size + 1), "mask": np.ones(size, np.int64)} for size in sizes]
+
+
+def test_short_samples_are_filled_up_and_cut_again() -> None:
+    """Samples of similar length share a batch; the output is picked by its name."""
+    samples = tokens(2, 9, 3, 8)
+
+    twice = answer(samples, "lengths", "<i8", batch_size=2, output="twice")
+    filled = answer(samples, "lengths", "<i8", batch_size=2, output="filled")
+
+    assert [list(each) for each in twice] == [list(2 * each["tokens"]) for each in samples]
+    assert [each[0] for each in filled] == [3, 9, 3, 9]
+
+
+def test_lists_go_by_position_and_outputs_keep_their_kind() -> None:
+    """Floats are float32, whole numbers int64, truths bytes: little-endian all of them."""
+    samples = [[np.array([1.0, -2.0]), np.array([0.5, 4.0])], [np.array([3.0, 0.0])] * 2]
+
+    totals, places, truths = (
+        answer(samples, "kinds", dtype, output=place)
+        for place, dtype in enumerate(("<f4", "<i8", "u1"))
+    )
+
+    assert [list(each) for each in totals] == [[1.5, 2.0], [6.0, 0.0]]
+    assert [list(each) for each in places] == [[1], [0]]
+    assert [list(each) for each in truths] == [[1, 1], [1, 0]]
+
+
+def test_a_module_may_prepare_samples_itself() -> None:
+    """Before time is measured: `forward` sees what `prepare` returned."""
+    assert [list(each) for each in answer(["a", "four"], "prepared")] == [[1.0], [4.0]]
+
+
+def test_modules_run_in_eval_mode() -> None:
+    """Also where the factory forgot."""
+    (found,) = answer([np.ones(1000, np.float32)], "dropout")
+
+    assert found.sum() == 1000
+
+
+@pytest.mark.parametrize(
+    ("precision", "apart", "dtype"),
+    [("bf16", 0.02, "bfloat16"), ("fp16", 0.002, "float16"), ("int8", 0.01, "float32")],
+)
+def test_precision_is_that_of_parameters_and_inputs(
+    precision: str, apart: float, dtype: str
+) -> None:
+    """Answers stay float32, near to those of fp32 but not the same."""
+    samples = rows(5, 64)
+    options: dict[str, Any] = {"arguments": {"width": 64}}
+    usual = np.stack(answer(samples, "linear", **options))
+
+    found = np.stack(answer(samples, "linear", precision=precision, **options))
+
+    assert 0 < np.abs(found - usual).max() < apart * np.abs(usual).max()
+    with open_engine(samples, "linear", precision=precision, **options) as engine:
+        facts = engine.describe()
+    assert facts["dtype"] == dtype
+    assert ("torchao" in facts) is (precision == "int8")
+
+
+def test_arguments_and_dummy_weights_reach_the_factory() -> None:
+    """weights is only given where the suite asks for dummy ones."""
+    sample = [np.ones(2, np.float32)]
+
+    assert answer([np.zeros(4)], "linear", arguments={"bias": 7.0})[0].tolist() == [7.0] * 3
+    assert answer(sample, "seeded")[0].tolist() == [4.0]
+    assert answer(sample, "seeded", weights="dummy")[0].tolist() == [2.0]
+
+
+def test_compiled_modules_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sizes of batches were compiled before the run; graphs run as torch traced them."""
+    compile_with = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, mode: compile_with(self, backend="eager")
+    )
+    torch._dynamo.reset()
+    graphs, samples = torch._dynamo.utils.counters["stats"], rows(7)
+    sink = Answers(expected=7)
+    with open_engine(samples, "dropout", batch_size=4, compile="default") as engine:
+        engine.load_samples(range(7))
+        made = graphs["unique_graphs"]
+        engine.submit(list(range(7)), list(range(7)), sink)
+        sink.wait()
+
+    assert graphs["unique_graphs"] == made > 0
+    np.testing.assert_array_equal(
+        [np.frombuffer(sink.outputs[place], "<f4") for place in range(7)], samples
+    )
+
+
+def test_workers_answer_in_threads_of_their_own() -> None:
+    """And take no more than `batch_size` of what has gathered at once."""
+    samples, sink = rows(20), Answers(expected=20, wants_output=False)
+    with open_engine(samples, "linear", batch_size=3, workers=2) as engine:
+        engine.load_samples(range(20))
+        for sample in range(20):
+            engine.submit([sample], [sample], sink)
+        sink.wait()
+
+    assert sorted(sink.ids) == list(range(20))
+    assert max(sink.batches) <= 3
+    assert sink.outputs == {}
+
+
+def test_the_fingerprint_tells_weights_and_ways() -> None:
+    """Without `facts` of its own, a module's state is hashed: other weights, other words."""
+    with open_engine(rows(1), "linear", workers=1) as engine:
+        facts = engine.describe()
+    with open_engine(rows(1), "linear", arguments={"bias": 1.0}) as engine:
+        other = engine.describe()
+
+    assert (
+        facts.items()
+        >= {
+            "engine": "torch-module",
+            "torch": str(torch.__version__),
+            "factory": f"{HERE}:linear",
+            "architecture": "Linear",
+            "batching": "stack",
+            "batch_size": "8",
+            "threads": "1",
+            "workers": "1",
+            "compile": "false",
+            "device": "cpu",
+            "dtype": "float32",
+            "weights_sha256": module_factories.state_sha256(linear())[:16],
+        }.items()
+    )
+    assert facts["weights_sha256"] != other["weights_sha256"]
+    with open_engine([], "pairs") as engine:
+        assert engine.describe()["weights_sha256"] == "given"
+
+
+def test_samples_can_be_unloaded_and_loaded_again() -> None:
+    """As LoadGen does between parts of a run."""
+    samples, sink = rows(3), Answers(expected=1)
+    with open_engine(samples, "linear") as engine:
+        engine.load_samples([0, 1])
+        engine.unload_samples([0, 1])
+        engine.load_samples([2])
+        engine.submit([5], [2], sink)
+
+    assert sink.ids == [5]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("precision", "fp8", "is not one of fp32, bf16, fp16, int8"),
+        ("device", "tpu", "is not cpu, cuda or cuda:N"),
+        ("weights", "random", "is not one of checkpoint, dummy"),
+        ("batch_size", 0, "is not a number of samples, at least 1"),
+        ("threads", 0, "is not a number of threads, at least 1"),
+        ("workers", -1, "is not a number of threads; 0: inside submit"),
+        ("batching", "sort", "is not one of stack, concat, pad"),
+        ("output", -1, "is not a name, or a position counted from 0"),
+        ("compile", "fast", "is not false or one of default, reduce-overhead, "),
+        ("arguments", [1], "is not a table"),
+        ("factory", "dlrm", 'is neither one of dlrm-v2, question-answering nor "package.module'),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_value(
+    option: str, value: object, expected: str
+) -> None:
+    """Before anything is loaded."""
+    changed: dict[str, Any] = {option: value}
+    with pytest.raises(
+        SuiteError, match=re.escape(f"engine torch-module: {option} = {value!r} {expected}")
+    ):
+        open_engine([], **{"factory": "linear", **changed})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("model", "set workload.model instead"), ("weights", "set the engine's option weights inst")],
+)
+def test_arguments_name_nothing_that_the_engine_gives(name: str, expected: str) -> None:
+    """One place for each thing."""
+    with pytest.raises(SuiteError, match=f"arguments has '{name}'; {expected}"):
+        open_engine([], "linear", arguments={name: "x"})
+
+
+def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
+    """A factory may do without one, the built-in ones not."""
+    with pytest.raises(UnavailableError, match="absent: this model does not exist"):
+        open_engine([], "linear", model=str(tmp_path / "absent"))
+    with pytest.raises(UnavailableError, match=r"this folder has no config\.json"):
+        open_engine([], "dlrm-v2", model=str(tmp_path))
+    with pytest.raises(SuiteError, match=r"no model; set workload\.model"):
+        open_engine([], "question-answering")
+
+
+def enter(samples: list[Any], factory: str, **options: Any) -> None:
+    with open_engine(samples, factory, **options) as engine:
+        engine.load_samples(range(len(samples)))
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("absent_package.module:make", "cannot be imported: No module named 'absent_package'"),
+        (f"{HERE}:absent", "is not there: .*has no attribute 'absent'"),
+        (f"{HERE}:HERE", "cannot be called"),
+    ],
+)
+def test_a_factory_that_is_not_there_is_refused(place: str, expected: str) -> None:
+    """In the worker, when the model is loaded."""
+    with pytest.raises(SuiteError, match=f"factory = '{re.escape(place)}' {expected}"):
+        enter([], place)
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "expected"),
+    [
+        ("broken", {}, r"factory .*:broken broke, called with model: KeyError: 'no weights'"),
+        ("linear", {"arguments": {"x": 1}}, r"linear broke, called with model, x: TypeError"),
+        ("linear", {"weights": "dummy"}, "called with model, weights: TypeError"),
+        ("nothing", {}, r"nothing returned str, not a torch\.nn\.Module"),
+        ("sorting", {}, "the module's batching is 'sort', which is not one of stack, concat, pad"),
+    ],
+)
+def test_a_factory_that_breaks_is_named(
+    factory: str, options: dict[str, Any], expected: str
+) -> None:
+    """With what it was called with."""
+    with pytest.raises(RunError, match=expected):
+        enter([], factory, **options)
+
+
+ONE = np.ones(4, np.float32)
+
+MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
+    ("linear", ["text"], {}, "sample 0 of the data set has str; this engine takes arrays"),
+    ("linear", [None], {}, "sample 0 of the data set has NoneType"),
+    ("linear", [np.array(["a"])], {}, "sample 0 of the data set has <U1"),
+    (
+        "linear",
+        [ONE, np.ones(5, np.float32)],
+        {},
+        r"sample 1 of the data set is float32 \(5\), but the first one is float32 \(4\); batching",
+    ),
+    ("linear", [ONE, ONE.astype(int)], {}, r"sample 1 of the data set is int64 \(4\)"),
+    (
+        "pairs",
+        [{"user": np.ones((2, 1)), "items": [np.ones((3, 1)), np.ones((2, 1))]}],
+        {},
+        r"has arrays of shapes \(2, 1\), \(3, 1\), \(2, 1\); batching = 'concat' needs one first",
+    ),
+    (
+        "pairs",
+        [{"user": np.ones((0, 1)), "items": [np.ones((0, 1))] * 2}],
+        {},
+        "sample 0 of the data set is empty",
+    ),
+    ("linear", [np.ones(5, np.float32)], {}, r"module broke on a batch of 1 .*sample 0 .*Runtime"),
+    ("linear", [{"x": ONE}], {}, "module broke on a batch of 1 .*TypeError.*'x'"),
+    ("kinds", [[ONE, ONE]], {}, "result has 0, 1, 2, 3; set output to one of them"),
+    ("kinds", [[ONE, ONE]], {"output": 3}, "result has 0, 1, 2, 3; output = 3 is no tensor"),
+    ("linear", [ONE], {"output": "x"}, "result has Tensor; output = 'x' is no tensor"),
+    ("short", [ONE], {}, r"result has shape \(0, 4\) and should start with 1, one per sample"),
+    ("short", [ONE], {"batching": "concat"}, r"has shape \(3,\) and should start with 4"),
+]
+
+
+@pytest.mark.parametrize(("factory", "samples", "options", "expected"), MISFITS)
+def test_what_does_not_fit_is_refused_when_samples_are_loaded(
+    factory: str, samples: list[Any], options: dict[str, Any], expected: str
+) -> None:
+    """Before time is measured: the first sample is tried."""
+    with pytest.raises(RunError, match=expected) as caught:
+        enter(samples, factory, **options)
+
+    assert caught.value.layer == "engine"
+
+
+def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's module itself imports none."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
+        enter([], "linear")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu() -> None:
+    """The message names the engine."""
+    with pytest.raises(EnvironmentFault, match="engine torch-module: device = 'cuda', but"):
+        enter([], "linear", device="cuda")
+
+
+# Question answering
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with random weights that are large enough to tell samples apart."""
+    folder = tmp_path_factory.mktemp("bert")
+    config = transformers.BertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=48,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        transformers.BertForQuestionAnswering(config).save_pretrained(folder)
+    return folder
+
+
+def features(*sizes: int, padded: int = 0) -> list[dict[str, NDArray[np.int64]]]:
+    """Return features as the data set squad gives them."""
+    rng, found = np.random.default_rng(8), []
+    for size in sizes:
+        arrays = np.zeros((3, max(size, padded)), np.int64)
+        arrays[0, :size], arrays[1, :size] = rng.integers(1, 60, size), 1
+        arrays[2, size // 3 : size] = 1
+        found.append(dict(zip(("input_ids", "input_mask", "segment_ids"), arrays, strict=True)))
+    return found
+
+
+def test_question_answering_gives_the_models_own_scores(bert: Path) -> None:
+    """Features of different length in one batch: as transformers answers each alone."""
+    samples = features(11, 40, 25, 7)
+    model = transformers.BertForQuestionAnswering.from_pretrained(bert).eval()
+
+    found = answer(samples, "question-answering", model=str(bert), batch_size=3)
+
+    for sample, numbers in zip(samples, found, strict=True):
+        with torch.no_grad():
+            alone = model(
+                input_ids=torch.tensor(sample["input_ids"])[None],
+                attention_mask=torch.tensor(sample["input_mask"])[None],
+                token_type_ids=torch.tensor(sample["segment_ids"])[None],
+            )
+        expected = torch.stack((alone.start_logits[0], alone.end_logits[0]), dim=1).numpy()
+        np.testing.assert_allclose(numbers.reshape(-1, 2), expected, atol=2e-5)
+        assert expected.std() > 0.1
+
+
+def test_features_that_come_filled_up_keep_their_length(bert: Path) -> None:
+    """And their scores are those without the zeros, where there are pieces."""
+    full = answer(features(11, padded=48), "question-answering", model=str(bert))
+    bare = answer(features(11), "question-answering", model=str(bert))
+
+    assert full[0].shape == (96,)
+    np.testing.assert_allclose(full[0][:22], bare[0], atol=2e-5)
+
+
+def test_question_answering_tells_its_weights(bert: Path) -> None:
+    """And knows dummy ones."""
+    with open_engine(features(9), "question-answering", model=str(bert)) as engine:
+        facts = engine.describe()
+    (bert / "model.safetensors").rename(bert / "away")
+    try:
+        with open_engine(
+            features(9), "question-answering", model=str(bert), weights="dummy"
+        ) as engine:
+            dummy = engine.describe()
+            engine.load_samples([0])
+    finally:
+        (bert / "away").rename(bert / "model.safetensors")
+
+    assert (
+        facts.items()
+        >= {
+            "model": "BertForQuestionAnswering",
+            "batching": "pad",
+            "transformers": transformers.__version__,
+            "attention": "sdpa",
+        }.items()
+    )
+    assert len(facts["weights_sha256"]) == 16
+    assert dummy["weights"] == "dummy"
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors_ = load_file(folder / "model.safetensors")
+    change(tensors_)
+    save_file(tensors_, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def to_causal(folder: Path) -> None:
+    file = folder / "config.json"
+    changed = json.loads(file.read_text("utf-8")) | {"architectures": ["BertForMaskedLM"]}
+    file.write_text(json.dumps(changed), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "expected"),
+    [
+        (to_causal, "BertForMaskedLM in config.json is no model for question answering; this"),
+        (
+            lambda folder: change_weights(folder, lambda all_: all_.pop("qa_outputs.bias")),
+            r"the checkpoint lacks qa_outputs\.bias",
+        ),
+        (
+            lambda folder: change_weights(
+                folder, lambda all_: all_["qa_outputs.bias"].fill_(float("nan"))
+            ),
+            "a weight is not a number",
+        ),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"has no model\.safetensors"),
+    ],
+)
+def test_a_broken_folder_of_question_answering_is_refused(
+    bert: Path, tmp_path: Path, break_it: Callable[[Path], object], expected: str
+) -> None:
+    """When it is loaded."""
+    for file in bert.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    break_it(tmp_path)
+
+    with pytest.raises(RunError, match=expected):
+        enter([], "question-answering", model=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({"input_ids": np.arange(3)}, "lacks one of input_ids, input_mask, segment_ids"),
+        (np.arange(3), "lacks one of input_ids, input_mask, segment_ids"),
+        (features(49)[0], "has 49 word pieces, but the model takes 48"),
+        (
+            features(9)[0] | {"input_ids": np.full(9, 60)},
+            "has word piece 60, but the model's vocabulary has 60",
+        ),
+    ],
+)
+def test_a_feature_that_the_model_cannot_take_is_named(
+    bert: Path, sample: Any, expected: str
+) -> None:
+    """An index out of range would end an accelerator's process."""
+    with pytest.raises(RunError, match=f"sample 0 of the data set {expected}"):
+        enter([sample], "question-answering", model=str(bert))
