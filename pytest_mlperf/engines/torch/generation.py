@@ -136,7 +136,7 @@ class Answers:
         eos = ", ".join(map(str, self._generation.eos))
         raise RunError(
             "engine",
-            f"none of the first {self._endless} samples ended within max_new_tokens = "
+            f"none of the first {self._watched} samples ended within max_new_tokens = "
             f"{self._generation.max_new_tokens}; set max_new_tokens higher, check eos_token_id "
             f"({eos}) of the model, or set ignore_eos = true to measure fixed lengths",
         )
