@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +14,6 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.recording import (
     baseline_run,
     detectable_notes,
@@ -26,11 +23,12 @@ from pytest_mlperf.core.recording import (
     recorded,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.pair import judge_pair
 from pytest_mlperf.run.measure import Conditions
-from pytest_mlperf.run.protocol import LoadGenSettings
-from pytest_mlperf.run.supervisor import log_tail
 from pytest_mlperf.stores import baselines
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.verdicts import against_limits, broken
 
 APPEND_RUNS = 2
 """An appended session adds this many runs (a baseline of 8 is 4 sessions x 2)."""
@@ -71,7 +69,7 @@ class Bench:
         try:
             case = self._case(planned)
         except BaselineError as error:
-            return self._error(planned, kind, error)
+            return broken(planned.case, kind, error, self._policy.shown)
         answer = self._accuracy if kind == "accuracy" else self._performance
         try:
             verdict = answer(case, {*wanted, kind})
@@ -82,11 +80,22 @@ class Bench:
             )
             verdict = replace(verdict, folder=self._policy.shown(Path(run.folder)))
         except (RunError, BaselineError) as error:
-            return self._error(planned, kind, error)
+            return broken(planned.case, kind, error, self._policy.shown)
         known = [entry.model_dump() for entry in planned.suite.expected_failures]
         return expect(verdict, known, dt.datetime.now(dt.UTC).date())
 
-    def rate(self, planned: Planned) -> tuple[float | None, str | None]:
+    def pair(self, pair: PlannedPair) -> Verdict:
+        """Return the verdict on a claim about two engine entries, from runs of their own.
+
+        Raises:
+            UnavailableError: Model or data set is not here.
+        """
+        try:
+            return judge_pair(pair, self._conditions, self._policy, self._show)
+        except (RunError, BaselineError) as error:
+            return broken(pair.case, "pair", error, self._policy.shown)
+
+    def rate(self, planned: Testable) -> tuple[float | None, str | None]:
         """Return the rate a case is offered or sized by, and where it comes from."""
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
@@ -197,7 +206,7 @@ class Bench:
         if len(missed) < 2:
             return None
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        shown = _against_limits(missed, case.planned.settings(target_qps=case.rate))
+        shown = against_limits(missed, case.planned.settings(target_qps=case.rate))
         if case.record:
             outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
         else:
@@ -296,33 +305,3 @@ class Bench:
             baseline_set=against.set_by,
             folder=self._policy.shown(Path(last)) if last else None,
         )
-
-    def _error(self, planned: Planned, kind: Kind, error: RunError | BaselineError) -> Verdict:
-        layer, log = "baseline", None
-        if isinstance(error, RunError):
-            layer, log = error.layer, error.log
-        return Verdict(
-            case=planned.case,
-            kind=kind,
-            outcome=Outcome.ERROR,
-            headline=f"{layer}: {error}",
-            notes=tuple(f"log: {line}" for line in log_tail(log)),
-            log=self._policy.shown(Path(log)) if log else None,
-            folder=self._policy.shown(Path(log).parent) if log else None,
-        )
-
-
-def _against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
-    """Return what the runs that missed a latency limit measured, beside the limit."""
-    limits = {
-        "ttft_p99": settings.ttft_limit_ns,
-        "tpot_p99": settings.tpot_limit_ns,
-        "latency_p99": None if settings.tokens else settings.latency_limit_ns,
-    }
-    texts = []
-    for name, limit_ns in limits.items():
-        if limit_ns is None or all(run.metrics[name] <= limit_ns / 1e9 for run in missed):
-            continue
-        found = " and ".join(quantity(name, run.metrics[name]) for run in missed)
-        texts.append(f"{METRICS[name].title} {found}, limit {quantity(name, limit_ns / 1e9)}")
-    return "; ".join(texts) or "too few queries met it (early stopping)"

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
 
@@ -19,11 +19,11 @@ RAISED_IN = str(Path(__file__).with_name("session.py"))
 """Where our skips are raised; a report shall name the suite instead."""
 
 
-def planned_of(item: pytest.Item) -> Planned | None:
-    """Return the case of one of our tests, None for any other test."""
+def planned_of(item: pytest.Item) -> Testable | None:
+    """Return the case or pair of one of our tests, None for any other test."""
     callspec = getattr(item, "callspec", None)
     planned = callspec.params.get("case") if callspec else None
-    return planned if isinstance(planned, Planned) else None
+    return planned if isinstance(planned, Testable) else None
 
 
 @cache

@@ -103,7 +103,7 @@ class CaseRuns:
         self._conditions = conditions
         self._show = show
         self._passes = AccuracyPasses(policy.accuracy)
-        root = policy.baselines or nearest_baselines(planned.path)
+        root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(root, case, planned.suite.profile)
         loaded = load_checked(self.file, case)
         identity = conditions.machine.identity(case.accelerator)
@@ -262,6 +262,18 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
             "move it away, or rename the engine entry"
         )
     return loaded
+
+
+def baselines_root(given: Path | None, suite: Path, division: str) -> Path:
+    """Return where the baselines of a suite lie; the open division has its own.
+
+    Args:
+        given: The folder that the user named, or None for the nearest above the suite.
+        suite: The suite file.
+        division: "closed" or "open".
+    """
+    root = given or nearest_baselines(suite)
+    return root / "open" if division == "open" else root
 
 
 def nearest_baselines(suite: Path) -> Path:

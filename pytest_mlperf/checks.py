@@ -7,6 +7,7 @@ on another one having run before it.
 from __future__ import annotations
 
 from pytest_mlperf.fixtures import Mlperf
+from pytest_mlperf.suite.pairs import PlannedPair
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -23,3 +24,8 @@ def test_performance(mlperf: Mlperf, case: Planned) -> None:
 def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
     """Samples (tokens) per joule did not fall by their limit against the baseline in git."""
     mlperf.judge(case, "efficiency").check()
+
+
+def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
+    """One engine entry is as many times better than another as the suite claims."""
+    mlperf.judge(case, "pair").check()

@@ -15,13 +15,14 @@ from pytest_mlperf.carry import planned_of
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.session import KINDS
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.pairs import Testable, plan_pairs
+from pytest_mlperf.suite.plan import plan_suite
 
 
 class SuiteFile(pytest.Module):
     """A suite file: its test functions come from the plugin, their parameters from the file."""
 
-    planned: list[Planned]
+    planned: list[Testable]
 
     def _getobj(self) -> ModuleType:
         return importlib.import_module("pytest_mlperf.checks")
@@ -38,14 +39,15 @@ class SuiteFile(pytest.Module):
         """Parse the file, once, and make its tests."""
         own = session.of(self.config)
         try:
-            self.planned = own.adjust(plan_suite(self.path))
-            own.claim(self.planned)
+            cases = own.adjust(plan_suite(self.path))
+            own.claim(cases)
+            self.planned = [*cases, *plan_pairs(cases)]
         except SuiteError as error:
             raise self.CollectError(str(error)) from None
         position = {id(planned): index for index, planned in enumerate(self.planned)}
         items = [item for item in super().collect() if isinstance(item, pytest.Function)]
         for item in items:
-            planned: Planned = cast(Planned, item.callspec.params["case"])
+            planned = cast(Testable, item.callspec.params["case"])
             # Reports, IDEs and annotations must lead to the suite, not to checks.py.
             item.__dict__["location"] = (self.nodeid, planned.line - 1, item.name)
         # The tests of a case run together. Parametrizing with scope="module" orders them so too,
@@ -95,7 +97,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases whose accelerator is not here."""
     own = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
-    own.look_for({p.case.accelerator for p in planned.values() if p})
+    own.look_for({name for p in planned.values() if p for name in p.accelerators})
     gone = [item for item in items if (p := planned[id(item)]) and not own.is_here(p)]
     if gone:
         lost = {id(item) for item in gone}

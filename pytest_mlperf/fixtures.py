@@ -20,7 +20,8 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports import benchmark
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.plan import Planned, planned_cases
+from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.plan import planned_cases
 from pytest_mlperf.suite.values import nearest
 
 MARKER_KEYS = [
@@ -70,7 +71,7 @@ class Mlperf:
         self._session = own
         self._request = request
 
-    def judge(self, planned: Planned, kind: Kind) -> Result:
+    def judge(self, planned: Testable, kind: Kind) -> Result:
         """Measure what is missing, judge, and put the verdict on the test's report."""
         __tracebackhide__ = True
         item = self._request.node

@@ -18,11 +18,11 @@ import pytest
 from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
 from pytest_mlperf.carry import VERDICT, case_result, planned_of
-from pytest_mlperf.case_runs import Policy, Update, nearest_baselines
+from pytest_mlperf.case_runs import Policy, Update, baselines_root
 from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError, UnavailableError
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
 from pytest_mlperf.live import Live
@@ -31,12 +31,15 @@ from pytest_mlperf.reports import selection, text
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.verdicts import fails
 
 KINDS: dict[str, Kind] = {
     "test_accuracy": "accuracy",
     "test_performance": "performance",
     "test_efficiency": "efficiency",
+    "test_pair": "pair",
 }
 """What each function of `pytest_mlperf.checks` asks for."""
 
@@ -67,7 +70,7 @@ class MlperfSession:
         self.live = Live(config)
         self._written: list[str] = []
         self._wanted: dict[tuple[Path, str], set[Kind]] = {}
-        self._plan: list[Planned] = []
+        self._plan: list[Testable] = []
         self._claimed: dict[tuple[Path, str, str], Path] = {}
         self._bench: Bench | None = None
         self._machine: Machine | None = None
@@ -94,7 +97,8 @@ class MlperfSession:
         Raises:
             SuiteError: Names both suites and the case.
         """
-        root = self.options.baselines or nearest_baselines(planned[0].path)
+        first = planned[0]
+        root = baselines_root(self.options.baselines, first.path, first.suite.division)
         for case in planned:
             other = self._claimed.setdefault((root, case.suite.profile, case.case.id), case.path)
             if other != case.path:
@@ -108,14 +112,13 @@ class MlperfSession:
         gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
         self._machine = detect(gpus=gpus)
 
-    def is_here(self, planned: Planned) -> bool:
+    def is_here(self, planned: Testable) -> bool:
         """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
-        name = planned.case.accelerator
         required, pretended = self.options.accelerator, self.options.pretend
-        here = name == pretended or self.machine.has(name)
-        if here and (required is None or name == required):
+        here = all(name == pretended or self.machine.has(name) for name in planned.accelerators)
+        if here and (required is None or required in planned.accelerators):
             return True
-        self.not_here[name] += 1
+        self.not_here[planned.case.accelerator] += 1
         return self._plans_all
 
     @property
@@ -148,7 +151,7 @@ class MlperfSession:
 
     # --- judging -------------------------------------------------------------------------
 
-    def judge(self, planned: Planned, kind: Kind) -> Verdict:
+    def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of one test, measuring what is missing.
 
         Raises:
@@ -163,6 +166,8 @@ class MlperfSession:
             )
         wanted = self._wanted.get((planned.path, planned.case.id), {kind})
         with self.live:
+            if isinstance(planned, PlannedPair):
+                return self.bench.pair(planned)
             return self.bench.verdict(planned, kind, wanted)
 
     @property
@@ -205,33 +210,26 @@ class MlperfSession:
             raise pytest.fail.Exception(f"{error} ({why})", pytrace=False) from None
         raise pytest.skip.Exception(str(error)) from None
 
-    def fails(self, planned: Planned, verdict: Verdict) -> bool:
+    def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
-        outcome = verdict.outcome
-        if outcome is Outcome.INCONCLUSIVE:
-            return self.options.inconclusive == "fail"
-        if outcome is Outcome.NO_BASELINE:
-            if self.options.no_baseline == "auto":
-                named = planned.suite.profile == "official" and planned.case.accelerator != "cpu"
-                return bool(os.environ.get("CI")) and named
-            return self.options.no_baseline == "fail"
-        return outcome.fails
+        named = planned.suite.profile == "official" and planned.case.accelerator != "cpu"
+        given = {name: getattr(self.options, name) for name in ("inconclusive", "no_baseline")}
+        return fails(verdict.outcome, **given, named=named)
 
-    def message(self, item: pytest.Item, planned: Planned, verdict: Verdict) -> str:
+    def message(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> str:
         """Return the failure message."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         width = reporter._tw.fullwidth if reporter else 80
         return text.failure(verdict, self._result(item, planned, verdict, failed=True), width)
 
-    def keep(self, item: pytest.Item, planned: Planned, verdict: Verdict, *, failed: bool) -> None:
+    def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool) -> None:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
         result = self._result(item, planned, verdict, failed=failed)
         item.stash[VERDICT] = result
-        for name, value in text.properties(result):
-            item.user_properties.append((name, value))
+        item.user_properties += text.properties(result)
 
     def _result(
-        self, item: pytest.Item, planned: Planned, verdict: Verdict, *, failed: bool
+        self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
     ) -> CaseResult:
         root = self.config.rootpath
         path = planned.path.resolve()
@@ -249,9 +247,11 @@ class MlperfSession:
             handicap=self.options.handicap,
             max_runs=self.options.max_runs,
             arguments=reproducing(self.config.invocation_params.args),
-            pretended=planned.case.accelerator == self.options.pretend,
+            pretended=self.options.pretend in planned.accelerators,
             target_qps=rate,
             qps_source=source,
+            division=planned.suite.division,
+            techniques=planned.techniques,
         )
 
     # --- reporting -----------------------------------------------------------------------

@@ -30,9 +30,11 @@ LAYERS = {
     "case_accuracy": 3,
     "case_runs": 3,
     "cli": 3,
+    "pair": 3,
     "registry": 3,
     "run": 3,
     "suite": 3,
+    "verdicts": 3,
     # 2: adapters know core and their one library each
     "datasets": 2,
     "engines": 2,

@@ -71,7 +71,8 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
     root = parts[:-4]
     if len(parts) < 5 or parts[-3] not in {"quick", "official"} or not name.endswith(".json"):
         return False
-    return root[-1] == "baselines" if folder is None else _in_tree(folder) == root
+    root = root[:-1] if root[-1] == "open" else root
+    return root[-1:] == ("baselines",) if folder is None else _in_tree(folder) == root
 
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:

@@ -142,6 +142,8 @@ def why_not(a: Measured, b: Measured) -> str:
             return f"{label} has no run: {one.why}"
     if a.profile != b.profile:
         return f"another profile: {a.profile} → {b.profile}"
+    if a.division != b.division:
+        return f"another division: {a.division} → {b.division}"
     if found := differences(a.identity, b.identity):
         shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in found)
         return f"other hardware: {shown}"

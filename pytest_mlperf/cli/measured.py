@@ -39,6 +39,11 @@ class Measured:
     gated: frozenset[str] | None = None
     why: str = ""
 
+    @property
+    def division(self) -> str:
+        """The division; only the open one is recorded, with its techniques."""
+        return self.fingerprint.get("division", "closed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Side:

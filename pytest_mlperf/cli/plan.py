@@ -18,6 +18,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.reports import selection
 from pytest_mlperf.reports.layout import fold
 from pytest_mlperf.reports.selection import Cost, cost_of
+from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
@@ -92,8 +93,8 @@ def run(parsed: argparse.Namespace) -> int:
     Raises:
         MlperfError: A suite is defective, nothing matches, or the matrix is too large.
     """
-    planned = read_suites(find_suites(parsed.suites), parsed.profile)
-    planned = _on(planned, parsed.accelerator)
+    cases = read_suites(find_suites(parsed.suites), parsed.profile)
+    planned = _on(with_pairs(cases), parsed.accelerator)
     if parsed.format == "github":
         print(json.dumps(matrix(planned)))
         return 0
@@ -114,19 +115,31 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _on(planned: list[Planned], accelerators: Sequence[str]) -> list[Planned]:
-    """Return the cases of these accelerators; of all where none is named."""
-    known = dict.fromkeys(case.case.accelerator for case in planned)
+def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
+    """Return the cases of several suites, each suite's followed by its pairs."""
+    suites: dict[Path, list[Planned]] = defaultdict(list)
+    for case in planned:
+        suites[case.path].append(case)
+    found: list[Testable] = []
+    for cases in suites.values():
+        found += [*cases, *plan_pairs(cases)]
+    return found
+
+
+def _on(planned: list[Testable], accelerators: Sequence[str]) -> list[Testable]:
+    """Return what these accelerators are needed for; everything where none is named."""
+    known = dict.fromkeys(name for case in planned for name in case.accelerators)
     for name in accelerators:
         if name not in known:
             raise MlperfError(f"no case runs on {name!r}; these suites name: {', '.join(known)}")
-    return [case for case in planned if not accelerators or case.case.accelerator in accelerators]
+    named = set(accelerators)
+    return [case for case in planned if not named or named & set(case.accelerators)]
 
 
 # --- table -----------------------------------------------------------------------------------
 
 
-def _table(planned: Sequence[Planned], measured: Costs, max_runs: int) -> list[str]:
+def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[str]:
     wanted = {(case.path, case.case.id): set(case.kinds) for case in planned}
     lines = selection.plan(planned, wanted, width(), max_runs=max_runs, measured=measured)
     shown = [
@@ -137,18 +150,19 @@ def _table(planned: Sequence[Planned], measured: Costs, max_runs: int) -> list[s
 
 
 def accelerator_hours(
-    planned: Sequence[Planned], measured: Costs, max_runs: int
+    planned: Sequence[Testable], measured: Costs, max_runs: int
 ) -> dict[str, tuple[float, float]]:
     """Return the least and most hours by accelerator; "8xH100" counts eight at a time."""
     hours: dict[str, tuple[float, float]] = {}
     for case in planned:
-        name, cost = case.case.accelerator, cost_of(case, measured)
-        count = split(name)[0]
-        least, most = hours.get(name, (0.0, 0.0))
-        hours[name] = (
-            least + count * cost.first_s / 3600,
-            most + count * cost.at_most_s(max_runs) / 3600,
-        )
+        cost = cost_of(case, measured)
+        for name in case.accelerators:
+            count = split(name)[0]
+            least, most = hours.get(name, (0.0, 0.0))
+            hours[name] = (
+                least + count * cost.first_s / 3600,
+                most + count * cost.at_most_s(max_runs) / 3600,
+            )
     return hours
 
 
@@ -160,7 +174,7 @@ def _hours(hours: float) -> str:
 
 
 def manifest(
-    planned: Sequence[Planned], measured: Costs, *, root: Path, max_runs: int
+    planned: Sequence[Testable], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
     """Return every test that must report, and what each case costs.
 
@@ -192,7 +206,7 @@ def manifest(
     }
 
 
-def _case(case: Planned, cost: Cost, max_runs: int) -> dict[str, Any]:
+def _case(case: Testable, cost: Cost, max_runs: int) -> dict[str, Any]:
     return {
         **asdict(case.case),
         "id": case.case.id,
@@ -200,7 +214,7 @@ def _case(case: Planned, cost: Cost, max_runs: int) -> dict[str, Any]:
         "line": case.line,
         "round": case.suite.round,
         "profile": case.suite.profile,
-        "runs": {"least": 1, "most": max_runs},
+        "runs": {"least": case.fewest_runs, "most": max_runs},
         "seconds": {
             "least": round(cost.first_s, 1),
             "most": round(cost.at_most_s(max_runs), 1),
@@ -212,7 +226,7 @@ def _case(case: Planned, cost: Cost, max_runs: int) -> dict[str, Any]:
 # --- github ----------------------------------------------------------------------------------
 
 
-def matrix(planned: Sequence[Planned]) -> dict[str, list[dict[str, Any]]]:
+def matrix(planned: Sequence[Testable]) -> dict[str, list[dict[str, Any]]]:
     """Return a GitHub matrix with one job per accelerator and suite, in a stable order.
 
     Raises:
@@ -220,7 +234,8 @@ def matrix(planned: Sequence[Planned]) -> dict[str, list[dict[str, Any]]]:
     """
     suites: dict[str, set[str]] = defaultdict(set)
     for case in planned:
-        suites[case.case.accelerator].add(selection.relative(case.path))
+        for name in case.accelerators:
+            suites[name].add(selection.relative(case.path))
     jobs = [
         {"accelerator": accelerator, "suite": suite, "runner": runner_labels(accelerator)}
         for accelerator in sorted(suites)

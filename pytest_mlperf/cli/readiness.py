@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytest_mlperf.case_runs import baseline_file, load_checked, nearest_baselines
+from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
 from pytest_mlperf.cli.libraries import Failures, lacking
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, SuiteError, UnavailableError
@@ -75,8 +75,8 @@ def suite_state(
         planned = plan_suite(path)
     except SuiteError as error:
         return SuiteState(path=path, error=str(error))
-    root = baselines or nearest_baselines(path)
     suite = planned[0].suite
+    root = baselines_root(baselines, path, suite.division)
     return SuiteState(
         path=path,
         workload=suite.workload.name,

@@ -10,9 +10,10 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_mlperf.case_runs import nearest_baselines
+from pytest_mlperf.case_runs import baselines_root
 from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError
+from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned, plan_suite
 
 SUFFIX = ".mlperf.toml"
@@ -98,7 +99,8 @@ def read_suites(files: Sequence[Path], profile: Profile | None = None) -> list[P
             defects.append(str(error))
             continue
         for case in cases:
-            key = (nearest_baselines(file), case.suite.profile, case.case.id)
+            root = baselines_root(None, file, case.suite.division)
+            key = (root, case.suite.profile, case.case.id)
             other = claimed.setdefault(key, file)
             if other != file:
                 defects.append(
@@ -121,7 +123,7 @@ def _in_profile(planned: Planned, profile: Profile | None) -> Planned:
 # --- names of tests --------------------------------------------------------------------------
 
 
-def node_id(planned: Planned, kind: Kind, root: Path) -> str:
+def node_id(planned: Testable, kind: Kind, root: Path) -> str:
     """Return pytest's node id of one test.
 
     Args:

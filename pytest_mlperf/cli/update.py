@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.case_runs import baseline_file, load_checked, nearest_baselines, rule_for
+from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked, rule_for
 from pytest_mlperf.cli.history import RUNS_DIR, add_runs_dir, results_files
 from pytest_mlperf.cli.output import add_parser, show
 from pytest_mlperf.core.baseline import Baseline, Record, find, geometric_means, with_record
@@ -152,7 +152,7 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
         return reason
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
-    root = parsed.baselines or nearest_baselines(Path(result.suite))
+    root = baselines_root(parsed.baselines, Path(result.suite), result.division)
     file = baseline_file(root, case, result.profile)
     if not parsed.baselines and (elsewhere := other_place(result, file)):
         return elsewhere

@@ -8,7 +8,7 @@ from typing import Literal
 
 ScenarioName = Literal["Offline", "Server", "Interactive", "SingleStream", "MultiStream"]
 Profile = Literal["quick", "official"]
-Kind = Literal["accuracy", "performance", "efficiency"]
+Kind = Literal["accuracy", "performance", "efficiency", "pair"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 """Names appear in test ids, on the command line and as file names."""

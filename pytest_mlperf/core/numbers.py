@@ -32,6 +32,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
+def times(ratio: float) -> str:
+    """Return how many times better something is: 1.214 is "1.21x"."""
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.3g}x"
+
+
 def points(value: float) -> str:
     """Return a difference of scores, signed, with two or three digits: "−0.36", "+0.003"."""
     digits = 2 if abs(value) >= 0.1 or abs(value) < 0.0005 else 3

@@ -31,6 +31,8 @@ class CaseResult:
         arguments: The session's --mlperf options that a reproduction needs.
         target_qps: Offered or expected rate, per second.
         qps_source: Where the rate comes from: "suite", "probe" or None.
+        division: "closed" or "open".
+        techniques: What the engine entry declares to do that only the open division allows.
     """
 
     test: str
@@ -48,6 +50,8 @@ class CaseResult:
     max_runs: int = 5
     target_qps: float | None
     qps_source: str | None
+    division: str = "closed"
+    techniques: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ class Outcome(StrEnum):
     OK = "ok"
     IMPROVED = "improved"
     PERF_DROP = "PERF DROP"
+    PAIR_FAIL = "PAIR FAIL"
     ACC_DROP = "ACC DROP"
     POWER_DROP = "POWER DROP"
     GATE_FAIL = "GATE FAIL"
@@ -36,6 +37,7 @@ class Outcome(StrEnum):
 _FAILING = frozenset(
     {
         Outcome.PERF_DROP,
+        Outcome.PAIR_FAIL,
         Outcome.ACC_DROP,
         Outcome.POWER_DROP,
         Outcome.GATE_FAIL,
@@ -51,6 +53,7 @@ SEVERITY = (
     Outcome.GATE_FAIL,
     Outcome.ACC_DROP,
     Outcome.PERF_DROP,
+    Outcome.PAIR_FAIL,
     Outcome.POWER_DROP,
     Outcome.INCONCLUSIVE,
     Outcome.NO_BASELINE,
@@ -153,6 +156,34 @@ class PairedVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RatioVerdict:
+    """What runs of two engine entries in turns say about the claim that one beats the other.
+
+    Attributes:
+        metric: Metric name.
+        outcome: Its own outcome.
+        a, b: Ids of the two cases.
+        value_a, value_b: Geometric means of their runs, SI units.
+        ratio: How many times better a is; above 1 it is better, whatever the metric's direction.
+        low, high: Interval of the ratio that the decision used.
+        least: The claim.
+        pairs: Runs of each, made in turns.
+    """
+
+    metric: str
+    outcome: Outcome
+    a: str
+    b: str
+    value_a: float
+    value_b: float
+    ratio: float
+    low: float
+    high: float
+    least: float
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one test.
 
@@ -163,7 +194,8 @@ class Verdict:
         headline: What follows the word on the first line, at most some 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
-        runs: Every performance run of the case so far, oldest first.
+        ratio: What was found about a claim, where a pair was judged.
+        runs: Every performance run of the case so far, oldest first; of a pair, those of both.
         accuracy: The accuracy pass the verdict rests on.
         subject: Machine, engine and data.
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.
@@ -180,6 +212,7 @@ class Verdict:
     headline: str
     metrics: tuple[MetricVerdict, ...] = ()
     paired: tuple[PairedVerdict, ...] = ()
+    ratio: RatioVerdict | None = None
     runs: tuple[Run, ...] = ()
     accuracy: Accuracy | None = None
     subject: Subject | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval, limit, points, quantity
-from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict, Verdict
+from pytest_mlperf.core.numbers import change, interval, limit, points, quantity, times
+from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict, RatioVerdict, Verdict
 from pytest_mlperf.reports.layout import table
 
 
@@ -44,6 +44,37 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
         else "",
         "margin": "" if metric.bound is None else points(metric.bound),
         "verdict": str(metric.outcome or "reported"),
+    }
+
+
+def ratio_table(verdict: Verdict, width: int) -> list[str]:
+    """Return one line for each side of a pair, the first with what was found."""
+    ratio = verdict.ratio
+    if ratio is None:
+        return []
+    columns = ["side", "metric", "now", "ratio", "interval", "claim", "verdict"]
+    both = f"{verdict.case.workload}-{verdict.case.scenario}-"
+    rows = [
+        {"side": ratio.a.removeprefix(both), **ratio_cells(ratio)},
+        {
+            "side": ratio.b.removeprefix(both),
+            "metric": title(ratio.metric),
+            "now": quantity(ratio.metric, ratio.value_b),
+        },
+    ]
+    left = ["side", "metric", "verdict"]
+    return table(columns, rows, width, left=left, spare=["verdict", "metric", "interval"])
+
+
+def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
+    """Return the texts of a claim about two engine entries."""
+    return {
+        "metric": title(ratio.metric),
+        "now": quantity(ratio.metric, ratio.value_a),
+        "ratio": times(ratio.ratio),
+        "interval": f"{times(ratio.low)} to {times(ratio.high)}",
+        "claim": f">= {ratio.least:g}x",
+        "verdict": str(ratio.outcome),
     }
 
 

@@ -29,24 +29,31 @@ class PlannedCase(Protocol):
         """Length of one run, seconds."""
         ...
 
+    @property
+    def fewest_runs(self) -> int:
+        """Runs before anything can be decided."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """How long a case takes, wall-clock.
 
     Attributes:
-        first_s: Its first process: loading, a run, the accuracy pass.
-        more_s: Each further one.
+        first_s: What can decide at the earliest: loading, a run, the accuracy pass.
+        more_s: Each further run.
         sessions: Earlier sessions that it was measured in; 0: planned from the suite.
+        first_runs: Runs in `first_s`.
     """
 
     first_s: float
     more_s: float
     sessions: int = 0
+    first_runs: int = 1
 
     def at_most_s(self, max_runs: int) -> float:
         """Return the seconds that all runs take together."""
-        return self.first_s + (max_runs - 1) * self.more_s
+        return self.first_s + max(max_runs - self.first_runs, 0) * self.more_s
 
 
 def plan(
@@ -99,8 +106,9 @@ def plan(
 
 def cost_of(planned: PlannedCase, measured: Mapping[tuple[Path, str], Cost]) -> Cost:
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
-    seconds = planned.seconds_per_run
-    return measured.get((planned.path, planned.case.id), Cost(first_s=seconds, more_s=seconds))
+    seconds, runs = planned.seconds_per_run, planned.fewest_runs
+    unmeasured = Cost(first_s=runs * seconds, more_s=seconds, first_runs=runs)
+    return measured.get((planned.path, planned.case.id), unmeasured)
 
 
 def notices(

@@ -14,6 +14,8 @@ from pytest_mlperf.reports.cells import (
     metric_table,
     paired_cells,
     paired_table,
+    ratio_cells,
+    ratio_table,
     score_cells,
     title,
 )
@@ -38,11 +40,21 @@ ACCURACY_PROMISE = (
     "no change is failed at most 1 % of the time, a drop of the margin is passed at most 5 %"
 )
 
+PAIR_PROMISE = (
+    "a claim that holds is refuted at most 1 % of the time, one that does not hold is taken as "
+    "proven at most 5 %"
+)
+
 APPEND = '--mlperf-update=append --mlperf-reason "..."'
 REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
 
 LOG = "log: "
 """Notes that begin so are the last lines of the log."""
+
+
+def division(result: CaseResult) -> str:
+    """Return the division of a result with what it declares to do."""
+    return ": ".join(filter(None, (f"{result.division} division", ", ".join(result.techniques))))
 
 
 # --- failure message -------------------------------------------------------------------------
@@ -58,7 +70,9 @@ def failure(verdict: Verdict, result: CaseResult, width: int) -> str:
     """
     lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    tables = [paired_table(verdict, width), metric_table(verdict, width)]
+    if result.division == "open":
+        lines += paragraph("division", division(result), width)
+    tables = [find(verdict, width) for find in (paired_table, metric_table, ratio_table)]
     for found in filter(None, tables):
         lines += ["", *found]
     lines += [""] if any(tables) else []
@@ -88,6 +102,9 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
             f"{compared.down:,} got worse and {compared.up:,} better; {ACCURACY_PROMISE}"
         )
         yield paragraph("rule", counts, width)
+    if verdict.ratio:
+        counts = f"{plural(verdict.ratio.pairs, 'run')} of each in turns, each a fresh process"
+        yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline_set:
         yield [line("baseline", str(verdict.baseline_file))]
         yield paragraph("", verdict.baseline_set, width)
@@ -143,6 +160,8 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(last)
+            if result.division == "open":
+                lines += fold(division(result), width, first="  ", rest="  ")
         if row.get("metric"):
             lines.append(f"  {text}")
             continue
@@ -163,6 +182,11 @@ def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
     verdict = result.verdict
     if verdict.paired:
         yield from _paired_rows(verdict)
+        return
+    if verdict.ratio:
+        cells = ratio_cells(verdict.ratio)
+        shown = {"vs base": cells["ratio"], "limit": cells["claim"]}
+        yield {**cells, **shown, "test": str(verdict.kind)}
         return
     gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
     # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
@@ -246,6 +270,11 @@ def _what_decides(verdict: Verdict) -> str:
             f"{verdict.headline}; all {open_[0].samples:,} samples were compared: a larger data "
             "set or a wider margin ([limits] accuracy) would decide"
         )
+    if verdict.ratio:
+        return (
+            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each; longer runs "
+            "(min_duration), more of them (--mlperf-max-runs) or a quieter machine would decide"
+        )
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
         return f"{verdict.headline}; a longer min_duration would decide"
@@ -282,6 +311,8 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         ("mlperf.verdict", str(verdict.outcome)),
         ("mlperf.headline", verdict.headline),
         ("mlperf.profile", result.profile),
+        ("mlperf.division", result.division),
+        *(("mlperf.technique", name) for name in result.techniques),
         ("mlperf.runs", str(len(verdict.runs))),
     ]
     for metric in verdict.metrics:

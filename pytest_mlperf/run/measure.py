@@ -308,4 +308,6 @@ def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:
         "dataset": str(loaded["dataset"]["digest"]),
         "dataset.options": json.dumps(workload.dataset.options, sort_keys=True),
         "round": planned.suite.round,
+        **({"division": "open"} if planned.suite.division == "open" else {}),
+        **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
     }

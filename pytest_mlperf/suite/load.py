@@ -14,8 +14,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.model import Defect, Inconsistent, Suite
-from pytest_mlperf.suite.values import nearest, shown
+from pytest_mlperf.suite.model import Inconsistent, Suite
+from pytest_mlperf.suite.values import Defect, nearest, shown
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
@@ -181,7 +181,7 @@ _WORDS = {
 }
 """Pydantic's kinds of defects in TOML's words."""
 
-_ARRAYS = {("engines",), ("scenarios",), ("expected_failures",)}
+_ARRAYS = {("engines",), ("scenarios",), ("expected_failures",), ("pairs",)}
 
 
 def _read(path: Path) -> str:

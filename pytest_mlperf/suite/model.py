@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictStr, ValidationError, WithJsonSchema, model_validator
+from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.metrics import COUNTS, LATENCIES, METRICS, OFFLINE, gated_metrics
+from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.suite.limits import limit_defects, margin_of
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
     EngineEntry,
     ExpectedFailure,
+    PairEntry,
     Price,
     ScenarioEntry,
     Table,
     Workload,
     limits_schema,
 )
-from pytest_mlperf.suite.values import Accelerator, nearest, share, shown
+from pytest_mlperf.suite.values import Accelerator, Defect, nearest, share
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
 EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
-
-Defect = tuple[tuple[str | int, ...], str]
-"""A key path and what is wrong there."""
 
 
 class Inconsistent(ValueError):
@@ -51,6 +50,10 @@ class Suite(Table):
     profile: Profile = Field(
         default="quick", description="official: MLPerf's own durations, counts and gate."
     )
+    division: Literal["closed", "open"] = Field(
+        default="closed",
+        description="open: other weights and shortcuts are allowed; its baselines are its own.",
+    )
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
     scenarios: list[ScenarioEntry] = Field(min_length=1)
@@ -61,6 +64,9 @@ class Suite(Table):
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
     expected_failures: list[ExpectedFailure] = Field(default_factory=list)
+    pairs: list[PairEntry] = Field(
+        default_factory=list, description="Claims that one engine entry beats another."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -98,12 +104,7 @@ class Suite(Table):
     @property
     def margin(self) -> Margin | None:
         """The drop of accuracy that does not matter; None where the suite says none."""
-        text = self._accuracy.margin
-        if text is None:
-            return None
-        value = float(text.strip().removesuffix("%").removesuffix("points"))
-        is_share = text.strip().endswith("%")
-        return Margin(value=value / 100 if is_share else value, is_share=is_share)
+        return margin_of(self._accuracy)
 
     @property
     def _accuracy(self) -> AccuracyLimit:
@@ -220,74 +221,7 @@ def _rates(suite: Suite) -> Iterator[Defect]:
 
 
 def _limits(suite: Suite) -> Iterator[Defect]:
-    tables: list[tuple[tuple[str | int, ...], dict[str, Any]]] = [(("limits",), suite.limits)]
-    tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(suite.scenarios)]
-    for where, table in tables:
-        yield from _limits_table(suite, where, table)
-    for index, scenario in enumerate(suite.scenarios):
-        measured = OFFLINE if scenario.name == "Offline" else LATENCIES
-        for name in scenario.limits:
-            if name in METRICS and name not in measured | COUNTS:
-                yield (
-                    ("scenarios", index, "limits", name),
-                    f"{name} cannot be gated in {scenario.name}{nearest(name, sorted(measured))}",
-                )
-
-
-def _limits_table(
-    suite: Suite, path: tuple[str | int, ...], table: Mapping[str, Any]
-) -> Iterator[Defect]:
-    for name, given in table.items():
-        where = (*path, name)
-        if where == ("limits", "accuracy"):
-            yield from _accuracy_limit(suite, given)
-            continue
-        if name in COUNTS:
-            yield where, f"{name} is a count: it is reported, and cannot be gated"
-            continue
-        if name not in METRICS:
-            yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
-            continue
-        metric = METRICS[name]
-        if not isinstance(given, Mapping) or set(given) != {metric.limit_key}:
-            yield (
-                where,
-                f"{name} is {metric.direction}-is-better: "
-                f'write {name} = {{ {metric.limit_key} = "{metric.limit:.0%}" }}',
-            )
-            continue
-        try:
-            limit = share(given[metric.limit_key])
-        except ValueError as error:
-            yield (*where, metric.limit_key), str(error)
-            continue
-        if metric.limit_key == "max_drop" and limit >= 1:
-            yield (*where, metric.limit_key), "a drop of 100 % or more cannot be measured"
-
-
-def _accuracy_limit(suite: Suite, given: object) -> Iterator[Defect]:
-    where = ("limits", "accuracy")
-    try:
-        limit = AccuracyLimit.model_validate(given)
-    except ValidationError:
-        how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(given)} is no accuracy limit; {how}"
-        return
-    if suite.margin is not None and not suite.margin.value:
-        yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
-    named = limit.reference
-    labels = [name for e in suite.engines for name in dict.fromkeys((e.label, e.full_label))]
-    if named is not None and named not in labels:
-        yield (
-            (*where, "reference"),
-            f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
-        )
-    elif named is not None and labels.count(named) > 1:
-        several = [e.full_label for e in suite.engines if e.label == named]
-        yield (
-            (*where, "reference"),
-            f"several engine entries are called {named!r}: write one of {', '.join(several)}",
-        )
+    return limit_defects(suite.limits, suite.scenarios, suite.engines)
 
 
 def _engines(suite: Suite) -> Iterator[Defect]:
@@ -296,6 +230,11 @@ def _engines(suite: Suite) -> Iterator[Defect]:
         where = ("engines", index)
         if not NAME.fullmatch(entry.label):
             yield (*where, "use"), f'{entry.use!r} needs name = "..." beside it'
+        if entry.techniques and suite.division == "closed":
+            yield (
+                (*where, "techniques"),
+                f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
+            )
         for accelerator in entry.accelerators:
             # As in test ids: another split into name and precision is the same id.
             key = f"{entry.label}-{entry.precision}-{accelerator}"

@@ -12,12 +12,12 @@ from pytest_mlperf.suite.load import line_of
 from pytest_mlperf.suite.variables import expand, unset_variables
 
 
-def place_of(suite: Path, where: tuple[str, ...]) -> str:
+def place_of(suite: Path, where: tuple[str | int, ...]) -> str:
     """Return file and line of a key of a suite."""
     return f"{suite}:{line_of(suite.read_text('utf-8-sig'), where)}"
 
 
-def local(suite: Path, where: tuple[str, ...], text: str) -> str:
+def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     """Resolve a path of a suite.
 
     Args:
@@ -42,7 +42,9 @@ def local(suite: Path, where: tuple[str, ...], text: str) -> str:
     return str(path.resolve())
 
 
-def available(suite: Path, where: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+def available(
+    suite: Path, where: tuple[str | int, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Expand `${VAR}` in options of a data set or scorer.
 
     Raises:

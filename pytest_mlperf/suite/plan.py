@@ -17,6 +17,7 @@ from pytest_mlperf.core.judge.gate import Bounds
 from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
+from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import available, local, near, place_of
@@ -52,6 +53,7 @@ class Planned:
         line: Line of the engine entry.
         engine: The suite's engine entry.
         scenario: The suite's scenario entry.
+        fewest_runs: Runs before anything can be decided.
     """
 
     case: Case
@@ -60,6 +62,17 @@ class Planned:
     line: int
     engine: EngineEntry
     scenario: ScenarioEntry
+    fewest_runs: int = 1
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """What must be here."""
+        return (self.case.accelerator,)
+
+    @property
+    def techniques(self) -> tuple[str, ...]:
+        """What it does that only the open division allows."""
+        return tuple(self.engine.techniques)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -254,8 +267,10 @@ class Planned:
         Raises:
             UnavailableError: A variable is not set, or the file is not there.
         """
-        named = self.suite.workload.model
-        return None if named is None else local(self.path, ("workload", "model"), named)
+        own = self.engine.model
+        named = own if own is not None else self.suite.workload.model
+        where = ("engines", self.suite.engines.index(self.engine)) if own else ("workload",)
+        return None if named is None else local(self.path, (*where, "model"), named)
 
 
 def plan_suite(path: Path) -> list[Planned]:
@@ -265,7 +280,7 @@ def plan_suite(path: Path) -> list[Planned]:
         SuiteError: Anything is wrong with the file.
     """
     suite, text = load_suite(path)
-    if defects := list(source_defects(suite)):
+    if defects := [*source_defects(suite), *claim_defects(suite)]:
         raise all_defects(path, text, defects)
     lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])

@@ -7,7 +7,8 @@ from typing import Any
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.model import Defect, Suite
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.values import Defect
 from pytest_mlperf.suite.variables import expand
 
 

@@ -17,6 +17,8 @@ from pytest_mlperf.suite.values import (
     Rates,
     Seconds,
     Share,
+    Technique,
+    Times,
 )
 
 Options = dict[str, Any]
@@ -89,6 +91,14 @@ class EngineEntry(Table):
     )
     precision: Name = "fp32"
     accelerators: list[Accelerator] = Field(default=["cpu"], min_length=1)
+    model: StrictStr | None = Field(
+        default=None,
+        description="This entry's own model, e.g. one that is quantised; default: the workload's.",
+    )
+    techniques: list[Technique] = Field(
+        default_factory=list,
+        description="What the open division allows and this entry does; shown in every result.",
+    )
     options: Options = Field(default_factory=dict)
 
     @property
@@ -190,3 +200,23 @@ class ExpectedFailure(Table):
     metric: StrictStr | None = None
     reason: Annotated[StrictStr, Field(min_length=1)]
     until: Day = Field(description="The last day on which the failure is expected.")
+
+
+class PairEntry(Table):
+    """A claim about two engine entries, tested by running them in turns."""
+
+    a: StrictStr = Field(
+        description='An engine entry: "torch", "torch-int8", or "torch-int8-H200" for one of its '
+        "accelerators."
+    )
+    b: StrictStr = Field(description="The engine entry that `a` is set against, likewise.")
+    expect: Times = Field(description='How many times better a must be than b: ">= 1.2x".')
+    name: Name | None = Field(
+        default=None, description="Its name in test ids; default: a-vs-b with what differs."
+    )
+    scenario: ScenarioName | None = Field(
+        default=None, description="Default: the suite's first scenario."
+    )
+    metric: StrictStr | None = Field(
+        default=None, description="Default: what is gated first in the scenario."
+    )

@@ -13,12 +13,18 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import NAME
+from pytest_mlperf.core.techniques import TECHNIQUES
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
 _NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
 _DURATION = rf"\s*{_NUMBER}\s*(ms|s|min|m|h)\s*"
 _PERCENTAGE = rf"\s*{_NUMBER}\s*%\s*"
+_TIMES = rf"\s*>=\s*{_NUMBER}\s*x\s*"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+Defect = tuple[tuple[str | int, ...], str]
+"""A key path of a suite and what is wrong there."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -97,6 +103,19 @@ def _rates(value: object) -> float | dict[str, float]:
     return rates
 
 
+def _times(value: object) -> float:
+    found = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
+    if not found or not 0 < float(found[1]) < inf:
+        raise ValueError(f'{shown(value)} is no claim; write how many times better: ">= 1.2x"')
+    return float(found[1])
+
+
+def _technique(value: str) -> str:
+    if value not in TECHNIQUES:
+        raise ValueError(f"no technique {shown(value)}{nearest(value, TECHNIQUES)}")
+    return value
+
+
 def _day(value: object) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
         raise ValueError(f"{shown(value)} is no day; write it without quotes, e.g. 2027-01-31")
@@ -143,4 +162,14 @@ Rates = Annotated[
 ]
 Day = Annotated[
     dt.date, BeforeValidator(_day), WithJsonSchema({"type": "string", "format": "date"})
+]
+Times = Annotated[
+    float,
+    BeforeValidator(_times),
+    WithJsonSchema({"type": "string", "pattern": f"^{_TIMES}$"}),
+]
+Technique = Annotated[
+    StrictStr,
+    AfterValidator(_technique),
+    WithJsonSchema({"type": "string", "enum": list(TECHNIQUES)}),
 ]

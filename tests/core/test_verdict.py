@@ -10,6 +10,7 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome, worst
 
 FAILING = {
     Outcome.PERF_DROP,
+    Outcome.PAIR_FAIL,
     Outcome.ACC_DROP,
     Outcome.POWER_DROP,
     Outcome.GATE_FAIL,

@@ -19,6 +19,7 @@ class Planned:
     case: Case
     path: Path
     seconds_per_run: float
+    fewest_runs: int = 1
 
 
 SUITE = Path("suites/rn.mlperf.toml")

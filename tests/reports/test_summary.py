@@ -33,43 +33,46 @@ Result not verified by MLCommons Association.
 """
 
 EVERY_80 = """\
-  test         verdict           metric          now     vs base  limit
+  test         verdict           metric          now     vs base    limit
 resnet50-Offline-e0-fp16-H200
-  performance  PERF DROP         samples/s    22 598      −6.3 %   −3 %
+  performance  PERF DROP         samples/s    22 598      −6.3 %     −3 %
 resnet50-Offline-e1-fp16-H200
-  performance  ok                samples/s    24 140      +0.1 %   −3 %
+  performance  ok                samples/s    24 140      +0.1 %     −3 %
 resnet50-Offline-e2-fp16-H200
-  performance  improved          samples/s    25 324      +5.0 %   −3 %
+  performance  improved          samples/s    25 324      +5.0 %     −3 %
 resnet50-Offline-e3-fp16-H200
-  performance  INCONCLUSIVE      samples/s    22 598      −2.1 %   −3 %
+  performance  INCONCLUSIVE      samples/s    22 598      −2.1 %     −3 %
 resnet50-Offline-e4-fp16-H200
-  performance  INCONCLUSIVE      samples/s    22 598      −6.3 %   −3 %
+  performance  INCONCLUSIVE      samples/s    22 598      −6.3 %     −3 %
 resnet50-MultiStream-e5-fp16-H200
   performance  INCONCLUSIVE      p99 latency  125 ms      +1.6 %
 resnet50-Offline-e6-fp16-H200
-  performance  NO BASELINE       samples/s    24 140               −3 %
+  performance  NO BASELINE       samples/s    24 140                 −3 %
 resnet50-Offline-e7-fp16-H200
-  performance  recorded          samples/s    24 140               −3 %
+  performance  recorded          samples/s    24 140                 −3 %
 resnet50-Offline-e8-fp16-H200
-  performance  expected failure  samples/s    22 598      −6.3 %   −3 %
+  performance  expected failure  samples/s    22 598      −6.3 %     −3 %
 resnet50-Offline-e9-fp16-H200
-  performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %   −3 %
+  performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %     −3 %
 resnet50-Server-e10-fp16-H200
   performance  INVALID           offered rate differs: suite 120/s, baseline
                                  100/s
 resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
-  accuracy     GATE FAIL         top1         71.650  ref 76.460   −1 %
+  accuracy     GATE FAIL         top1         71.650  ref 76.460     −1 %
 resnet50-Offline-e13-fp16-H200
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged,
                                  accuracy never
 resnet50-Offline-e15-fp16-H200
-  accuracy     ACC DROP          rouge1       42.081       −2.31  −0.22
+  accuracy     ACC DROP          rouge1       42.081       −2.31    −0.22
 resnet50-Offline-e16-fp16-H200
-  efficiency   POWER DROP        samples/J      33.1      −6.3 %   −5 %
+  efficiency   POWER DROP        samples/J      33.1      −6.3 %     −5 %
+sdxl-Offline-e17-fp16-H200
+  open division: deepcache
+  pair         PAIR FAIL         samples/s     2.852       1.10x  >= 1.5x
 record    pytest suites/rn.mlperf.toml --mlperf-update=missing
 improved  resnet50-Offline-e2-fp16-H200: keep it with
           --mlperf-update=replace --mlperf-reason "..."
@@ -88,7 +91,7 @@ note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 %
           (--mlperf-update=append) or widen it
 expected  resnet50-Offline-e8-fp16-H200: PERF DROP samples/s −6.3 % (−6.9 to
           −5.7 %); −3 % exceeded; until 2027-01-31: issue 812
-17 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP,
+18 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP, 1 PAIR FAIL,
 1 POWER DROP, 3 INCONCLUSIVE, 1 NO BASELINE, 1 not evaluated,
 1 expected failure, 1 UNEXPECTED PASS, 2 ok, 1 improved, 1 recorded; 2 runs,
 1 h 7 min, profile quick
@@ -96,41 +99,44 @@ Result not verified by MLCommons Association.
 """
 
 EVERY_140 = """\
-  test         verdict           metric          now     vs base        interval  limit
+  test         verdict           metric          now     vs base        interval    limit
 resnet50-Offline-e0-fp16-H200
-  performance  PERF DROP         samples/s    22 598      −6.3 %  −6.9 to −5.7 %   −3 %
+  performance  PERF DROP         samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-Offline-e1-fp16-H200
-  performance  ok                samples/s    24 140      +0.1 %  −0.5 to +0.6 %   −3 %
+  performance  ok                samples/s    24 140      +0.1 %  −0.5 to +0.6 %     −3 %
 resnet50-Offline-e2-fp16-H200
-  performance  improved          samples/s    25 324      +5.0 %  +3.1 to +6.9 %   −3 %
+  performance  improved          samples/s    25 324      +5.0 %  +3.1 to +6.9 %     −3 %
 resnet50-Offline-e3-fp16-H200
-  performance  INCONCLUSIVE      samples/s    22 598      −2.1 %  −4.5 to +0.3 %   −3 %
+  performance  INCONCLUSIVE      samples/s    22 598      −2.1 %  −4.5 to +0.3 %     −3 %
 resnet50-Offline-e4-fp16-H200
-  performance  INCONCLUSIVE      samples/s    22 598      −6.3 %  −6.9 to −5.7 %   −3 %
+  performance  INCONCLUSIVE      samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-MultiStream-e5-fp16-H200
   performance  INCONCLUSIVE      p99 latency  125 ms      +1.6 %
 resnet50-Offline-e6-fp16-H200
-  performance  NO BASELINE       samples/s    24 140                               −3 %
+  performance  NO BASELINE       samples/s    24 140                                 −3 %
 resnet50-Offline-e7-fp16-H200
-  performance  recorded          samples/s    24 140                               −3 %
+  performance  recorded          samples/s    24 140                                 −3 %
 resnet50-Offline-e8-fp16-H200
-  performance  expected failure  samples/s    22 598      −6.3 %  −6.9 to −5.7 %   −3 %
+  performance  expected failure  samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-Offline-e9-fp16-H200
-  performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %  −0.5 to +0.6 %   −3 %
+  performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %  −0.5 to +0.6 %     −3 %
 resnet50-Server-e10-fp16-H200
   performance  INVALID           offered rate differs: suite 120/s, baseline 100/s
 resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
-  accuracy     GATE FAIL         top1         71.650  ref 76.460                   −1 %
+  accuracy     GATE FAIL         top1         71.650  ref 76.460                     −1 %
 resnet50-Offline-e13-fp16-H200
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged, accuracy never
 resnet50-Offline-e15-fp16-H200
-  accuracy     ACC DROP          rouge1       42.081       −2.31  −2.93 to −1.69  −0.22
+  accuracy     ACC DROP          rouge1       42.081       −2.31  −2.93 to −1.69    −0.22
 resnet50-Offline-e16-fp16-H200
-  efficiency   POWER DROP        samples/J      33.1      −6.3 %  −6.9 to −5.7 %   −5 %
+  efficiency   POWER DROP        samples/J      33.1      −6.3 %  −6.9 to −5.7 %     −5 %
+sdxl-Offline-e17-fp16-H200
+  open division: deepcache
+  pair         PAIR FAIL         samples/s     2.852       1.10x  1.08x to 1.13x  >= 1.5x
 record    pytest suites/rn.mlperf.toml --mlperf-update=missing
 improved  resnet50-Offline-e2-fp16-H200: keep it with --mlperf-update=replace --mlperf-reason "..."
 undecided resnet50-Offline-e3-fp16-H200: after 5 runs samples/s could prove changes of 4.1 %; a longer baseline
@@ -142,8 +148,8 @@ note      resnet50-Offline-e6-fp16-H200: nearest baseline differs in power_limit
 note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer baseline
           (--mlperf-update=append) or widen it
 expected  resnet50-Offline-e8-fp16-H200: PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded; until 2027-01-31: issue 812
-17 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP, 1 POWER DROP, 3 INCONCLUSIVE, 1 NO BASELINE, 1 not evaluated,
-1 expected failure, 1 UNEXPECTED PASS, 2 ok, 1 improved, 1 recorded; 2 runs, 1 h 7 min, profile quick
+18 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP, 1 PAIR FAIL, 1 POWER DROP, 3 INCONCLUSIVE, 1 NO BASELINE,
+1 not evaluated, 1 expected failure, 1 UNEXPECTED PASS, 2 ok, 1 improved, 1 recorded; 2 runs, 1 h 7 min, profile quick
 Result not verified by MLCommons Association.
 """  # noqa: E501 - commands are never folded
 
@@ -172,11 +178,11 @@ def test_only_case_ids_and_commands_are_wider_than_the_terminal(width: int) -> N
 def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
     lines = summary(EVERY, 140, colour=False)
     table = "\n".join(line for line in lines if line.startswith("  "))
-    counts = next(line for line in lines if line.startswith("17 tests: "))
+    counts = next(line for line in lines if line.startswith("18 tests: "))
 
     for outcome in Outcome:
         assert re.search(rf"  {outcome}\b", table)
-    assert counts.startswith("17 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
+    assert counts.startswith("18 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
 
 
 @pytest.mark.parametrize(
@@ -282,3 +288,20 @@ def test_profiles_are_named() -> None:
 
     assert lines[-2].endswith("profile official and quick")
     assert lines[-1] == "Result not verified by MLCommons Association."
+
+
+def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
+    undecided = replace(
+        verdicts.PAIR_FAIL,
+        outcome=Outcome.INCONCLUSIVE,
+        headline="samples/s 1.10x (1.03x to 1.24x); >= 1.1x undecided",
+    )
+
+    lines = summary(session(result(undecided)), 80, colour=False)
+
+    assert lines[4:8] == [
+        "undecided sdxl-Offline-cached-vs-plain-fp16-H200: samples/s 1.10x (1.03x to",
+        "          1.24x); >= 1.1x undecided after 2 runs of each; longer runs",
+        "          (min_duration), more of them (--mlperf-max-runs) or a quieter machine",
+        "          would decide",
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, RatioVerdict, Verdict
 
 CASE = Case(
     workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
@@ -89,6 +89,7 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
         "pretended": False,
         "target_qps": 25_000.0,
         "qps_source": "suite",
+        **({"division": "open", "techniques": ("deepcache",)} if verdict.ratio else {}),
     }
     return CaseResult(verdict=verdict, **{**given, **fields})
 
@@ -282,6 +283,27 @@ POWER_DROP = verdict(
     kind="efficiency",
 )
 
+PAIR_FAIL = verdict(
+    Outcome.PAIR_FAIL,
+    "samples/s 1.10x (1.08x to 1.13x); >= 1.5x refuted",
+    case=replace(CASE, workload="sdxl", engine="cached-vs-plain"),
+    kind="pair",
+    ratio=RatioVerdict(
+        metric="throughput",
+        outcome=Outcome.PAIR_FAIL,
+        a="sdxl-Offline-cached-fp16-H200",
+        b="sdxl-Offline-plain-fp16-H200",
+        value_a=2.852,
+        value_b=2.593,
+        ratio=1.1,
+        low=1.08,
+        high=1.13,
+        least=1.5,
+        pairs=2,
+    ),
+    notes=("cached-fp16-H200: accuracy not checked",),
+)
+
 ALL = (
     DROP,
     OK,
@@ -300,4 +322,5 @@ ALL = (
     NOT_EVALUATED,
     ACC_DROP,
     POWER_DROP,
+    PAIR_FAIL,
 )

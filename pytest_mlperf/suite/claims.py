@@ -1,0 +1,126 @@
+"""Claims about two engine entries: which they name, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_mlperf.core.metrics import LATENCIES, OFFLINE, gated_metrics
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.tables import EngineEntry, PairEntry
+from pytest_mlperf.suite.values import Defect, nearest
+
+LOADED = ("Server", "Interactive")
+"""Scenarios with an offered rate, which both sides must be given."""
+
+Side = tuple[EngineEntry, str | None]
+"""An engine entry and its accelerator; None: each that both sides of a pair have."""
+
+
+def scenario_of(suite: Suite, entry: PairEntry) -> str:
+    """Return the scenario that a claim is about."""
+    return entry.scenario or suite.scenarios[0].name
+
+
+def metric_of(suite: Suite, entry: PairEntry) -> str:
+    """Return the metric that a claim is about."""
+    return entry.metric or gated_metrics(scenario_of(suite, entry), tokens=suite.tokens)[0]
+
+
+def side_of(suite: Suite, text: str) -> Side:
+    """Return the engine entry that a text names, and its accelerator where it names that too.
+
+    Raises:
+        LookupError: None is called so, or several are; says which there are.
+    """
+    whole: list[Side] = [(e, None) for e in suite.engines if text in (e.label, e.full_label)]
+    exact: list[Side] = [
+        (e, name)
+        for e in suite.engines
+        for name in e.accelerators
+        if text in (f"{e.label}-{name}", f"{e.full_label}-{name}")
+    ]
+    found = [*whole, *exact]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = (f"{e.full_label}-{name}" if name else e.full_label for e, name in found)
+        raise LookupError(
+            f"several engine entries are called {text!r}: write one of {', '.join(names)}"
+        )
+    known = dict.fromkeys(label for e in suite.engines for label in (e.label, e.full_label))
+    raise LookupError(f"no engine entry is called {text!r}{nearest(text, known)}")
+
+
+def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
+    """Return the accelerators to run on; where neither side names one, each that both have."""
+    (one, first), (other, second) = a, b
+    if first and second:
+        return [(first, second)]
+    named = first or second
+    shared = [name for name in one.accelerators if name in other.accelerators]
+    return [(name, name) for name in shared if named in (None, name)]
+
+
+def claim_defects(suite: Suite) -> Iterator[Defect]:
+    """Yield what is wrong with the `[[pairs]]` of a suite whose other tables are right."""
+    seen: dict[object, int] = {}
+    for index, entry in enumerate(suite.pairs):
+        where = ("pairs", index)
+        if found := [((*where, *path), what) for path, what in _defects(suite, entry)]:
+            yield from found
+            continue
+        (a, first), (b, second) = side_of(suite, entry.a), side_of(suite, entry.b)
+        own = entry.name or (a.full_label, first, b.full_label, second)
+        if seen.setdefault((own, scenario_of(suite, entry)), index) != index:
+            yield (
+                where,
+                f"duplicate pair: pairs[{seen[own, scenario_of(suite, entry)]}] is the same; "
+                'give one a name of its own (name = "...")',
+            )
+
+
+def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
+    """Yield what is wrong with one claim; key paths are relative to its table."""
+    scenario = scenario_of(suite, entry)
+    known = [each.name for each in suite.scenarios]
+    if scenario not in known:
+        yield ("scenario",), f"this suite has no scenario {scenario!r}{nearest(scenario, known)}"
+        return
+    measured = sorted(OFFLINE if scenario == "Offline" else LATENCIES)
+    if entry.metric is not None and entry.metric not in measured:
+        yield (
+            ("metric",),
+            f"{entry.metric!r} cannot be compared in {scenario}{nearest(entry.metric, measured)}",
+        )
+    sides: list[Side] = []
+    for key, text in (("a", entry.a), ("b", entry.b)):
+        try:
+            sides.append(side_of(suite, text))
+        except LookupError as error:
+            yield (key,), str(error.args[0])
+    if len(sides) == 2:
+        yield from _side_defects(suite, scenario, *sides)
+
+
+def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Defect]:
+    both = accelerators_of(a, b)
+    if not both:
+        (one, _), (other, _) = a, b
+        yield (
+            (),
+            f"a runs on {', '.join(one.accelerators)}, b on {', '.join(other.accelerators)}: name "
+            f'the accelerators, e.g. a = "{one.full_label}-{one.accelerators[0]}" and '
+            f'b = "{other.full_label}-{other.accelerators[0]}"',
+        )
+    if a[0] is b[0] and any(first == second for first, second in both):
+        yield (), "a and b are one and the same: there is nothing to compare"
+    (rate_on,) = (each.rate_on for each in suite.scenarios if each.name == scenario)
+    unlike = [
+        name for first, name in both if rate_on(first) is None or rate_on(first) != rate_on(name)
+    ]
+    if scenario in LOADED and unlike:
+        yield (
+            (),
+            f"{scenario} needs one target_qps for both sides: latencies at different rates cannot "
+            "be compared",
+        )

@@ -1,0 +1,104 @@
+"""Limits of a suite: the smallest change that matters, by metric, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_mlperf.core.judge.accuracy import Margin
+from pytest_mlperf.core.metrics import COUNTS, LATENCIES, METRICS, OFFLINE
+from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
+from pytest_mlperf.suite.values import Defect, nearest, share, shown
+
+
+def margin_of(limit: AccuracyLimit) -> Margin | None:
+    """Return the drop of accuracy that does not matter; None where none is said."""
+    text = limit.margin
+    if text is None:
+        return None
+    value = float(text.strip().removesuffix("%").removesuffix("points"))
+    is_share = text.strip().endswith("%")
+    return Margin(value=value / 100 if is_share else value, is_share=is_share)
+
+
+def limit_defects(
+    limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], engines: Sequence[EngineEntry]
+) -> Iterator[Defect]:
+    """Yield what is wrong with a suite's limits.
+
+    Args:
+        limits: The suite's `[limits]`.
+        scenarios: Its scenarios, which may have limits of their own.
+        engines: Its engine entries, one of which may be the reference.
+    """
+    tables: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [(("limits",), limits)]
+    tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
+    for where, table in tables:
+        yield from _table_defects(engines, where, table)
+    for index, scenario in enumerate(scenarios):
+        measured = OFFLINE if scenario.name == "Offline" else LATENCIES
+        for name in scenario.limits:
+            if name in METRICS and name not in measured | COUNTS:
+                yield (
+                    ("scenarios", index, "limits", name),
+                    f"{name} cannot be gated in {scenario.name}{nearest(name, sorted(measured))}",
+                )
+
+
+def _table_defects(
+    engines: Sequence[EngineEntry], path: tuple[str | int, ...], table: Mapping[str, Any]
+) -> Iterator[Defect]:
+    for name, given in table.items():
+        where = (*path, name)
+        if where == ("limits", "accuracy"):
+            yield from _accuracy_defects(engines, given)
+            continue
+        if name in COUNTS:
+            yield where, f"{name} is a count: it is reported, and cannot be gated"
+            continue
+        if name not in METRICS:
+            yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
+            continue
+        metric = METRICS[name]
+        if not isinstance(given, Mapping) or set(given) != {metric.limit_key}:
+            yield (
+                where,
+                f"{name} is {metric.direction}-is-better: "
+                f'write {name} = {{ {metric.limit_key} = "{metric.limit:.0%}" }}',
+            )
+            continue
+        try:
+            limit = share(given[metric.limit_key])
+        except ValueError as error:
+            yield (*where, metric.limit_key), str(error)
+            continue
+        if metric.limit_key == "max_drop" and limit >= 1:
+            yield (*where, metric.limit_key), "a drop of 100 % or more cannot be measured"
+
+
+def _accuracy_defects(engines: Sequence[EngineEntry], given: object) -> Iterator[Defect]:
+    where = ("limits", "accuracy")
+    try:
+        limit = AccuracyLimit.model_validate(given)
+    except ValidationError:
+        how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
+        yield where, f"{shown(given)} is no accuracy limit; {how}"
+        return
+    margin = margin_of(limit)
+    if margin is not None and not margin.value:
+        yield (*where, "margin"), "a margin of 0 can never be proven; allow a small drop"
+    named = limit.reference
+    labels = [name for e in engines for name in dict.fromkeys((e.label, e.full_label))]
+    if named is not None and named not in labels:
+        yield (
+            (*where, "reference"),
+            f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
+        )
+    elif named is not None and labels.count(named) > 1:
+        several = [e.full_label for e in engines if e.label == named]
+        yield (
+            (*where, "reference"),
+            f"several engine entries are called {named!r}: write one of {', '.join(several)}",
+        )

@@ -1,0 +1,120 @@
+"""Plan the pairs of engine entries that a suite makes a claim about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.judge.ratio import FIRST_LOOK
+from pytest_mlperf.suite.claims import accelerators_of, metric_of, scenario_of, side_of
+from pytest_mlperf.suite.load import line_of, lines_of_tables
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import PairEntry
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedPair:
+    """A claim about two cases; stands where a planned case does in collection and reports.
+
+    Compared by identity: pytest hashes every parameter when it orders tests.
+
+    Attributes:
+        case: Its name: engine, precision and accelerator are "a-vs-b" where the sides differ.
+        a: The case that must be better.
+        b: The case that it is set against.
+        metric: In what.
+        least: How many times better at least.
+        line: Line of the pair in the suite.
+    """
+
+    case: Case
+    a: Planned
+    b: Planned
+    metric: str
+    least: float
+    line: int
+    kinds: tuple[Kind, ...] = ("pair",)
+    fewest_runs: int = FIRST_LOOK
+
+    @property
+    def suite(self) -> Suite:
+        """The parsed suite."""
+        return self.a.suite
+
+    @property
+    def path(self) -> Path:
+        """The suite file."""
+        return self.a.path
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """What must be here."""
+        return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))
+
+    @property
+    def techniques(self) -> tuple[str, ...]:
+        """What the two sides declare."""
+        return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Nothing is set against a baseline."""
+        return {}
+
+    @property
+    def seconds_per_run(self) -> float:
+        """Planned length of the timed parts of one run of each, seconds."""
+        return self.a.seconds_per_run + self.b.seconds_per_run
+
+
+Testable = Planned | PlannedPair
+"""What a test of a suite is about."""
+
+
+def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
+    """Return the pairs of one suite, in the file's order.
+
+    Args:
+        planned: All cases of the suite, which has no defects.
+    """
+    suite, path = planned[0].suite, planned[0].path
+    if not suite.pairs:
+        return []
+    text = path.read_text("utf-8-sig")
+    lines = lines_of_tables(text, "pairs") or [line_of(text, ("pairs",))] * len(suite.pairs)
+    cases: dict[tuple[int, str, str], Planned] = {
+        (id(p.engine), p.case.accelerator, p.case.scenario): p for p in planned
+    }
+    pairs = []
+    for entry, line in zip(suite.pairs, lines, strict=True):
+        a, b = side_of(suite, entry.a), side_of(suite, entry.b)
+        scenario = scenario_of(suite, entry)
+        for first, second in accelerators_of(a, b):
+            one, other = cases[id(a[0]), first, scenario], cases[id(b[0]), second, scenario]
+            pairs.append(
+                PlannedPair(
+                    case=_named(entry, one.case, other.case),
+                    a=one,
+                    b=other,
+                    metric=metric_of(suite, entry),
+                    least=entry.expect,
+                    line=line,
+                )
+            )
+    return pairs
+
+
+def _named(entry: PairEntry, a: Case, b: Case) -> Case:
+    def both(one: str, other: str) -> str:
+        return one if one == other else f"{one}-vs-{other}"
+
+    return Case(
+        workload=a.workload,
+        scenario=a.scenario,
+        engine=entry.name or both(a.engine, b.engine),
+        precision=both(a.precision, b.precision),
+        accelerator=both(a.accelerator, b.accelerator),
+    )

@@ -1,0 +1,75 @@
+"""Verdicts that no rule gives, and whether a verdict fails its test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.run.protocol import LoadGenSettings
+from pytest_mlperf.run.supervisor import log_tail
+
+
+def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool) -> bool:
+    """Return whether an outcome fails its test.
+
+    Args:
+        outcome: The word.
+        inconclusive: "pass" or "fail".
+        no_baseline: "pass", "fail", or "auto": fails under CI where the case is `named`.
+        named: The case is official and on an accelerator that has a name of its own.
+    """
+    if outcome is Outcome.INCONCLUSIVE:
+        return inconclusive == "fail"
+    if outcome is Outcome.NO_BASELINE:
+        if no_baseline == "auto":
+            return bool(os.environ.get("CI")) and named
+        return no_baseline == "fail"
+    return outcome.fails
+
+
+def broken(
+    case: Case, kind: Kind, error: RunError | BaselineError, shown: Callable[[Path], str]
+) -> Verdict:
+    """Return the verdict of a test whose engine, data, scorer or baseline broke.
+
+    Args:
+        case: What was measured.
+        kind: Which test asked.
+        error: What happened.
+        shown: Gives a path as messages show it.
+    """
+    layer, log = "baseline", None
+    if isinstance(error, RunError):
+        layer, log = error.layer, error.log
+    return Verdict(
+        case=case,
+        kind=kind,
+        outcome=Outcome.ERROR,
+        headline=f"{layer}: {error}",
+        notes=tuple(f"log: {line}" for line in log_tail(log)),
+        log=shown(Path(log)) if log else None,
+        folder=shown(Path(log).parent) if log else None,
+    )
+
+
+def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
+    """Return what the runs that missed a latency limit measured, beside the limit."""
+    limits = {
+        "ttft_p99": settings.ttft_limit_ns,
+        "tpot_p99": settings.tpot_limit_ns,
+        "latency_p99": None if settings.tokens else settings.latency_limit_ns,
+    }
+    texts = []
+    for name, limit_ns in limits.items():
+        if limit_ns is None or all(run.metrics[name] <= limit_ns / 1e9 for run in missed):
+            continue
+        found = " and ".join(quantity(name, run.metrics[name]) for run in missed)
+        texts.append(f"{METRICS[name].title} {found}, limit {quantity(name, limit_ns / 1e9)}")
+    return "; ".join(texts) or "too few queries met it (early stopping)"

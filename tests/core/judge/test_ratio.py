@@ -1,0 +1,169 @@
+"""Claims about two engines: what runs in turns prove, and what they do not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.judge.ratio import FIRST_LOOK, Ratio, judge_ratio
+from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value
+from pytest_mlperf.core.metrics import Direction
+
+HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
+RULE = RuleR()
+
+positive = st.floats(0.5, 2.0)
+paired = st.lists(st.tuples(positive, positive), min_size=1, max_size=7)
+
+
+def values(*numbers: float, within_se: float = 0.0) -> list[Value]:
+    return [Value(value=number, within_se=within_se) for number in numbers]
+
+
+def judged(a: Sequence[float], b: Sequence[float], least: float = 1.2, **given: object) -> Ratio:
+    options = {"direction": HIGHER, "rule": RULE, **given}
+    return judge_ratio(values(*a), values(*b), least=least, **options)  # type: ignore[arg-type]
+
+
+# Computed from the formulas with numpy and scipy: ratio, low, high, standard deviation of a pair.
+@pytest.mark.parametrize(
+    ("a", "b", "direction", "within_se", "expected"),
+    [
+        (
+            *((130, 131), (100, 100), HIGHER, 0.0),
+            (1.304990421420786, 1.2645653184890275, 1.4016374165044352, 0.007171464611827672),
+        ),
+        (
+            *((0.010, 0.0101, 0.0099), (0.013, 0.0131, 0.0132), LOWER, 0.004),
+            (1.3100182229428714, 1.2670102187171879, 1.390428428367918, 0.013843468502941351),
+        ),
+    ],
+)
+def test_the_interval_is_that_of_the_rule(
+    a: Sequence[float],
+    b: Sequence[float],
+    direction: Direction,
+    within_se: float,
+    expected: tuple[float, ...],
+) -> None:
+    found = judge_ratio(
+        values(*a, within_se=within_se),
+        values(*b, within_se=within_se),
+        direction=direction,
+        least=1.3,
+        rule=RULE,
+    )
+
+    assert (found.ratio, found.low, found.high, found.sd) == pytest.approx(expected, rel=1e-6)
+    assert found.decision is Decision.MORE
+
+
+def test_nothing_is_decided_from_one_pair() -> None:
+    """The first runs of both may stand at the ends of a drift."""
+    assert judged([1000], [1]).decision is Decision.MORE
+    assert judged([1], [1000]).decision is Decision.MORE
+    assert judged([1000, 1000], [1, 1]).decision is Decision.PASS
+    assert judged([1, 1], [1000, 1000]).decision is Decision.FAIL
+
+
+def test_a_steady_drift_cancels_in_the_order_a_b_b_a() -> None:
+    """The machine gets 10 % slower from run to run; a is 1.5 times as fast."""
+    drift = [0.9**turn for turn in range(4)]
+
+    found = judged([1.5 * drift[0], 1.5 * drift[3]], [drift[1], drift[2]], least=1.1)
+
+    assert found.ratio == pytest.approx(1.5)
+
+
+def test_the_first_decision_is_final() -> None:
+    """Runs after it are not looked at."""
+    assert judged([150, 150, 1], [100, 100, 1000]) == judged([150, 150], [100, 100])
+
+
+def test_the_last_pair_ends_the_search() -> None:
+    runs = [120.0, 119.8, 120.2, 120.1, 119.9]
+
+    assert judged(runs[:4], [100] * 4).decision is Decision.MORE
+    assert judged(runs, [100] * 5).decision is Decision.INCONCLUSIVE
+
+
+@given(paired, st.floats(0.3, 3.0), st.sampled_from(Direction))
+def test_the_interval_holds_the_ratio_and_decides(
+    pairs: list[tuple[float, float]], least: float, direction: Direction
+) -> None:
+    a, b = zip(*pairs, strict=True)
+    found = judged(a, b, least, direction=direction)
+
+    assert found.low < found.ratio < found.high
+    assert 1 <= found.pairs <= min(len(pairs), RULE.max_runs)
+    if found.decision is Decision.PASS:
+        assert found.low >= least
+    if found.decision is Decision.FAIL:
+        assert found.high < least
+    if found.decision in (Decision.PASS, Decision.FAIL):
+        assert found.pairs >= FIRST_LOOK
+
+
+@given(paired, st.floats(0.5, 100.0), st.sampled_from(Direction))
+def test_only_ratios_matter(
+    pairs: list[tuple[float, float]], unit: float, direction: Direction
+) -> None:
+    """Neither the unit nor what both runs of a pair share changes anything."""
+    a, b = zip(*pairs, strict=True)
+    other = [unit * (1 + 0.1 * index) for index in range(len(a))]
+    scaled = [[x * f for x, f in zip(side, other, strict=True)] for side in (a, b)]
+
+    first, second = (judged(*sides, direction=direction) for sides in ((a, b), scaled))
+
+    assert (first.decision, first.pairs) == (second.decision, second.pairs)
+    assert (first.ratio, first.low) == pytest.approx((second.ratio, second.low))
+
+
+@given(paired)
+def test_lower_is_better_turns_the_ratio_around(pairs: list[tuple[float, float]]) -> None:
+    a, b = zip(*pairs, strict=True)
+
+    higher, lower = judged(a, b), judged(b, a, direction=LOWER)
+
+    assert (higher.decision, higher.pairs) == (lower.decision, lower.pairs)
+    assert higher.ratio == pytest.approx(lower.ratio)
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.007, 0.014])
+@pytest.mark.parametrize("session", [0.0, 0.03])
+def test_its_errors_are_as_rare_as_it_promises(noise: float, session: float) -> None:
+    """Also where runs are twice as noisy as expected; what a session does to all its runs is no
+    error. 1,500 simulated claims, each true to the digit."""
+    rng = random.Random(20261121)
+    decisions = []
+    for _ in range(1500):
+        common = rng.gauss(0, session)
+        a, b = (
+            [math.exp(math.log(level) + common + rng.gauss(0, noise)) for _ in range(RULE.max_runs)]
+            for level in (1.2, 1.0)
+        )
+        decisions.append(judged(a, b).decision)
+
+    assert decisions.count(Decision.FAIL) <= 0.01 * 1500
+    assert decisions.count(Decision.PASS) <= 0.05 * 1500
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "least", "message"),
+    [
+        ([], [], 1.2, "0 runs of a and 0 of b are no pairs"),
+        ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b are no pairs"),
+        ([1.0], [1.0], 0.0, "the claim is 0.0; it must be finite and above 0"),
+        ([1.0], [1.0], math.nan, "the claim is nan"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(
+    a: list[float], b: list[float], least: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        judged(a, b, least)
