@@ -37,13 +37,14 @@ repeats: $(READY)
 	$(BIN)/python tools/repeats.py
 
 train: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,vision]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,vision,diffusion]'
 	$(BIN)/python tools/train_tiny_resnet50.py
 	$(BIN)/python tools/train_tiny_llama2.py
 	$(BIN)/python tools/train_tiny_bert.py
 	$(BIN)/python tools/train_tiny_dlrm.py
 	$(BIN)/python tools/train_tiny_retinanet.py
 	$(BIN)/python tools/train_tiny_3d_unet.py
+	$(BIN)/python tools/train_tiny_sdxl.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

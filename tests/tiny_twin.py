@@ -99,5 +99,6 @@ def load_tool(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for what annotations name
     spec.loader.exec_module(module)
     return module
