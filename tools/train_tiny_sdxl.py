@@ -241,7 +241,8 @@ varied than real ones.
 The folder is what diffusers writes and reads. Its noise schedule is that of Stable Diffusion XL;
 its scheduler spaces steps so that the first is the noisiest ("trailing"), which suits so few. Text
 encoders take {tokens} tokens and give their last hidden state but one; the second gives the pooled
-text, too. {no_caption_percent:.0f} % of the training images had no caption, so that guidance has something to
+text, too. {no_caption_percent:.0f} % of the training images had no caption, so that guidance has \
+something to
 lead away from: the suite's negative prompt is empty.
 
 ## Data
