@@ -116,7 +116,7 @@ def test_damaged_weights_are_outside_the_gate(twin: Painter, tmp_path: Path, sha
 
 def test_the_committed_baseline_holds_here(twin: Painter, tmp_path: Path) -> None:
     """And the scorer's process finds the suite's own code, because of conftest.py beside it."""
-    (tmp_path / "conftest.py").symlink_to(TINY / "conftest.py")
+    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
 
     verdict = twin.verdict(tmp_path)
 

@@ -262,7 +262,7 @@ Learning Repository, https://doi.org/10.24432/C50P49, licensed under
 ## Code of the suite
 
 The suite names its scorer's networks as `coloured_digits:CaptionScores` and
-`coloured_digits:ImageFeatures`. `suites/tiny/conftest.py`, which pytest reads before a suite of
+`coloured_digits:ImageFeatures`. `suites/conftest.py`, which pytest reads before a suite of
 that folder, adds this folder to where Python looks; take it along with a copy of the suite, or set
 `PYTHONPATH`.
 
