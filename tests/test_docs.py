@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.techniques import TECHNIQUES
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.model import Suite
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,6 +67,20 @@ def test_the_example_of_the_suite_page_is_a_suite() -> None:
 
     assert Suite.model_validate(tomllib.loads(first)).workload.name == "tiny-resnet50"
     assert Suite.model_validate(tomllib.loads(head + second)).workload.name == "llama2-70b-99.9"
+
+
+def test_the_examples_of_the_open_division_are_suites() -> None:
+    """They are accepted as they stand, and the table of techniques is the code's."""
+    text = (ROOT / "docs" / "open-division.md").read_text("utf-8")
+    first, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    head = 'schema = 1\nround = "v4.1"\n'
+
+    assert Suite.model_validate(tomllib.loads(head + first)).reference_engine is not None
+    open_ = Suite.model_validate(tomllib.loads(head + second))
+    assert list(claim_defects(open_)) == []
+    assert dict(re.findall(r"^\| `(.*?)` \| (.*) \|$", text, re.MULTILINE)).items() >= (
+        TECHNIQUES.items()
+    )
 
 
 def test_the_readme_says_who_verified_nothing() -> None:
