@@ -299,7 +299,8 @@ def baseline_file(root: Path, case: Case, profile: str) -> Path:
 
 def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
     """Return rule R with the prior run-to-run noise of an accelerator (uncalibrated)."""
-    return RuleR(prior_sd=0.05 if accelerator == "cpu" else 0.007, max_runs=max_runs)
+    noisy = "cpu" in accelerator.split("-vs-")  # a pair names both of its machines
+    return RuleR(prior_sd=0.05 if noisy else 0.007, max_runs=max_runs)
 
 
 def _require_writable(file: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_mlperf.accuracy import answer_for, unchecked
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
+from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, rule_for
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
 from pytest_mlperf.core.judge.rule_r import Decision, Value
 from pytest_mlperf.core.judge.ruling import values
@@ -43,7 +43,7 @@ def judge_pair(
     """
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
-    rule = max(a.rule, b.rule, key=lambda each: each.prior_sd)
+    rule = rule_for(pair.case.accelerator, policy.max_runs)
     found: Ratio | None = None
     while found is None or found.decision is Decision.MORE:
         for case in (b, a) if len(a.runs) % 2 else (a, b):

@@ -13,6 +13,7 @@ from pytest_mlperf.case_runs import load_checked, rule_for
 from pytest_mlperf.cli.history import Sessions, add_runs_dir
 from pytest_mlperf.cli.looks import looks
 from pytest_mlperf.cli.output import add_parser, show, width
+from pytest_mlperf.cli.turns import turns
 from pytest_mlperf.core.baseline import BaselineRun, find
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import CaseResult, Results
@@ -137,6 +138,8 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
         for metric in verdict.metrics
         if metric.metric in result.limits
     ]
+    if verdict.ratio:
+        judged = [turns(verdict, verdict.ratio, rule, width())]
     yield f"{result.test}"
     at = f" at commit {results.commit}" if results.commit else ""
     yield f"{results.started[:16].replace('T', ' ')} UTC{at}, profile {result.profile}"

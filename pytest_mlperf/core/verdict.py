@@ -195,7 +195,8 @@ class Verdict:
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
         ratio: What was found about a claim, where a pair was judged.
-        runs: Every performance run of the case so far, oldest first; of a pair, those of both.
+        runs: Every performance run of the case so far, oldest first; of a pair a's first, b's
+            first, a's second, and so on.
         accuracy: The accuracy pass the verdict rests on.
         subject: Machine, engine and data.
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.

@@ -39,6 +39,8 @@ def evidence(
         sections.append(_recorded(verdict))
     elif verdict.kind == "performance":
         sections += [_compared(verdict, baseline, width), *judged]
+    elif verdict.kind == "pair":
+        sections += judged
     sections.append(_accuracy(verdict, width))
     return [
         line
