@@ -3,6 +3,7 @@
 # make check   what a commit must pass: format, lint, types, tests
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
+# make energy  how far off energies are, against simulated loads
 # make train   train the tiny models anew
 # make schemas write the published JSON Schemas
 
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench repeats train schemas clean
+.PHONY: demo test check bench repeats energy train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,10 +37,14 @@ bench: $(READY)
 repeats: $(READY)
 	$(BIN)/python tools/repeats.py
 
+energy: $(READY)
+	$(BIN)/python tools/energy.py
+
 train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,vision,diffusion]'
 	$(BIN)/python tools/train_tiny_resnet50.py
 	$(BIN)/python tools/train_tiny_llama2.py
+	$(BIN)/python tools/shrink_tiny_llama2.py
 	$(BIN)/python tools/train_tiny_bert.py
 	$(BIN)/python tools/train_tiny_dlrm.py
 	$(BIN)/python tools/train_tiny_retinanet.py
