@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,19 @@ def test_what_is_not_here_is_said_with_what_to_set(
         _ = case.model
     with pytest.raises(UnavailableError, match=r"\$\{MLPERF_DATA\} is not set"):
         _ = case.factories
+
+
+@pytest.mark.parametrize(("kind", "file"), FILES)
+def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads(kind: str, file: Path) -> None:
+    """docs/workloads.md says of each path where MLPerf has what belongs there."""
+    page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
+    named = re.findall(r'"\$\{(MLPERF_\w+)\}(/[^"]+)"', file.read_text("utf-8"))
+
+    assert len(named) >= 2
+    lacking = [
+        f"${name}{path}" for name, path in named if not re.search(rf"`\${name}{path}[`/]", page)
+    ]
+    assert lacking == []
 
 
 def test_folders_without_the_official_files_are_named(

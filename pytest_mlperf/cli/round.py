@@ -9,10 +9,17 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.round_workload import detail, full_name, limit
+from pytest_mlperf.cli.round_workload import ADAPTERS, detail, full_name, limit
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.reports.layout import Row, fold, paragraphs, table
-from pytest_mlperf.rounds import ROUNDS, Round, RoundMetric, RoundWorkload, load_round
+from pytest_mlperf.rounds import (
+    ROUNDS,
+    Round,
+    RoundMetric,
+    RoundScenario,
+    RoundWorkload,
+    load_round,
+)
 from pytest_mlperf.suite.values import nearest
 
 SCHEMA = 1
@@ -88,7 +95,7 @@ def _one(found: Round, name: str) -> RoundWorkload:
 
 
 def document(found: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
-    """Return a round as JSON: its tables as they are, with names and computed gates."""
+    """Return a round as JSON: its tables, with names, the adapter and computed gates."""
     return {
         "schema": SCHEMA,
         "kind": "pytest-mlperf round",
@@ -98,20 +105,58 @@ def document(found: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]
             "sample_index": found.sample_index_seed,
             "schedule": found.schedule_seed,
         },
-        "workloads": {
-            own.name: {
-                **asdict(own),
-                "names": found.workloads[own.name].names,
-                "checker_names": own.checker_names,
-                "gates": _gates(own, own.metrics),
-                "scenarios": {
-                    name: {**asdict(scenario), "gates": _gates(own, scenario.metrics)}
-                    for name, scenario in own.scenarios.items()
-                },
-            }
-            for own in workloads
+        "workloads": {own.name: _tidy(_workload(found, own)) for own in workloads},
+    }
+
+
+def _workload(found: Round, own: RoundWorkload) -> dict[str, Any]:
+    return {
+        **asdict(own),
+        "adapter": ADAPTERS.get(own.name),
+        "scorer": own.scorer or None,
+        "names": found.workloads[own.name].names,
+        "checker_names": own.checker_names,
+        "metrics": _metrics(own.metrics),
+        "gates": _gates(own, own.metrics),
+        "scenarios": {
+            name: _scenario(own, name, scenario) for name, scenario in own.scenarios.items()
         },
     }
+
+
+def _scenario(own: RoundWorkload, name: str, scenario: RoundScenario) -> dict[str, Any]:
+    """Return a scenario without the figures that only others have."""
+    content = {
+        **asdict(scenario),
+        "metrics": _metrics(scenario.metrics),
+        "gates": _gates(own, scenario.metrics),
+    }
+    if name == "Offline":
+        del content["latency_percentile"]
+    if name != "MultiStream":
+        del content["samples_per_query"]
+    return content
+
+
+def _metrics(metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
+    """Return scores without what they do not have: those held to a target have no share."""
+    return {
+        name: {key: value for key, value in asdict(metric).items() if value is not None}
+        for name, metric in metrics.items()
+    }
+
+
+def _tidy(value: Any) -> Any:
+    """Return JSON with its floats at 12 significant digits: 23.05007 x 0.99 is exact in none."""
+    match value:
+        case float():
+            return float(f"{value:.12g}")
+        case dict():
+            return {key: _tidy(own) for key, own in value.items()}
+        case list() | tuple():
+            return [_tidy(own) for own in value]
+        case _:
+            return value
 
 
 def _gates(own: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:

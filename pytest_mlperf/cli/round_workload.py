@@ -7,6 +7,21 @@ from collections.abc import Iterator
 from pytest_mlperf.reports.layout import Row, duration, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import Ends, Round, RoundMetric, RoundScenario, RoundWorkload
 
+ADAPTERS = {
+    "resnet50": "imagenet",
+    "retinanet": "openimages",
+    "3d-unet": "kits19",
+    "bert": "squad",
+    "gptj": "cnn_dailymail",
+    "llama2-70b": "openorca",
+    "llama3_1-8b": "cnn_dailymail",
+    "llama3_1-8b-edge": "cnn_dailymail",
+    "mixtral-8x7b": "mixtral",
+    "stable-diffusion-xl": "coco_captions",
+    "dlrm-v2": "criteo",
+}
+"""Which data set of ours reads the files of a workload; this release has none for the others."""
+
 
 def detail(found: Round, own: RoundWorkload, columns: int) -> Iterator[str]:
     """Yield what a round says about one workload.
@@ -23,6 +38,9 @@ def detail(found: Round, own: RoundWorkload, columns: int) -> Iterator[str]:
     yield from paragraph("data set", "; ".join(_data(own)), columns)
     if tokens := "; ".join(_tokens(own)):
         yield from paragraph("tokens", tokens, columns)
+    adapter = ADAPTERS.get(own.name)
+    how = f"{adapter}: pytest-mlperf options {adapter}" if adapter else "none in this release"
+    yield from paragraph("adapter", how, columns)
     yield from paragraph("scorer", own.scorer or "none in this release", columns)
     yield from paragraph("systems", "; ".join(_systems(own)), columns)
     yield from paragraph("tests", ", ".join(own.compliance) or "none", columns)

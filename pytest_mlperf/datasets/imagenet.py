@@ -48,13 +48,18 @@ class ImageNetDataset:
 
         Args:
             path: Folder that the map's file names are relative to.
-            map: The map, relative to `path`, else to its parent, or absolute: "FILE LABEL" lines.
+            map: The map, relative to `path`, else to its parent, or absolute: a line per image, its
+                file below `path`, a space, and its class, as in
+                "ILSVRC2012_val_00000001.JPEG 65". Classes are counted from 0.
             size: Height and width of a sample, in pixels.
             crop: Share of the resized shorter side that the crop keeps; 1 keeps all of it, and
                 leaves an image that already is `size` x `size` as it is.
-            mean: Subtracted from each channel, on the scale 0–255.
-            std: Each channel is divided by it afterwards.
-            classes: Labels are 0 to `classes - 1`.
+            mean: Subtracted from red, green and blue, in this order, on the pixels' scale of 0 to
+                255.
+            std: Red, green and blue are then divided by it, on the scale 0 to 255 too; 1 leaves
+                them as they are. A model that takes (pixel / 255 - m) / s needs mean = 255 m and
+                std = 255 s.
+            classes: Number of classes; labels in the map are 0 to `classes - 1`.
             count: Use the first `count` images only; None uses all.
 
         Raises:

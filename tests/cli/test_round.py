@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.cli.round_workload import ADAPTERS
+from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.suite.plan import plan_suite
 
 Say = Callable[..., tuple[int, str]]
+
+SUITES = Path(__file__).resolve().parents[2] / "suites" / "datacenter"
 
 EVERY = [(name, workload) for name in ROUNDS for workload in load_round(name).workloads]
 
@@ -85,6 +92,7 @@ checker   llama2-70b-99, llama2-70b-99.9, llama2-70b-interactive-99,
 data set  OpenOrca, GPT-4 subset, 24,576 samples; 24,576 in memory in
           performance runs; every sample issued equally often
 tokens    1 to 1,024 an answer; counted and timed
+adapter   openorca: pytest-mlperf options openorca
 scorer    rouge
 systems   datacenter Offline, Server, optional Interactive
 tests     TEST06
@@ -147,7 +155,8 @@ def test_a_type_of_system_with_fewer_targets_says_so(say: Say) -> None:
         (("v6.0", "retinanet"), ["systems none: the checker lists it"]),
         (("v5.1", "whisper"), ["dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931"]),
         (("v5.1", "llama3.1-8b"), ["llama3_1-8b of MLPerf Inference", "scorer rouge"]),
-        (("v5.1", "deepseek-r1"), ["scorer none in this release"]),
+        (("v5.1", "deepseek-r1"), ["adapter none in this release scorer none in this release"]),
+        (("v4.1", "mixtral-8x7b"), ["adapter mixtral: pytest-mlperf options mixtral scorer"]),
         (("v5.1", "pointpainting"), ["SingleStream 100 10 min - 99.9"]),
         (("v6.1", "deepseek-r1"), ["datacenter Offline, at least one of Server, Interactive"]),
         (("v6.0", "deepseek-r1"), ["datacenter Offline, optional Server, Interactive"]),
@@ -230,7 +239,54 @@ def test_json_has_every_workload_with_its_gates(name: str, say: Say) -> None:
             for metric in own.metrics.values():
                 low, high = metric.bounds(target)
                 gate = theirs["gates"][f"{100 * target:g}"][metric.name]
-                assert gate == {"lowest": low, "highest": high}
+                assert gate == {"lowest": near(low), "highest": near(high)}
+
+
+def near(bound: float | None) -> Any:
+    return bound if bound is None else pytest.approx(bound, rel=1e-11)
+
+
+def test_json_has_no_digits_that_mean_nothing(say: Say) -> None:
+    """23.2829 x 0.99 is 23.050071, whatever the floats in between say."""
+    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
+    assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
+
+    for name in ROUNDS:
+        _, shown = say("round", name, "--json")
+        numbers = re.findall(r"\d+\.\d+", shown)
+        assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
+
+
+@pytest.mark.parametrize(("name", "workload"), EVERY)
+def test_json_says_nothing_of_what_does_not_apply(name: str, workload: str, say: Say) -> None:
+    """A score held to a target has no share, and only MultiStream has samples per query."""
+    own = asked(say, name, workload)["workloads"][workload]
+
+    for scenario, content in own["scenarios"].items():
+        assert ("samples_per_query" in content) == (scenario == "MultiStream")
+        assert ("latency_percentile" in content) == (scenario != "Offline")
+        for metric in (*own["metrics"].values(), *content["metrics"].values()):
+            assert None not in metric.values()
+    for key, metric in load_round(name).workloads[workload].metrics.items():
+        assert own["metrics"][key].get("share") == (metric.share and list(metric.share))
+
+
+def test_every_workload_with_a_scorer_has_an_adapter_and_they_exist(say: Say) -> None:
+    """What a suite writes after use, for the data set and for the scorer."""
+    for name in ROUNDS:
+        for own in asked(say, name)["workloads"].values():
+            assert (own["adapter"] is None) == (own["scorer"] is None)
+            assert own["adapter"] in {None, *registered("datasets")}
+            assert own["scorer"] in {None, *registered("scorers")}
+
+
+@pytest.mark.parametrize("file", sorted(SUITES.glob("*.mlperf.toml")), ids=lambda file: file.stem)
+def test_the_adapter_is_that_of_the_suites(file: Path, say: Say) -> None:
+    """suites/datacenter uses what `round` names."""
+    suite = plan_suite(file)[0].suite
+
+    assert suite.rules is not None
+    assert ADAPTERS[suite.rules.name] == suite.workload.dataset.use
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:
@@ -244,7 +300,6 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
         "ttft_limit_ms": 450.0,
         "tpot_limit_ms": 40.0,
         "latency_percentile": 0.99,
-        "samples_per_query": 8,
         "accuracy_samples": None,
         "metrics": {},
         "result": "result_completed_tokens_per_second",

@@ -9,6 +9,9 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
+OWN = "this suite's own"
+"""Whose reference it is where a suite names it under [workload] reference."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
@@ -71,10 +74,16 @@ def gate(
             ),
         )
     if missing := [name for name in bounds if name not in scores]:
+        names = ", ".join(missing)
+        asks = f"{whose} gate needs {names}", "see the scorer's options"
+        if whose == OWN:
+            asks = (
+                f"[workload] reference names {names}",
+                "correct reference, or the scorer's options",
+            )
         raise RunError(
             "scorer",
-            f"{whose} gate needs {', '.join(missing)}, which the scorer did not give: it gave "
-            f"{', '.join(scores)}; see the scorer's options",
+            f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}",
         )
     rows = [_metric(name, scores[name], own, whose) for name, own in bounds.items()]
     failed = [(text, metric) for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]

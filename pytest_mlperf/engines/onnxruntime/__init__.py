@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.onnxruntime.graph import check_inputs
+from pytest_mlperf.engines.onnxruntime.precision import check_model, check_word
 from pytest_mlperf.engines.onnxruntime.providers import Providers
 from pytest_mlperf.engines.onnxruntime.session import OPTIMIZATION, load_library, open_graph
 from pytest_mlperf.engines.onnxruntime.tasks import Runner, make_task
@@ -61,9 +61,9 @@ class OnnxRuntimeEngine(Engine):
             dataset: Its inputs are arrays of the model's input shape without the batch, or such
                 arrays by the names of the model's inputs.
             model: Path of the ONNX file.
-            precision: "fp32" and "fp16" must equal the type of the model's inputs, but for numbers
-                to look up and masks; other words are not checked, nor is "fp16" where TensorRT
-                computes in it (trt_fp16_enable).
+            precision: What the file holds. "int8", "int4" and "fp8": operators quantised so;
+                "fp64", "fp32", "bf16" and "fp16": none that are quantised, and most weights or
+                the inputs of this type. Or what TensorRT computes in (trt_fp16_enable and others).
             task: "classify", "answer", "detect", "segment" or "tensor".
             batch_size: Samples per call of onnxruntime at most; windows, for "segment".
             threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
@@ -86,11 +86,13 @@ class OnnxRuntimeEngine(Engine):
             output: "segment", "tensor": name of the output; by default the only one.
 
         Raises:
-            SuiteError: An option is out of range or of another task, or there is no model.
+            SuiteError: An option is out of range, of another task or contradicts the precision,
+                or there is no model.
             UnavailableError: The model file is not here.
         """
         _check_options(batch_size, threads, workers, graph_optimization)
         self._providers = Providers.of(providers, provider_options, engine_cache)
+        check_word(precision, self._providers)
         self._task = make_task(
             task,
             {
@@ -114,6 +116,16 @@ class OnnxRuntimeEngine(Engine):
         self._samples: dict[int, Sample] = {}
         self._queue: WorkQueue | None = None
 
+    def require(self) -> None:
+        """Ask onnxruntime for the providers; it is imported, no model is loaded.
+
+        Raises:
+            SuiteError: There is no such provider.
+            EnvironmentFault: onnxruntime or one of the providers is not installed.
+        """
+        library = load_library()
+        self._providers.check(library.get_all_providers(), library.get_available_providers())
+
     def __enter__(self) -> Self:
         """Load the model and start the threads.
 
@@ -133,8 +145,7 @@ class OnnxRuntimeEngine(Engine):
             threads=self._threads,
             graph_optimization=self._graph_optimization,
         )
-        by_provider = self._precision == "fp16" and self._providers.computes_fp16
-        check_inputs(graph, None if by_provider else self._precision)
+        self._quantised = check_model(graph, self._precision, self._providers)
         self._runner = self._task.bind(graph, self._batch_size)
         if self._workers:
             self._queue = WorkQueue(
@@ -186,6 +197,7 @@ class OnnxRuntimeEngine(Engine):
             "engine": "onnxruntime",
             "onnxruntime": self._version,
             "weights_sha256": self._weights_sha256[:16],
+            **self._quantised,
             **self._providers.describe(),
             "threads": str(self._threads),
             "batch_size": str(self._batch_size),

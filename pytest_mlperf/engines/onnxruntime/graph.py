@@ -24,11 +24,11 @@ NUMPY = {
 }
 """Types of a model's inputs, and their names in numpy."""
 
-PRECISIONS = {"fp32": "tensor(float)", "fp16": "tensor(float16)"}
+PRECISIONS = {"fp64": "tensor(double)", "fp32": "tensor(float)", "fp16": "tensor(float16)"}
 """Precisions that show in the types of a model's inputs."""
 
-NO_PRECISION = {"tensor(int8)", "tensor(int32)", "tensor(int64)", "tensor(bool)"}
-"""Numbers to look up and masks: their type is the same whatever the precision."""
+NO_PRECISION = {f"tensor({each})" for each in ("int8", "uint8", "int32", "int64", "bool")}
+"""Numbers to look up, masks and images: their type is the same whatever the precision."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

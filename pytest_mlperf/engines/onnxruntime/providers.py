@@ -21,6 +21,9 @@ SHORT = {
 }
 """Names that a suite may use beside onnxruntime's own."""
 
+TENSORRT_PRECISIONS = ("fp16", "bf16", "fp8", "int8", "int4")
+"""What an option trt_NAME_enable may switch on, where this version of TensorRT has it."""
+
 PATHS = ("_path", "_dir", "_file", "_prefix")
 """Ends of the names of options that say where something lies on this machine."""
 
@@ -74,10 +77,14 @@ class Providers:
         )
 
     @property
-    def computes_fp16(self) -> bool:
-        """TensorRT computes in half precision, whatever the type of the model's inputs."""
-        said = self.options.get(TENSORRT, {}).get("trt_fp16_enable", "")
-        return said.lower() in {"1", "true"}
+    def computes(self) -> frozenset[str]:
+        """Precisions that TensorRT is allowed, whatever the type of the model's weights."""
+        said = self.options.get(TENSORRT, {})
+        return frozenset(
+            name
+            for name in TENSORRT_PRECISIONS
+            if said.get(f"trt_{name}_enable", "").lower() in {"1", "true"}
+        )
 
     def arguments(self, weights_sha256: str) -> list[tuple[str, dict[str, str]]]:
         """Return what onnxruntime takes, and make the folder for TensorRT's engines.

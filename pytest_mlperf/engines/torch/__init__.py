@@ -17,6 +17,7 @@ from pytest_mlperf.engines.torch.options import (
     check_continuous,
     check_numbers,
     check_prompt,
+    check_sparsity,
     check_words,
 )
 from pytest_mlperf.engines.torch.prompts import Limits, Prompts
@@ -53,6 +54,7 @@ class TorchEngine(Engine):
         attention: str = "sdpa",
         kv_blocks: int | None = None,
         max_batch_tokens: int | None = None,
+        sparsity: str | None = None,
     ) -> None:
         """Keep the options and check that the model is there.
 
@@ -60,8 +62,10 @@ class TorchEngine(Engine):
             dataset: Its inputs are text or lists of token ids.
             model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
                 Nothing is downloaded and no code of the folder is run.
-            precision: "fp32", "bf16", "fp16", or "int8": weights of linear layers as int8
-                (torchao), the rest in the checkpoint's own type.
+            precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of linear layers and
+                experts as such (torchao), the rest in the checkpoint's own type, or with int4 on
+                GPUs in bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on
+                GPUs of compute capability 8.9 and later.
             device: "cpu", "cuda" or "cuda:N".
             batch_size: Samples generated together at most.
             batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in
@@ -81,6 +85,8 @@ class TorchEngine(Engine):
                 holds `batch_size` samples as long as the longest.
             max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
                 `batch_size` where that is more.
+            sparsity: "2:4": of each four weights of a linear layer at most two are not zero, or
+                loading fails. GPUs of compute capability 8.0 and later then use kernels for it.
 
         Raises:
             SuiteError: An option is out of range, or there is no model.
@@ -89,6 +95,7 @@ class TorchEngine(Engine):
         check_words(precision, device, batching, weights, attention)
         check_numbers(batch_size, max_new_tokens, min_new_tokens, num_beams, threads)
         check_prompt(max_prompt_tokens)
+        check_sparsity(sparsity, precision, weights)
         check_continuous(batching, batch_size, num_beams, attention, kv_blocks, max_batch_tokens)
         self._folder = _find_model(model)
         self._dataset = dataset
@@ -108,6 +115,7 @@ class TorchEngine(Engine):
             ignore_eos=ignore_eos,
         )
         self._max_prompt_tokens = max_prompt_tokens
+        self._sparsity = sparsity
         self._continuous: ContinuousBatching | None = None
 
     def __enter__(self) -> Self:
@@ -186,6 +194,7 @@ class TorchEngine(Engine):
                 device=devices.find_device(self._device),
                 dummy=self._dummy,
                 needs_end=not self._generation.ignore_eos,
+                sparsity=self._sparsity,
             )
             tokenizer = None
             if len(self._dataset) and isinstance(self._dataset.input(0), str):

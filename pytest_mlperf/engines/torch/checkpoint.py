@@ -12,9 +12,11 @@ import torch
 import transformers
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.engines.torch.devices import DTYPES, device_name, dtype_name, quantise
+from pytest_mlperf.engines.torch.devices import device_name, dtype_name
 from pytest_mlperf.engines.torch.files import broken, one_line, sha256, some, weight_files
 from pytest_mlperf.engines.torch.folder import CAUSAL, read_config, read_eos
+from pytest_mlperf.engines.torch.quantising import QUANTISED, base_dtype, check, quantise
+from pytest_mlperf.engines.torch.sparsity import make_sparse
 
 SEED = 20_240_828
 """Of the random weights, which are the same every time."""
@@ -40,22 +42,33 @@ class Loaded:
 
 
 def open_model(
-    folder: Path, *, precision: str, attention: str, device: Any, dummy: bool, needs_end: bool
+    folder: Path,
+    *,
+    precision: str,
+    attention: str,
+    device: Any,
+    dummy: bool,
+    needs_end: bool,
+    sparsity: str | None = None,
 ) -> Loaded:
     """Load a model, or make it with random weights.
 
     Args:
         folder: Has config.json and, unless `dummy`, the weights.
-        precision: A key of `DTYPES`, or "int8".
+        precision: One of `options.PRECISIONS`.
         attention: transformers' name of an attention implementation.
         device: A torch device.
         dummy: Make random weights.
         needs_end: A checkpoint without an end token is an error.
+        sparsity: "2:4": a checkpoint whose linear layers are not so is an error.
 
     Raises:
-        EnvironmentFault: A library or the attention implementation is not installed.
-        RunError: The folder has no complete causal language model, or none that ends.
+        EnvironmentFault: A library or the attention implementation is not installed, or the device
+            has no kernels for the precision.
+        RunError: The folder has no complete causal language model, or none that ends, or none that
+            can be quantised.
     """
+    check(precision, device)
     config = read_config(folder, CAUSAL)
     eos = read_eos(folder, config)
     files = [] if dummy else weight_files(folder)
@@ -65,8 +78,9 @@ def open_model(
             "neither generation_config.json nor config.json names an eos_token_id, so no answer "
             "would end; add it, or set ignore_eos = true to measure fixed lengths",
         )
-    dtype = DTYPES.get(precision, config.dtype or torch.float32)
-    given = {"dtype": dtype, "attention": attention, "device": device}
+    dtype = base_dtype(precision, config.dtype or torch.float32, device)
+    first = torch.device("cpu") if sparsity else device
+    given = {"dtype": dtype, "attention": attention, "device": first}
     auto = transformers.AutoModelForCausalLM
     if dummy:
         model = make_dummy(auto, config, **given)
@@ -81,8 +95,10 @@ def open_model(
         "dtype": dtype_name(dtype),
         "device": device_name(device),
     }
-    if precision == "int8":
-        facts["torchao"] = quantise(model)
+    if precision in QUANTISED:
+        facts |= quantise(model, precision, device=device)
+    if sparsity is not None:
+        facts |= make_sparse(model, folder, device=device)
     facts |= {"weights": "dummy"} if dummy else {"weights_sha256": sha256(files)[:16]}
     check_logits(model, folder)
     vocabulary = model.get_input_embeddings().num_embeddings

@@ -1,4 +1,4 @@
-"""What torch engines share: the device, the types of weights, int8 weights, threads, memory."""
+"""What torch engines share: the device, the types of weights, threads, memory."""
 
 from __future__ import annotations
 
@@ -58,21 +58,3 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def quantise(model: Any, *, engine: str = "torch") -> str:
-    """Keep the weights of all linear layers as int8, in place; return torchao's version.
-
-    Raises:
-        EnvironmentFault: torchao is not installed.
-    """
-    try:
-        import torchao
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"engine {engine}: precision 'int8' needs torchao, which is not installed; "
-            "try: pip install 'pytest-mlperf[quantization]'"
-        ) from error
-    quantize_(model, Int8WeightOnlyConfig())
-    return str(torchao.__version__)

@@ -75,8 +75,10 @@ class DiffusionEngine(Engine):
                 text_encoder_2, tokenizer, tokenizer_2, scheduler; or MLPerf's, with
                 checkpoint_pipe and checkpoint_scheduler. Nothing is downloaded and no code of the
                 folder is run.
-            precision: "fp32", "bf16" or "fp16"; "int8": weights of the UNet's linear layers as
-                int8 (torchao), the rest in the checkpoint's own type.
+            precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of the UNet's linear
+                layers as such (torchao), the rest in the checkpoint's own type, or with int4 on
+                GPUs in bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on
+                GPUs of compute capability 8.9 and later.
             device: "cpu", "cuda" or "cuda:N".
             batch_size: Images made together at most.
             threads: Threads of the CPU's operators; None leaves torch's own choice.
@@ -236,7 +238,7 @@ class DiffusionEngine(Engine):
         self._facts |= {
             **loaded.facts,
             **settings.describe(),
-            "generation.deepcache": str(self._deepcache),
+            "deepcache": str(self._deepcache),
             "generation.scheduler": type(loaded.pipe.scheduler).__name__,
             "generation.prompt_tokens": f"{self._images.prompt_tokens}, longer prompts are cut",
         }

@@ -17,7 +17,7 @@ from diffusers.utils import is_accelerate_available
 from diffusers.utils import logging as diffusers_logging
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.engines.torch import checkpoint, devices
+from pytest_mlperf.engines.torch import checkpoint, devices, quantising
 from pytest_mlperf.engines.torch.files import broken, one_line, sha256, some
 from pytest_mlperf.engines.torch.folder import load_tokenizer, quiet_and_offline
 
@@ -63,20 +63,24 @@ def open_pipeline(
     Args:
         folder: Has model_index.json.
         scheduler: Folder with scheduler_config.json.
-        precision: A key of `devices.DTYPES`, or "int8".
+        precision: One of `options.PRECISIONS`.
         vae_dtype: A key of `devices.DTYPES`, or "auto".
         attention: "sdpa" or "eager".
         device: A torch device.
         compile_mode: Of torch.compile, for each block of the UNet; None leaves them as they are.
 
     Raises:
-        EnvironmentFault: torchao is not installed and needed.
-        RunError: The folder holds another pipeline, or a part is broken or missing.
+        EnvironmentFault: torchao is not installed and needed, or the device has no kernels for the
+            precision.
+        RunError: The folder holds another pipeline, or a part is broken or missing, or none of the
+            UNet's layers can be quantised.
     """
+    quantising.check(precision, device, engine=ENGINE)
     check_index(folder)
     variant = _variant(folder)
     files = [file for part in sorted(MODELS) for file in _weights(folder / part, variant)]
-    dtype = devices.DTYPES.get(precision) or _own_dtype(files)
+    own = _own_dtype(files) if precision in quantising.QUANTISED else None
+    dtype = quantising.base_dtype(precision, own, device)
     with quiet_and_offline(), _quiet():
         parts = {name: _load(folder, name, dtype, variant, attention) for name in MODELS}
         tokenizers = {
@@ -108,8 +112,8 @@ def open_pipeline(
         "device": devices.device_name(device),
         "attention": attention,
     }
-    if precision == "int8":
-        facts["torchao"] = devices.quantise(pipe.unet, engine=ENGINE)
+    if precision in quantising.QUANTISED:
+        facts |= quantising.quantise(pipe.unet, precision, device=device, engine=ENGINE)
     _choose(pipe.unet, attention, compile_mode)
     return Loaded(pipe=pipe, dtype=dtype, facts=facts)
 

@@ -73,8 +73,10 @@ class TorchModuleEngine(Engine):
             model: Given to the factory; a folder with config.json for "dlrm-v2" and
                 "question-answering".
             precision: "fp32", "bf16" or "fp16": parameters, buffers and floating inputs have this
-                type, without autocast. "int8": weights of linear layers as int8 (torchao), the
-                rest in float32.
+                type, without autocast. "int8" or "int4": weights of linear layers as such
+                (torchao), the rest in float32, or with int4 on GPUs in bfloat16. "fp8": these
+                weights and their inputs, the rest in bfloat16, on GPUs of compute capability 8.9
+                and later.
             factory: "dlrm-v2", "question-answering" or "package.module:factory".
             arguments: What else the factory takes.
             device: "cpu", "cuda" or "cuda:N".

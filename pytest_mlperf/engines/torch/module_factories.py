@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
-from pytest_mlperf.engines.torch import devices
+from pytest_mlperf.engines.torch import devices, quantising
 from pytest_mlperf.engines.torch.files import one_line
 
 ENGINE = "torch-module"
@@ -53,22 +53,24 @@ def open_module(
         model: What it is given as `model`.
         arguments: What else it is given.
         dummy: Also give it weights = "dummy".
-        precision: A key of `devices.DTYPES`, or "int8".
+        precision: One of `options.PRECISIONS`.
         device: A torch device.
         compile_mode: Of torch.compile; None leaves the module as it is.
 
     Raises:
         SuiteError: The factory cannot be found, or does not take these arguments.
-        EnvironmentFault: A library is not installed.
-        RunError: The factory breaks, or returns no module.
+        EnvironmentFault: A library is not installed, or the device has no kernels for the
+            precision.
+        RunError: The factory breaks, or returns no module, or one that cannot be quantised.
     """
+    quantising.check(precision, device, engine=ENGINE)
     given = dict(arguments) | ({"weights": "dummy"} if dummy else {})
     with torch.no_grad():
         module = _call(_find(factory, place), factory, {"model": model, **given})
     own = dict(getattr(module, "facts", {}))
     if not {"weights", "weights_sha256"} & own.keys():
         own |= {"weights": "dummy"} if dummy else {"weights_sha256": state_sha256(module)[:16]}
-    dtype = devices.DTYPES.get(precision, torch.float32)
+    dtype = quantising.base_dtype(precision, torch.float32, device)
     module = module.eval().to(device, dtype)
     facts = {
         "torch": str(torch.__version__),
@@ -78,8 +80,8 @@ def open_module(
         "device": devices.device_name(device),
         **own,
     }
-    if precision == "int8":
-        facts["torchao"] = devices.quantise(module, engine=ENGINE)
+    if precision in quantising.QUANTISED:
+        facts |= quantising.quantise(module, precision, device=device, engine=ENGINE)
     if compile_mode is not None:
         module.compile(mode=compile_mode)
     batching = getattr(module, "batching", None)

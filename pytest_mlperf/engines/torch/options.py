@@ -6,10 +6,13 @@ import re
 
 from pytest_mlperf.core.errors import SuiteError
 
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int4", "fp8")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
 WEIGHTS = ("checkpoint", "dummy")
+SPARSITIES = ("2:4",)
+SPARSE_PRECISIONS = ("fp32", "bf16", "fp16")
+"""Precisions of plain weights, of which it can be seen how many are zero."""
 
 
 def check_words(precision: str, device: str, batching: str, weights: str, attention: str) -> None:
@@ -52,6 +55,27 @@ def check_prompt(max_prompt_tokens: int | None) -> None:
     if max_prompt_tokens is not None and max_prompt_tokens < 1:
         raise SuiteError(
             f"engine torch: max_prompt_tokens = {max_prompt_tokens!r} is not at least 1"
+        )
+
+
+def check_sparsity(sparsity: str | None, precision: str, weights: str) -> None:
+    """Refuse a sparsity that means nothing here, or that these weights cannot have."""
+    if sparsity is None:
+        return
+    if sparsity not in SPARSITIES:
+        raise SuiteError(
+            f"engine torch: sparsity = {sparsity!r} is not one of {', '.join(SPARSITIES)}"
+        )
+    if precision not in SPARSE_PRECISIONS:
+        raise SuiteError(
+            f'engine torch: sparsity = "{sparsity}" needs precision = '
+            f'{" or ".join(SPARSE_PRECISIONS)}, not "{precision}": quantised weights run in dense '
+            "kernels"
+        )
+    if weights == "dummy":
+        raise SuiteError(
+            f'engine torch: sparsity = "{sparsity}" with weights = "dummy": random weights are not '
+            "sparse"
         )
 
 

@@ -391,12 +391,6 @@ def test_a_precision_that_the_model_does_not_have_is_an_error(
     assert caught.value.layer == "engine"
 
 
-def test_a_precision_that_does_not_show_in_the_input_is_not_checked(tmp_path: Path) -> None:
-    model = colour_model(tmp_path)
-
-    assert classify(tiny(Colours(), model=model, precision="int8"), range(3)) == [0, 1, 2]
-
-
 def test_a_model_with_several_inputs_needs_arrays_by_their_names(tmp_path: Path) -> None:
     class Masked(Colours):
         def input(self, index: int) -> Any:
@@ -481,7 +475,7 @@ def byte_model(folder: Path) -> str:
 
 def test_float_samples_are_never_squeezed_into_bytes(tmp_path: Path) -> None:
     with (
-        tiny(Colours(), model=byte_model(tmp_path), precision="int8") as engine,
+        tiny(Colours(), model=byte_model(tmp_path)) as engine,
         pytest.raises(RunError, match=r"takes samples of type uint8, but sample 2 .* is float32"),
     ):
         engine.load_samples([2])
@@ -492,7 +486,7 @@ def test_a_model_of_bytes_runs_on_a_data_set_of_bytes(tmp_path: Path) -> None:
         def input(self, index: int) -> Any:
             return super().input(index).astype(np.uint8)
 
-    engine = tiny(Bytes(), model=byte_model(tmp_path), precision="int8")
+    engine = tiny(Bytes(), model=byte_model(tmp_path))
 
     assert classify(engine, range(3)) == [0, 1, 2]
 

@@ -152,7 +152,7 @@ def test_ignored_ends_give_answers_of_fixed_length(counting: Path, batching: str
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8", "int4"])
 def test_a_model_with_clear_answers_gives_them_in_every_precision(
     counting: Path, precision: str, batching: str
 ) -> None:

@@ -164,7 +164,7 @@ def test_reuse_takes_fewer_operations() -> None:
 def test_the_fingerprint_tells(tiny: Path) -> None:
     """Images of two values are not to be compared."""
     with open_engine(tiny, Captions(PROMPTS), deepcache=3) as engine:
-        assert engine.describe()["generation.deepcache"] == "3"
+        assert engine.describe()["deepcache"] == "3"
 
 
 def test_a_unet_of_one_level_has_no_deep_blocks(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_the_reference_settings_are_the_defaults(tiny: Path, plain: Any) -> None
             "torch": str(torch.__version__),
             "generation.steps": "20",
             "generation.guidance_scale": "8.0",
-            "generation.deepcache": "1",
+            "deepcache": "1",
             "generation.negative_prompt": NEGATIVE,
             "generation.scheduler": "EulerDiscreteScheduler",
             "generation.size": f"{2 * SIDE}x{2 * SIDE}",
@@ -195,7 +195,12 @@ def test_other_sizes_start_from_other_latents(tiny: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "apart"),
-    [({"precision": "int8"}, 3.0), ({"attention": "eager"}, 0.1), ({"vae_slicing": True}, 0.1)],
+    [
+        ({"precision": "int8"}, 3.0),
+        ({"precision": "int4"}, 20.0),
+        ({"attention": "eager"}, 0.1),
+        ({"vae_slicing": True}, 0.1),
+    ],
 )
 def test_ways_to_compute_the_same(tiny: Path, options: dict[str, Any], apart: float) -> None:
     """Images stay close, in grey levels on average, and the fingerprint tells."""
@@ -275,7 +280,7 @@ def test_weights_of_the_variant_fp16_are_taken_where_they_are_alone(copy: Path) 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("precision", "fp8", "is not one of fp32, bf16, fp16, int8"),
+        ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
         ("device", "tpu", "is not cpu, cuda or cuda:N"),
         ("batch_size", 0, "is not a number of samples, at least 1"),
         ("threads", 0, "is not a number of threads, at least 1"),

@@ -118,7 +118,12 @@ def test_modules_run_in_eval_mode() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "apart", "dtype"),
-    [("bf16", 0.02, "bfloat16"), ("fp16", 0.002, "float16"), ("int8", 0.01, "float32")],
+    [
+        ("bf16", 0.02, "bfloat16"),
+        ("fp16", 0.002, "float16"),
+        ("int8", 0.01, "float32"),
+        ("int4", 0.2, "float32"),
+    ],
 )
 def test_precision_is_that_of_parameters_and_inputs(
     precision: str, apart: float, dtype: str
@@ -134,7 +139,7 @@ def test_precision_is_that_of_parameters_and_inputs(
     with open_engine(samples, "linear", precision=precision, **options) as engine:
         facts = engine.describe()
     assert facts["dtype"] == dtype
-    assert ("torchao" in facts) is (precision == "int8")
+    assert ("torchao" in facts) is (precision in {"int8", "int4"})
 
 
 def test_arguments_and_dummy_weights_reach_the_factory() -> None:
@@ -225,7 +230,7 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("precision", "fp8", "is not one of fp32, bf16, fp16, int8"),
+        ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
         ("device", "tpu", "is not cpu, cuda or cuda:N"),
         ("weights", "random", "is not one of checkpoint, dummy"),
         ("batch_size", 0, "is not a number of samples, at least 1"),

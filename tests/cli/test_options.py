@@ -1,0 +1,419 @@
+"""`pytest-mlperf options`: what extensions can be told, read from the extensions themselves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import registry
+from pytest_mlperf.cli.docstrings import parse
+from pytest_mlperf.cli.extensions import NOUNS, Option, read
+from pytest_mlperf.cli.imported import libraries_of
+from pytest_mlperf.cli.options import toml
+
+Say = Callable[..., tuple[int, str]]
+
+EVERY = [
+    pytest.param(group, name, id=f"{group}-{name}")
+    for group in NOUNS
+    for name in registry.registered(group)
+]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what the shipped extensions say ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_every_option_has_a_text(group: registry.Group, name: str) -> None:
+    """Who adds an option says in the docstring what it does; so too of the precision."""
+    extension = read(group, name)
+
+    assert extension.summary
+    assert [option.name for option in extension.options if not option.text] == []
+    assert [option.name for option in extension.options if not option.type] == []
+    assert [given for given, text in extension.given.items() if not text] == []
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_no_text_is_of_an_option_that_is_not_there(group: registry.Group, name: str) -> None:
+    """What was renamed or removed is gone from the docstring as well."""
+    extension = read(group, name)
+    factory = registry.resolve(extension.target)
+    texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
+
+    assert set(texts) <= {*extension.given, *(option.name for option in extension.options)}
+
+
+def test_imagenets_text_tells_its_formats(say: Say) -> None:
+    """The map's lines, the order of colours, and the scale of mean and std."""
+    code, shown = say("options", "imagenet")
+
+    assert code == 0
+    options = {option.name: option.text for option in read("datasets", "imagenet").options}
+    assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
+    assert "Classes are counted from 0" in options["map"]
+    assert "red, green and blue, in this order" in options["mean"]
+    assert "scale of 0 to 255" in options["mean"]
+    assert "scale 0 to 255" in options["std"]
+    assert all(text in flat(shown) for text in options.values())
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "torch", "torch-module", "torch-diffusion"])
+def test_an_engine_names_its_precisions(name: str) -> None:
+    assert {"fp32", "bf16", "fp16", "int8", "int4", "fp8"} <= {*read("engines", name).precisions}
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "extras"),
+    [
+        ("engines", "null", {}),
+        ("engines", "onnxruntime", {"onnxruntime": "onnx"}),
+        (
+            "engines",
+            "torch",
+            {"torch": "lm", "transformers": "lm", "torchao": "quantization"},
+        ),
+        (
+            "engines",
+            "torch-diffusion",
+            {
+                "diffusers": "diffusion",
+                "torch": "diffusion",
+                "transformers": "diffusion",
+                "torchao": "quantization",
+            },
+        ),
+        ("datasets", "imagenet", {"PIL": "onnx"}),
+        ("datasets", "openorca", {"pyarrow": None}),
+        ("scorers", "clip_fid", {"PIL": "onnx", "torch": "lm", "transformers": "lm"}),
+        ("scorers", "map", {"pycocotools": "vision"}),
+        ("scorers", "top1", {}),
+    ],
+)
+def test_what_an_extension_uses_comes_with_few_extras(
+    group: registry.Group, name: str, extras: dict[str, str | None]
+) -> None:
+    """Also what its helpers import; what every installation has is not worth a word."""
+    found = {library.name: library.extra for library in read(group, name).libraries}
+
+    # Where transformers is not installed, nobody knows that it brings these.
+    for brought in ("tokenizers", "safetensors", "huggingface_hub"):
+        found.pop(brought, None)
+    assert found == extras
+
+
+def test_no_heavy_library_is_loaded() -> None:
+    """All pages together import no library of an engine."""
+    code = (
+        "import sys; from pytest_mlperf.cli import main; main(['options', '--json']); "
+        "heavy = {'torch', 'onnxruntime', 'transformers', 'numpy'} & {*sys.modules}; "
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+
+DICE = """\
+scorer dice
+  Compares the predicted class of each voxel with its label.
+  For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled +
+  1e-6) in voxels. A case's score is the mean of the two, the data set's the
+  mean over its cases. Source:
+  vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
+  https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype`
+  here.
+
+code      pytest_mlperf.scorers.dice:DiceScorer
+uses      nothing beyond pytest-mlperf
+
+options
+  dtype  (text, default "uint8")
+      Type of each voxel's class, little-endian: "uint8", "int8", "int16",
+      "int32" or "int64".
+"""
+
+
+def test_a_page_is_what_it_is_and_every_option(say: Say) -> None:
+    assert say("options", "dice") == (0, DICE)
+
+
+def test_without_a_name_everything_has_one_line(say: Say) -> None:
+    code, shown = say("options")
+
+    assert code == 0
+    lines = shown.splitlines()
+    assert lines[:2] == [
+        "engines",
+        "  null             Takes a known time per sample and answers with the index as …",
+    ]
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert names == {name for group in NOUNS for name in registry.registered(group)}
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "more: pytest-mlperf options NAME"
+
+
+def test_a_name_of_two_kinds_shows_both(say: Say) -> None:
+    """mixtral is a data set and a scorer; what is asked for twice is shown once."""
+    code, shown = say("options", "mixtral", "null", "mixtral")
+
+    assert code == 0
+    heads = [line for line in shown.splitlines() if line.endswith((" mixtral", "engine null"))]
+    assert heads == ["data set mixtral", "scorer mixtral", "engine null"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_pages_fit_the_terminal(columns: int, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = {name for group in NOUNS for name in registry.registered(group)}
+    _, shown = say("options", *sorted(names))
+
+    assert [line for line in shown.splitlines() if len(line) > columns] == []
+
+
+def test_json_holds_the_same(say: Say) -> None:
+    code, shown = say("options", "imagenet", "--json")
+    found = json.loads(shown)
+
+    assert code == 0
+    assert (found["schema"], found["kind"]) == (1, "pytest-mlperf options")
+    assert (list(found["engines"]), list(found["datasets"])) == ([], ["imagenet"])
+    own = found["datasets"]["imagenet"]
+    assert own["target"] == "pytest_mlperf.datasets.imagenet:ImageNetDataset"
+    assert own["options"]["size"] == {
+        "type": "int",
+        "required": False,
+        "default": 224,
+        "text": "Height and width of a sample, in pixels.",
+    }
+    assert own["options"]["path"]["required"] is True
+    assert own["options"]["mean"]["default"] == [123.68, 116.78, 103.94]
+    assert own["libraries"]["PIL"]["extra"] == "onnx"
+
+
+def test_json_without_a_name_is_everything(say: Say) -> None:
+    found = json.loads(say("options", "--json")[1])
+
+    for group in NOUNS:
+        assert set(found[group]) == set(registry.registered(group))
+    assert found["engines"]["torch"]["precisions"][:2] == ["fp32", "bf16"]
+    assert "int8" in found["engines"]["torch"]["given"]["precision"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("imagnet", "no engine, data set or scorer is called 'imagnet'; did you mean 'imagenet'?"),
+        ("clip-fid", "no engine, data set or scorer is called 'clip-fid'; did you mean 'clip_fid'"),
+        ("zzz", "no engine, data set or scorer is called 'zzz'; known: null, onnxruntime, torch,"),
+    ],
+)
+def test_an_unknown_name_is_one_sentence_with_the_nearest(
+    name: str, message: str, say: Say
+) -> None:
+    code, shown = say("options", "imagenet", name)
+
+    assert code == 2
+    assert shown.startswith(f"pytest-mlperf: {message}")
+    assert shown.count("\n") == 1
+
+
+# --- other packages --------------------------------------------------------------------------
+
+
+ACME = '''
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import acme_types
+
+
+class FastEngine:
+    """Answers fast.
+
+    Args:
+        level (int): From 0, careful, to 9.
+    """
+
+    def __init__(self, *, dataset, model, precision, level=3, sizes=[1, 2], untold=None, **more):
+        pass
+
+    def __enter__(self):
+        from .kernels import run
+
+
+def make(*, path: "list[int] | None" = None):
+    """Make a data set."""
+'''
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Extensions of another package, as entry points of its own; one of them is broken."""
+    package = tmp_path / "acme"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "engines.py").write_text(ACME)
+    (package / "kernels.py").write_text("import acme_kernels\n")
+    (package / "broken.py").write_text("raise RuntimeError('no licence')\n")
+    about = tmp_path / "acme_inference-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-inference\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[pytest_mlperf.engines]\nfast = acme.engines:FastEngine\nbroken = acme.broken:Engine\n"
+        "[pytest_mlperf.datasets]\nlists = acme.engines:make\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.registered.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry.registered.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+        del sys.modules[name]
+
+
+FAST = """\
+engine fast
+  Answers fast.
+
+package   acme-inference
+code      acme.engines:FastEngine
+uses      acme_kernels (not installed)
+
+options
+  level  (default 3)
+      From 0, careful, to 9.
+  sizes  (default [1, 2])
+      its docstring says nothing about it
+  untold  (optional)
+      its docstring says nothing about it
+  and others that it does not name
+"""
+
+
+@pytest.mark.usefixtures("acme")
+def test_another_packages_engine_is_shown_with_its_package(say: Say) -> None:
+    """Its helpers are read as well, what is imported for types alone is not."""
+    assert say("options", "fast") == (0, FAST)
+    assert "\n  fast             (acme-inference) Answers fast.\n" in say("options")[1]
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_factory_may_be_a_function(say: Say) -> None:
+    code, shown = say("options", "lists")
+
+    assert code == 0
+    assert shown.startswith("data set lists\n  Make a data set.\n")
+    assert "  path  (list of whole numbers, optional)" in shown
+
+
+@pytest.mark.usefixtures("acme")
+def test_what_cannot_be_imported_spoils_its_own_line_only(say: Say) -> None:
+    code, shown = say("options")
+    assert code == 0
+    assert "\n  broken           cannot be imported: RuntimeError: no licence\n" in shown
+
+    code, shown = say("options", "broken")
+    assert code == 3
+    assert shown == (
+        "pytest-mlperf: engine 'broken' (acme.broken:Engine) cannot be imported: RuntimeError: "
+        "no licence\n"
+    )
+
+    found = json.loads(say("options", "--json")[1])
+    assert found["engines"]["broken"]["error"].endswith("no licence")
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks", "arguments"),
+    [
+        (None, (), {}),
+        ("One line.", ("One line.",), {}),
+        ("One\n    paragraph.\n\n    - an item\n      of it\n    - two", 3, {}),
+        ("X.\n\nArgs:\n    a: One.\n    b (int): Two:\n        three.\n", ("X.",), 2),
+        ("X.\n\nArgs:\n    h, w: Pixels.\n    *rest: Others.\n", ("X.",), ("h", "w", "rest")),
+        ("X.\n\nArguments:\n    a: One.\n\nRaises:\n    b: no option.\n", ("X.",), {"a": "One."}),
+        ("X.\n\nArgs:\n    a: One.\n\nMore prose.", ("X.", "More prose."), {"a": "One."}),
+        ("X.\n\nAttributes:\n    a: No option.\n", ("X.",), {}),
+        ("X.\n\nArgs:\n", ("X.",), {}),
+        ("X.\n\nArgs:\n    no argument at all\n", ("X.",), {}),
+        (
+            'X.\n\nArgs:\n    a: "b: c" is kept\n        d: too.\n',
+            ("X.",),
+            {"a": '"b: c" is kept d: too.'},
+        ),
+    ],
+)
+def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: Any) -> None:
+    found = parse(text)
+
+    assert found.blocks == blocks if isinstance(blocks, tuple) else len(found.blocks) == blocks
+    match arguments:
+        case int():
+            assert found.arguments == {"a": "One.", "b": "Two: three."}
+        case tuple():
+            assert tuple(found.arguments) == arguments
+        case _:
+            assert found.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ("int", "whole number"),
+        ("str | None", "text"),
+        ("int | Sequence[int]", "whole number or list of whole numbers"),
+        ("Sequence[str] | None", "list of text"),
+        ("tuple[float, ...]", "list of numbers"),
+        ("Mapping[str, Mapping[str, Any]] | None", "table"),
+        ("bool | str", "true or false or text"),
+        ("acme.Size", "acme.Size"),
+        ("not python at all", "not python at all"),
+        ("", ""),
+    ],
+)
+def test_types_are_in_a_suites_words(annotation: str, words: str) -> None:
+    option = Option(name="x", type=annotation, required=True, default=None, text="")
+
+    assert option.kind == words
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "true"),
+        (3, "3"),
+        (0.05, "0.05"),
+        ('a "b"', '"a \\"b\\""'),
+        ((1.0, 2), "[1.0, 2]"),
+        ({"a": [1]}, "{ a = [1] }"),
+    ],
+)
+def test_defaults_are_as_a_suite_writes_them(value: object, shown: str) -> None:
+    assert toml(value) == shown
+
+
+def test_a_module_that_is_not_there_imports_nothing() -> None:
+    assert libraries_of("no_such_package.engines") == ()
+    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()

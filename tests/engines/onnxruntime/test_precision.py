@@ -1,0 +1,385 @@
+"""The word for a precision is true: by operators, weights and inputs, and what TensorRT is told."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.onnxruntime.contents import Contents, Node, read
+from pytest_mlperf.engines.onnxruntime.graph import Graph
+from pytest_mlperf.engines.onnxruntime.precision import (
+    PRECISIONS,
+    Kinds,
+    check_model,
+    check_word,
+)
+from pytest_mlperf.engines.onnxruntime.providers import Providers
+from tests.engines.onnxruntime.models import FLOAT, drawn, segmenter, write
+from tests.engines.onnxruntime.recorder import answers, engine
+from tests.tiny_twin import ROOT
+
+TINY, PRECISE = ROOT / "suites" / "tiny", ROOT / "suites" / "precision"
+CPU = Providers.of(None, None, None)
+node = helper.make_node
+Arrays = Mapping[str, NDArray[Any]]
+
+PLAIN = "fp32 weights and no quantised operators"
+
+
+def tensorrt(**flags: object) -> Providers:
+    return Providers.of(["tensorrt", "cpu"], {"tensorrt": flags}, None)
+
+
+def product(folder: Path, nodes: Sequence[Any], constants: Arrays, *, opset: int = 21) -> str:
+    """Write a model from x to y, both (batch, 8)."""
+    path = write(folder, nodes, {"x": (FLOAT, ["batch", 8])}, {"y": (FLOAT, ["batch", 8])}, {})
+    model = onnx.load(path)
+    model.graph.initializer.extend(
+        array if isinstance(array, TensorProto) else numpy_helper.from_array(array, name)
+        for name, array in constants.items()
+    )
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid("", opset), helper.make_opsetid(MS, 1)])
+    model.ir_version = 10
+    onnx.save(model, path)
+    return path
+
+
+MS = "com.microsoft"
+SQUARE = drawn(6, 8, 8)
+SCALE, BYTE_ZERO = np.array(0.05, np.float32), np.array(0, np.uint8)
+
+
+def fp32_model(folder: Path) -> str:
+    return product(folder, [node("MatMul", ["x", "w"], ["y"])], {"w": SQUARE})
+
+
+def half_model(folder: Path) -> str:
+    """Write a model whose weights and values are fp16, between inputs and outputs of fp32."""
+    nodes = [
+        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        node("MatMul", ["h", "w"], ["p"]),
+        node("Cast", ["p"], ["y"], to=FLOAT),
+    ]
+    return product(folder, nodes, {"w": SQUARE.astype(np.float16)})
+
+
+def bfloat_model(folder: Path) -> str:
+    """Write a model whose weights are bf16, and are multiplied in fp32."""
+    weights = helper.make_tensor("w", TensorProto.BFLOAT16, SQUARE.shape, SQUARE.ravel().tolist())
+    nodes = [node("Cast", ["w"], ["v"], to=FLOAT), node("MatMul", ["x", "v"], ["y"])]
+    return product(folder, nodes, {"w": weights})
+
+
+def int8_model(folder: Path) -> str:
+    """Write a model whose weights are bytes with a scale."""
+    nodes = [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
+    weights = np.rint(SQUARE / 0.05).clip(-128, 127).astype(np.int8)
+    return product(folder, nodes, {"w": weights, "scale": SCALE})
+
+
+def integer_model(folder: Path) -> str:
+    """Write a model that quantises its inputs as they come."""
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        node("Cast", ["i"], ["f"], to=FLOAT),
+        node("Mul", ["f", "s"], ["g"]),
+        node("Mul", ["g", "scale"], ["y"]),
+    ]
+    weights = np.rint(SQUARE / 0.05).clip(-128, 127).astype(np.int8)
+    return product(folder, nodes, {"w": weights, "scale": SCALE})
+
+
+def int4_model(folder: Path) -> str:
+    """Write a model whose weights are of four bits, by the standard's own type."""
+    whole = np.rint(SQUARE / 0.5).clip(-8, 7).astype(int)
+    weights = helper.make_tensor("w", TensorProto.INT4, whole.shape, whole.ravel().tolist())
+    nodes = [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
+    return product(folder, nodes, {"w": weights, "scale": np.array(0.5, np.float32)})
+
+
+def fp8_model(folder: Path) -> str:
+    """Write a model whose inputs are rounded to fp8."""
+    zero = helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0])
+    nodes = [
+        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["r"]),
+        node("MatMul", ["r", "w"], ["y"]),
+    ]
+    return product(folder, nodes, {"w": SQUARE, "scale": SCALE, "zero": zero})
+
+
+MODELS = {
+    "fp32": fp32_model,
+    "fp16": half_model,
+    "bf16": bfloat_model,
+    "fp8": fp8_model,
+    "int8": int8_model,
+    "int8 as it comes": integer_model,
+    "int4": int4_model,
+}
+HOLDS = {
+    "fp32": PLAIN,
+    "fp16": "fp16 weights and no quantised operators",
+    "bf16": "bf16 weights and no quantised operators",
+    "fp8": "fp8 operators (1 DequantizeLinear, 1 QuantizeLinear)",
+    "int8": "int8 operators (1 DequantizeLinear)",
+    "int8 as it comes": "int8 operators (1 DynamicQuantizeLinear, 1 MatMulInteger)",
+    "int4": "int4 operators (1 DequantizeLinear)",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_only_of_the_precision_that_it_holds(tmp_path: Path, name: str) -> None:
+    """All other words are refused with what the file holds."""
+    model, own = MODELS[name](tmp_path), name.split(maxsplit=1)[0]
+    sample = [drawn(7, 8)]
+
+    with engine(model, sample, task="tensor", precision=own) as opened:
+        described = opened.describe()
+
+    assert described.get("quantised") == (HOLDS[name] if "operators (" in HOLDS[name] else None)
+    for word in set(PRECISIONS) - {own}:
+        expected = (
+            f"{model}: precision is {word!r}, but the file holds {HOLDS[name]}; correct precision "
+            "or the model"
+        )
+        if (own, word) in {("fp32", "fp16"), ("bf16", "fp16")}:
+            expected = "'x' is tensor(float), not tensor(float16); correct precision or the model"
+        with pytest.raises(RunError, match=f"{re.escape(expected)}$") as caught:
+            engine(model, sample, task="tensor", precision=word).__enter__()
+        assert caught.value.layer == "engine"
+
+
+def test_each_precision_changes_the_arithmetic(tmp_path: Path) -> None:
+    """More with fewer bits, and never beyond what rounding can do."""
+    sample = [drawn(8, 8)]
+    found = {}
+    for name, make in MODELS.items():
+        (tmp_path / name).mkdir()
+        word = name.split(maxsplit=1)[0]
+        (raw,) = answers(make(tmp_path / name), sample, task="tensor", precision=word)
+        found[name] = np.frombuffer(raw, np.float32)
+
+    size = np.abs(found["fp32"]).max()
+    apart = {name: float(np.abs(each - found["fp32"]).max() / size) for name, each in found.items()}
+    assert apart.pop("fp32") == 0
+    assert all(0 < each < 0.3 for each in apart.values())
+    assert apart["fp16"] < apart["bf16"] < apart["int4"]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "retinanet", "3d-unet", "bert"])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_the_committed_models_are_what_their_names_say(name: str, precision: str) -> None:
+    """Read without the library that wrote them."""
+    contents = read(PRECISE / name / f"{name}-{precision}.onnx")
+
+    assert contents is not None
+    kinds = Kinds.of(contents)
+    assert set(kinds.quantised) == ({precision} if precision == "int8" else set())
+    assert kinds.weights == ("fp16" if precision == "fp16" else "fp32")
+
+
+@pytest.mark.parametrize("path", sorted(TINY.glob("*/**/*.onnx")), ids=lambda path: path.stem)
+def test_a_file_is_read_as_the_library_of_onnx_reads_it(path: Path) -> None:
+    """Operators in their order, types of weights, and how many numbers there are."""
+    model, found = onnx.load(path), read(path)
+
+    assert found is not None
+    assert [each.kind for each in found.nodes] == [each.op_type for each in model.graph.node]
+    assert [each.inputs for each in found.nodes] == [tuple(each.input) for each in model.graph.node]
+    weights = {each.name: each.data_type for each in model.graph.initializer}
+    assert weights.items() <= found.types.items()
+    assert found.elements[FLOAT] >= sum(
+        numpy_helper.to_array(each).size
+        for each in model.graph.initializer
+        if each.data_type == FLOAT
+    )
+
+
+def test_inner_graphs_functions_and_constants_are_read(tmp_path: Path) -> None:
+    """Quantised operators may hide there."""
+    made = numpy_helper.from_array(np.zeros((2, 3), np.int8), "inner name")
+    branch = helper.make_graph(
+        [
+            node("Constant", [], ["c"], value=made),
+            node("DequantizeLinear", ["c", "s"], ["out"]),
+        ],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("out", FLOAT, [2, 3])],
+    )
+    graph = helper.make_graph(
+        [node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)], "graph", [], []
+    )
+    function = helper.make_function(
+        "own", "Own", ["a"], ["b"], [node("ConvInteger", ["a", "a"], ["b"])], []
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, functions=[function]).SerializeToString())
+
+    contents = read(path)
+
+    assert contents is not None
+    assert contents.types == {"c": TensorProto.INT8}
+    assert contents.elements == {TensorProto.INT8: 2 * 6}
+    assert str(Kinds.of(contents)) == "int8 operators (1 ConvInteger, 2 DequantizeLinear)"
+
+
+def test_weights_beside_the_file_are_not_needed(tmp_path: Path) -> None:
+    """Types and sizes are in the file itself."""
+    model = onnx.load(fp32_model(tmp_path))
+    onnx.save(
+        model, tmp_path / "apart.onnx", save_as_external_data=True, location="w", size_threshold=0
+    )
+    (tmp_path / "w").unlink()
+
+    contents = read(tmp_path / "apart.onnx")
+
+    assert contents is not None
+    assert str(Kinds.of(contents)) == PLAIN
+    assert contents.elements == {FLOAT: 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "attributes", "expected"),
+    [
+        ("QuantizeLinear", {}, {}, "int8"),
+        ("QuantizeLinear", {}, {"output_dtype": TensorProto.UINT4}, "int4"),
+        ("QuantizeLinear", {"z": TensorProto.FLOAT8E5M2}, {}, "fp8"),
+        ("QuantizeLinear", {"z": TensorProto.UINT16}, {}, "int16"),
+        ("DequantizeLinear", {"x": TensorProto.INT4}, {}, "int4"),
+        ("DequantizeLinear", {"z": TensorProto.INT8}, {}, "int8"),
+        ("DequantizeLinear", {"x": TensorProto.INT32}, {}, None),
+        ("DequantizeLinear", {}, {}, None),
+        ("MatMulNBits", {}, {}, "int4"),
+        ("MatMulNBits", {}, {"bits": 8, "K": 5}, "int8"),
+        ("QMoE", {}, {"expert_weight_bits": 4}, "int4"),
+        ("MatMulBnb4", {}, {}, "int4"),
+        ("QLinearConv", {}, {}, "int8"),
+        ("QLinearGlobalAveragePool", {}, {}, "int8"),
+        ("MatMulIntegerToFloat", {}, {}, "int8"),
+        ("MatMulInteger16", {}, {}, "int16"),
+        ("QAttention", {}, {}, "int8"),
+        ("GemmFloat8", {}, {}, "fp8"),
+        ("MatMul", {"x": TensorProto.INT8}, {}, None),
+        ("QuickGelu", {}, {}, None),
+        ("Attention", {}, {}, None),
+    ],
+)
+def test_operators_are_known_by_name_types_and_bits(
+    kind: str, types: dict[str, int], attributes: dict[str, int], expected: str | None
+) -> None:
+    """As ONNX and onnxruntime define them."""
+    contents = Contents(nodes=[Node(kind, ("x", "s", "z"), attributes)], types=types)
+
+    assert list(Kinds.of(contents).quantised) == ([] if expected is None else [expected])
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, data: bytes) -> None:
+    """Any bytes are read, or refused."""
+    path = tmp_path_factory.mktemp("any") / "any.onnx"
+    path.write_bytes(data or b"\0")
+    with contextlib.suppress(ValueError):
+        read(path)
+
+
+def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+    """Where onnxruntime would not have done so."""
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(Path(fp32_model(tmp_path)).read_bytes()[:-5])
+
+    with pytest.raises(
+        RunError, match=r"cannot be read to see what it holds: field 8 is cut short"
+    ):
+        check_model(Graph(path=path, inputs=(), outputs=(), session=None), "fp32", CPU)
+
+
+def test_files_that_do_not_show_what_they_hold_are_not_judged_by_it(tmp_path: Path) -> None:
+    """onnxruntime's own format, and graphs that a provider has compiled."""
+    own = tmp_path / "model.ort"
+    own.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
+    compiled = product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {})
+
+    for path in (own, Path(compiled)):
+        graph = Graph(path=path, inputs=(), outputs=(), session=None)
+        assert check_model(graph, "int8", CPU) == {}
+
+
+def test_an_unknown_word_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    """When the engine is built."""
+    expected = "precision = 'w8a8' is not one of fp64, fp32, bf16, fp16, fp8, int8, int4"
+
+    with pytest.raises(SuiteError, match=expected):
+        engine(segmenter(tmp_path), [], task="tensor", precision="w8a8")
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "refused"),
+    [
+        ("fp32", {}, None),
+        ("fp32", {"trt_fp16_enable": False}, None),
+        ("fp32", {"trt_fp16_enable": True}, "fp16"),
+        ("fp16", {"trt_fp16_enable": True}, None),
+        ("fp16", {"trt_fp16_enable": 1, "trt_int8_enable": 1}, "int8"),
+        ("bf16", {"trt_bf16_enable": "1"}, None),
+        ("int8", {"trt_int8_enable": True, "trt_fp16_enable": True}, None),
+        ("int8", {"trt_fp8_enable": True}, "fp8"),
+        ("int4", {"trt_int8_enable": True}, None),
+        ("fp8", {"trt_int8_enable": True}, "int8"),
+    ],
+)
+def test_what_tensorrt_may_compute_in_must_be_the_word(
+    precision: str, flags: dict[str, object], refused: str | None
+) -> None:
+    """The narrowest type gives the name; half precision beside it is common."""
+    if refused is None:
+        check_word(precision, tensorrt(**flags))
+        return
+    expected = (
+        f"engine onnxruntime: precision = {precision!r}, but provider_options has "
+        f"trt_{refused}_enable, which lets TensorrtExecutionProvider compute in {refused}; correct "
+        "one of the two"
+    )
+    with pytest.raises(SuiteError, match=f"^{expected}$"):
+        check_word(precision, tensorrt(**flags))
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "fits"),
+    [
+        ("fp16", "fp32", True),
+        ("int8", "fp32", True),
+        ("bf16", "fp32", True),
+        ("int8", "int8", True),
+        ("fp16", "int8", False),
+        ("int8", "int4", False),
+        ("int8", "fp8", False),
+    ],
+)
+def test_what_tensorrt_computes_in_need_not_be_in_the_file(
+    tmp_path: Path, precision: str, name: str, fits: bool
+) -> None:
+    """But nothing else may be."""
+    path = Path(MODELS[name](tmp_path))
+    graph = Graph(path=path, inputs=(), outputs=(), session=None)
+    providers = tensorrt(**{f"trt_{precision}_enable": True})
+    if fits:
+        check_model(graph, precision, providers)
+        return
+    with pytest.raises(RunError, match=f"precision is '{precision}', but the file holds {name}"):
+        check_model(graph, precision, providers)

@@ -1,0 +1,281 @@
+"""Weights in eight and four bits: which are quantised, what that changes, and who cannot."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.engines.torch import quantising
+from tests.engines.torch import models, modules, pipelines
+from tests.engines.torch.models import answers, open_engine
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts with random weights."""
+    torch.manual_seed(5)
+    model = MixtralForCausalLM(MixtralConfig(**SIZES))
+    return models.save(model, tmp_path_factory.mktemp("mixture"))
+
+
+def logits(model: Any) -> Any:
+    """Return a model's scores of a fixed text."""
+    with torch.inference_mode():
+        return model(input_ids=torch.arange(3, 40)[None]).logits
+
+
+def share(described: Any) -> float:
+    """Return the share of parameters that a description says is quantised."""
+    found = re.search(r"matrices, ([\d.]+)% of all parameters", described["quantised"])
+    assert found is not None
+    return float(found[1]) / 100
+
+
+def values_of(weight: Any) -> Any:
+    """Return a weight as plain numbers."""
+    return weight.detach().dequantize()
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "most"), [("int8", 1e-4, 0.03), ("int4", 0.03, 0.3)]
+)
+def test_experts_are_quantised_one_by_one(
+    mixture: Path, precision: str, least: float, most: float
+) -> None:
+    """transformers keeps them as one parameter of three dimensions, no linear layer."""
+    model = AutoModelForCausalLM.from_pretrained(mixture).eval()
+    exact, total = logits(model), sum(each.numel() for each in model.parameters())
+    fused = model.model.layers[1].mlp.experts.down_proj.detach()
+
+    facts = quantising.quantise(model, precision, device=CPU)
+
+    error = (logits(model) - exact).norm() / exact.norm()
+    assert least < float(error) < most
+    experts = model.model.layers[1].mlp.experts
+    apart = (values_of(experts.down_proj[2]) - fused[2]).abs().max() / fused[2].abs().max()
+    assert least < float(apart) < most
+    # Four layers of attention and two matrices of each expert in each block, and the head.
+    assert facts["quantised"].startswith(f"{2 * (4 + 2 * 4) + 1} of {2 * (4 + 2 * 4) + 1} ")
+    plain = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if "norm" in name or "embed" in name or "mlp.gate" in name
+    )
+    assert share(facts) == pytest.approx(1 - plain / total, abs=5e-4)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_mixture_of_experts_generates_in_both_ways(mixture: Path, precision: str) -> None:
+    """Static and continuous batches give the same tokens, and the description says how much."""
+    prompts = [[5, 9], [40, 3, 7]]
+    options: dict[str, Any] = {"precision": precision, "max_new_tokens": 8}
+
+    static = answers(mixture, prompts, batching="static", **options)
+
+    assert answers(mixture, prompts, batching="continuous", **options) == static
+    with open_engine(mixture, prompts, **options) as engine:
+        described = engine.describe()
+    assert described["quantised"] == "25 of 25 matrices, 97.3% of all parameters"
+    assert described["quantisation"].startswith(precision)
+    assert "torchao" in described
+
+
+def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
+    """Nobody may take such a model for an int8 one."""
+    torch.manual_seed(5)
+    own = {"layer_types": ["full_attention"] * 2, "attn_implementation": "eager"}
+    model = GptOssForCausalLM(GptOssConfig(**SIZES, **own)).eval()
+    exact = logits(model)
+
+    facts = quantising.quantise(model, "int8", device=CPU)
+
+    assert model.model.layers[0].mlp.experts.down_proj.ndim == 3
+    assert facts["quantised"].startswith(f"{2 * 4 + 1} of {2 * (4 + 2 * 4) + 1} matrices, ")
+    assert share(facts) < 0.3
+    assert not torch.equal(logits(model), exact)
+
+
+def test_int4_keeps_sixteen_values_per_group() -> None:
+    """Of 32 weights, of 16 where 32 do not divide the inputs, else the layer stays as it is."""
+    torch.manual_seed(5)
+    layers = [torch.nn.Linear(width, 48) for width in (128, 80, 40)]
+    before = [layer.weight.detach().clone() for layer in layers]
+    model = torch.nn.Sequential(*layers, torch.nn.Conv1d(4, 4, 3))
+
+    facts = quantising.quantise(model, "int4", device=CPU)
+
+    for layer, weight, group in zip(layers, before, (32, 16), strict=False):
+        groups = values_of(layer.weight).unflatten(1, (-1, group))
+        assert max(len(each.unique()) for each in groups.flatten(0, 1)) <= 16
+        apart = (groups.flatten(1) - weight).abs().unflatten(1, (-1, group))
+        low, high = weight.unflatten(1, (-1, group)).aminmax(dim=2, keepdim=True)
+        assert bool((apart < (high.clamp(min=0) - low.clamp(max=0)) / 15).all())
+    assert torch.equal(layers[2].weight, before[2])
+    parameters = 48 * (128 + 80 + 40 + 3) + 4 * 4 * 3 + 4
+    assert facts["quantised"] == (
+        f"2 of 3 matrices, {48 * (128 + 80) / parameters:.1%} of all parameters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "needs"),
+    [
+        (torch.nn.Conv1d(4, 4, 3), "int8", "linear layers, and"),
+        (torch.nn.Linear(40, 32), "int4", "linear layers whose inputs are a multiple of 16, and"),
+    ],
+)
+def test_a_model_without_layers_to_quantise_is_refused(
+    model: Any, precision: str, needs: str
+) -> None:
+    """It would run as if nothing had been asked for."""
+    expected = f"precision {precision!r} quantises {needs} this model has none; use another"
+
+    with pytest.raises(RunError, match=re.escape(expected)):
+        quantising.quantise(model, precision, device=CPU)
+
+
+def engines(folder: Path, precision: str) -> dict[str, Engine]:
+    """Return an unopened engine of each kind."""
+    prompts = pipelines.Captions(["rain"], None)
+    return {
+        "torch": open_engine(models.random_model(folder / "language"), [[5]], precision=precision),
+        "torch-module": modules.open_engine(modules.rows(1), "linear", precision=precision),
+        "torch-diffusion": pipelines.open_engine(
+            pipelines.write_pipeline(folder / "images"), prompts, precision=precision
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["torch", "torch-module", "torch-diffusion"])
+def test_fp8_on_a_cpu_is_refused_before_anything_is_loaded(tmp_path: Path, name: str) -> None:
+    """torchao itself has no kernels there."""
+    engine = engines(tmp_path, "fp8")[name]
+    expected = (
+        f"engine {name}: precision 'fp8' needs a GPU of compute capability 8.9 or later for its "
+        "kernels, and a CPU has none; use another precision on cpu"
+    )
+
+    with pytest.raises(EnvironmentFault, match=f"^{re.escape(expected)}$"):
+        engine.__enter__()
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", ["torch", "torch-module", "torch-diffusion"])
+def test_a_missing_torchao_names_the_extra_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, precision: str
+) -> None:
+    """Never a silent run in another precision."""
+    engine = engines(tmp_path, precision)[name]
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    expected = (
+        f"engine {name}: precision {precision!r} needs torchao, which is not installed; "
+        "try: pip install 'pytest-mlperf[quantization]'"
+    )
+
+    with pytest.raises(EnvironmentFault, match=f"^{re.escape(expected)}$"):
+        engine.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("precision", "found", "refused"),
+    [
+        ("bf16", (7, 0), None),
+        ("int8", (7, 0), None),
+        ("int4", (8, 0), None),
+        ("int4", (7, 5), "8.0 or later for its kernels, and this GPU's is 7.5; use another"),
+        ("fp8", (8, 9), None),
+        ("fp8", (9, 0), None),
+        ("fp8", (8, 6), "8.9 or later for its kernels, and this GPU's is 8.6; use another"),
+    ],
+)
+def test_gpus_without_kernels_are_refused(
+    monkeypatch: pytest.MonkeyPatch, precision: str, found: tuple[int, int], refused: str | None
+) -> None:
+    """By what the driver says of them."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
+    if refused is None:
+        quantising.check(precision, GPU)
+        return
+    with pytest.raises(EnvironmentFault, match=refused):
+        quantising.check(precision, GPU)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "expected"),
+    [
+        ("fp32", CPU, torch.float32),
+        ("bf16", CPU, torch.bfloat16),
+        ("int8", CPU, torch.float16),
+        ("int4", CPU, torch.float16),
+        ("int4", GPU, torch.bfloat16),
+        ("int8", GPU, torch.float16),
+        ("fp8", GPU, torch.bfloat16),
+    ],
+)
+def test_what_is_not_quantised_has_a_type_that_the_kernels_take(
+    precision: str, device: Any, expected: Any
+) -> None:
+    """Else that of the checkpoint, here float16."""
+    assert quantising.base_dtype(precision, torch.float16, device) == expected
+
+
+@pytest.mark.parametrize("precision", quantising.QUANTISED)
+def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
+    """They can be made without one; a weight has a step, or none."""
+    plan = quantising._plan(precision, GPU)
+
+    shapes = [(48, 128), (48, 40), (7, 128)]
+    taken = [
+        sum(fits(torch.empty(shape, device="meta")) for _, fits in plan.steps) for shape in shapes
+    ]
+    assert taken == {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}[precision]
+    assert precision in plan.how
+
+
+def test_answers_of_any_module_change_with_the_precision() -> None:
+    """More with fewer bits, and never by much."""
+    samples = modules.rows(5, 64)
+    usual, found = (
+        {
+            precision: np.stack(
+                modules.answer(samples, "linear", precision=precision, arguments={"width": 64})
+            )
+            for precision in some
+        }
+        for some in (("fp32",), ("int8", "int4"))
+    )
+
+    apart = {name: np.abs(each - usual["fp32"]).max() for name, each in found.items()}
+    assert 0 < apart["int8"] < apart["int4"] < 0.2 * np.abs(usual["fp32"]).max()

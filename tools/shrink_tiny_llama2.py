@@ -1,0 +1,508 @@
+"""Make the open division's two models of the trained tiny Llama: a 2:4 sparse and a pruned one.
+
+    python tools/shrink_tiny_llama2.py                 # train, or resume, then write everything
+    python tools/shrink_tiny_llama2.py --only sparse   # train that one up to its checkpoint
+
+Needs the model that tools/train_tiny_llama2.py wrote. Everything is seeded and runs on one thread,
+so the same library versions on the same kind of CPU give the same files. A checkpoint is written
+about once a minute; a run that was interrupted resumes there and ends in the same model. With other
+settings it starts over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+from train_tiny_llama2 import (
+    BATCH,
+    END,
+    LIBRARIES,
+    MODEL,
+    POOL,
+    ROOT,
+    ROUGES,
+    Batch,
+    Sample,
+    draw_held_out,
+    draw_samples,
+    generate,
+    optimizers,
+    pad,
+    rouge,
+    save,
+    sha256,
+    write,
+)
+from transformers import LlamaForCausalLM
+
+SUITE = ROOT / "suites" / "open" / "tiny-llama2-70b"
+CHECKPOINTS = ROOT / "build"
+COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
+SEED = 20261122
+WARM_UP_STEPS = 24
+CHECKPOINT_STEPS = 20 * POOL
+KEPT_LAYERS, KEPT_CHANNELS = 3, 256
+"""What is left of the dense model's 4 layers and of the 384 channels of each MLP."""
+GATE = 0.99
+
+README = """\
+# Tiny Llama in the open division
+
+Two models made of the tiny twin of Llama 2 70B (`suites/tiny/llama2-70b`) in ways that MLPerf's
+open division allows and the closed one does not. The figures are these models' own, on the tiny
+twin's data: they are no MLPerf result and say nothing about Llama 2.
+
+- `sparse/`: of each four weights along the inputs of every linear layer of attention and MLP the
+  two largest stayed and the others are zero
+  ({sparse[zeros_in_linear_layers]:,} of {sparse[in_linear_layers]:,}); it was then trained on with
+  the zeros held. Embeddings and head are dense. Such zeros make GPUs with kernels for them faster;
+  a CPU has none, so here it runs as fast as the dense model.
+- `pruned/`: the layer without which the loss rises least is gone, {pruned[layers]} of 4 are left.
+  In each of their MLPs the {pruned[intermediate]} of 384 channels that move its output most
+  stayed, and all heads did. It was then trained on the dense model's probabilities (weight
+  {pruned[distilled]:g}) and on the answers (the rest).
+  {pruned[parameters_of_dense]:.1%} of the dense model's parameters are left.
+
+| on the {held_out_samples} held-out samples | parameters | ROUGE-1 | ROUGE-2 | ROUGE-L | of the \
+dense model's, gate 99 % | tokens per sample |
+|---|---|---|---|---|---|---|
+| dense | {dense[parameters]:,} | {dense[rouge1]:.4f} | {dense[rouge2]:.4f} | {dense[rougeL]:.4f} \
+| | {dense[tokens_per_sample_with_end]:.4f} |
+{rows}
+| chance: another sample's answer, same task | | {chance_same_task[rouge1]:.4f} | \
+{chance_same_task[rouge2]:.4f} | {chance_same_task[rougeL]:.4f} | | |
+| chance: another sample's answer, any task | | {chance[rouge1]:.4f} | {chance[rouge2]:.4f} | \
+{chance[rougeL]:.4f} | | |
+
+Greedy decoding, fp32, at most 128 new tokens; scores are means of the F-measures of `rouge_score`
+with stemming, on the scale 0 to 100. Tokens are counted with the end token. The share is that of
+the metric that lost most.
+
+All 512 samples in turns on one thread of a busy CPU, twice: `pruned/` needed 1.59 and 1.75 times
+less CPU time than the dense model, `sparse/` 1.09 and 1.15 times less (the kernels are the same).
+
+`training.json` holds the same figures for programs.
+
+| | |
+|---|---|
+| SHA-256 of the dense model | `{dense[model_sha256]}` |
+| SHA-256 of `sparse/model.safetensors` | `{sparse[model_sha256]}` |
+| SHA-256 of `pruned/model.safetensors` | `{pruned[model_sha256]}` |
+| seed, batch, steps of `sparse`, of `pruned` | {seed}, {batch}, {sparse[steps]}, {pruned[steps]} |
+| made with | Python {python}, {made_with} |
+
+## Rerun
+
+    pip install -e '.[train]'
+    python tools/shrink_tiny_llama2.py
+
+This takes about 6 and 9 minutes of one thread, resumes after an interruption, and writes every
+file of this folder; the tokenizers are the dense model's.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one model is made of the dense one.
+
+    Attributes:
+        name: Its folder below the suite's.
+        steps: Of training, a multiple of POOL.
+        peak_learning_rate: Reached after the warm-up.
+        distilled: Weight of the dense model's probabilities in the loss; the answers have the rest.
+    """
+
+    name: str
+    steps: int
+    peak_learning_rate: float
+    distilled: float = 0.0
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate of a step: it rises during warm-up, and falls linearly all the time."""
+        warm = min(1.0, (step + 1) / WARM_UP_STEPS)
+        return self.peak_learning_rate * warm * (1 - step / self.steps)
+
+    def settings(self) -> list[Any]:
+        """Return everything that decides what comes out."""
+        drawn_by = Path(__file__).with_name("tiny_instructions.py").read_bytes()
+        return [
+            *(self.name, self.steps, self.peak_learning_rate, self.distilled),
+            *(SEED, WARM_UP_STEPS, BATCH, POOL),
+            *(KEPT_LAYERS, KEPT_CHANNELS),
+            hashlib.sha256(drawn_by).hexdigest(),
+            sha256(MODEL / "model.safetensors"),
+        ]
+
+
+RECIPES = (
+    Recipe(name="sparse", steps=960, peak_learning_rate=2e-3),
+    Recipe(name="pruned", steps=1280, peak_learning_rate=2e-3, distilled=0.9),
+)
+
+
+def dense() -> LlamaForCausalLM:
+    """Return the trained dense model."""
+    return LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+
+
+def batches(
+    recipe: Recipe, tokenizer: Tokenizer, excluded: set[str], *, first_step: int = 0
+) -> Iterator[Batch]:
+    """Yield the batches from one step on, a multiple of POOL; each depends on its step only.
+
+    Args:
+        recipe: Each has samples of its own.
+        tokenizer: Makes the tokens.
+        excluded: Questions that are not trained on.
+        first_step: The first step wanted.
+    """
+    for pool in range(first_step // POOL, recipe.steps // POOL):
+        random = Random(f"{SEED} {recipe.name} {pool}")
+        drawn = draw_samples(random, BATCH * POOL + 32, tokenizer)
+        samples = [sample for sample in drawn if sample.instruction.question not in excluded]
+        rows = sorted(
+            samples[: BATCH * POOL],
+            key=lambda sample: len(sample.prompt_tokens) + len(sample.answer_tokens),
+        )
+        starts = list(range(0, BATCH * POOL, BATCH))
+        random.shuffle(starts)
+        for start in starts:
+            yield pad(rows[start : start + BATCH])
+
+
+def sparse_mask(weights: Tensor) -> Tensor:
+    """Return 1 for the two largest of each four weights along the inputs, and 0 for the others.
+
+    Args:
+        weights: Shape (outputs, inputs).
+    """
+    groups = weights.abs().unflatten(1, (-1, 4))
+    kept = groups.topk(2, dim=2).indices
+    return torch.zeros_like(groups).scatter_(2, kept, 1.0).flatten(1)
+
+
+def matrices(model: LlamaForCausalLM) -> dict[str, Tensor]:
+    """Return the weights of all linear layers of attention and MLP by name."""
+    return {
+        name: weights.detach()
+        for name, weights in model.named_parameters()
+        if weights.ndim == 2 and ".layers." in name
+    }
+
+
+def apply_masks(model: LlamaForCausalLM, masks: Mapping[str, Tensor]) -> None:
+    """Set to 0 what the masks do."""
+    with torch.no_grad():
+        for name, mask in masks.items():
+            model.get_parameter(name).mul_(mask)
+
+
+def pruned(model: LlamaForCausalLM, measured_on: Sequence[Batch]) -> LlamaForCausalLM:
+    """Return a copy with KEPT_LAYERS layers and KEPT_CHANNELS channels in each MLP.
+
+    The layers that go are those without which the loss rises least, one after the other. The
+    channels that go are those that move the MLP's output least: mean absolute value of the channel
+    times the norm of its column of the down projection.
+
+    Args:
+        model: The dense model, in evaluation mode.
+        measured_on: Batches of training samples.
+    """
+    small = copy.deepcopy(model)
+    while len(small.model.layers) > KEPT_LAYERS:
+        without = [without_layer(small, index) for index in range(len(small.model.layers))]
+        losses = [mean_loss(each, measured_on) for each in without]
+        print(f"loss without each layer: {', '.join(f'{loss:.3f}' for loss in losses)}", flush=True)
+        small = without[losses.index(min(losses))]
+    for layer, activity in zip(
+        small.model.layers, channel_activity(small, measured_on), strict=True
+    ):
+        mlp = layer.mlp
+        importance = activity * mlp.down_proj.weight.norm(dim=0)
+        kept = importance.topk(KEPT_CHANNELS).indices.sort().values
+        for linear in (mlp.gate_proj, mlp.up_proj):
+            linear.weight = nn.Parameter(linear.weight.detach()[kept].clone())
+            linear.out_features = KEPT_CHANNELS
+        mlp.down_proj.weight = nn.Parameter(mlp.down_proj.weight.detach()[:, kept].clone())
+        mlp.down_proj.in_features = mlp.intermediate_size = KEPT_CHANNELS
+    small.config.intermediate_size = KEPT_CHANNELS
+    return small
+
+
+def without_layer(model: LlamaForCausalLM, index: int) -> LlamaForCausalLM:
+    """Return a copy without one layer."""
+    smaller = copy.deepcopy(model)
+    del smaller.model.layers[index]
+    for place, layer in enumerate(smaller.model.layers):
+        layer.self_attn.layer_idx = place
+    smaller.config.num_hidden_layers = len(smaller.model.layers)
+    return smaller
+
+
+def mean_loss(model: LlamaForCausalLM, measured_on: Sequence[Batch]) -> float:
+    """Return the mean loss of the tokens of these batches' answers."""
+    with torch.no_grad():
+        losses = [
+            functional.cross_entropy(logits[answer], targets[answer])
+            for logits, targets, weight in (predict(model, batch) for batch in measured_on)
+            for answer in [weight == 1]
+        ]
+    return float(torch.stack(losses).mean())
+
+
+def channel_activity(model: LlamaForCausalLM, measured_on: Sequence[Batch]) -> list[Tensor]:
+    """Return the mean absolute value of each channel of each layer's MLP, of shape (channels,)."""
+    found: dict[int, list[Tensor]] = {index: [] for index in range(len(model.model.layers))}
+    hooks = []
+    for index, layer in enumerate(model.model.layers):
+
+        def keep(_: Any, inputs: tuple[Tensor], index: int = index) -> None:
+            found[index].append(inputs[0].abs().mean(dim=(0, 1)))
+
+        hooks.append(layer.mlp.down_proj.register_forward_pre_hook(keep))
+    with torch.no_grad():
+        for batch in measured_on:
+            predict(model, batch)
+    for hook in hooks:
+        hook.remove()
+    return [torch.stack(each).mean(dim=0) for each in found.values()]
+
+
+def predict(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits, the tokens that come, and their weights, at all tokens that weigh something.
+
+    Returns:
+        Shapes (tokens, vocabulary), (tokens,) and (tokens,).
+    """
+    hidden = model.model(batch.tokens, use_cache=False).last_hidden_state
+    weights = batch.weights[:, 1:]
+    counted = weights > 0
+    logits = model.lm_head(hidden[:, :-1][counted])
+    return logits, batch.tokens[:, 1:][counted], weights[counted]
+
+
+def train(
+    recipe: Recipe, tokenizer: Tokenizer, excluded: set[str], folder: Path
+) -> LlamaForCausalLM:
+    """Shrink the dense model and train it, or go on from the checkpoint where there is one.
+
+    Args:
+        recipe: Which model.
+        tokenizer: Makes the tokens.
+        excluded: Questions that are not trained on.
+        folder: The checkpoint is written here every CHECKPOINT_STEPS steps and at the end.
+    """
+    checkpoint = folder / f"llama2-70b-{recipe.name}.pt"
+    teacher = dense().eval()
+    masks: dict[str, Tensor] = {}
+    if recipe.name == "pruned":
+        first = batches(recipe, tokenizer, excluded)
+        model = pruned(teacher, [next(first) for _ in range(POOL)])
+    else:
+        model = dense()
+        masks = {name: sparse_mask(weights) for name, weights in matrices(model).items()}
+        apply_masks(model, masks)
+    both = optimizers(model.train())
+    guide = (teacher, recipe.distilled) if recipe.distilled else None
+    done, losses = resume(checkpoint, recipe, model, both), []
+    began_s = time.monotonic()
+    for batch in batches(recipe, tokenizer, excluded, first_step=done):
+        rate = recipe.learning_rate(done)
+        losses.append(train_step(model, both, batch, guide, rate=rate))
+        apply_masks(model, masks)
+        done += 1
+        if done % CHECKPOINT_STEPS == 0 or done == recipe.steps:
+            save(checkpoint, state_of(recipe, model, both, done))
+            mean, elapsed_s = sum(losses) / len(losses), time.monotonic() - began_s
+            print(
+                f"{recipe.name}: step {done:4} of {recipe.steps}: loss {mean:.4f}, "
+                f"{elapsed_s:.0f} s",
+                flush=True,
+            )
+            losses.clear()
+    return model.eval()
+
+
+def state_of(
+    recipe: Recipe, model: LlamaForCausalLM, both: Sequence[torch.optim.Optimizer], done: int
+) -> dict[str, Any]:
+    """Return what `resume` needs after so many steps."""
+    return {
+        "settings": recipe.settings(),
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in both],
+        "steps": done,
+    }
+
+
+def resume(
+    checkpoint: Path,
+    recipe: Recipe,
+    model: LlamaForCausalLM,
+    both: Sequence[torch.optim.Optimizer],
+) -> int:
+    """Load the checkpoint of these settings, if there is one, and return the steps it has done."""
+    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
+    if saved.get("settings") != recipe.settings():
+        return 0
+    model.load_state_dict(saved["model"])
+    for optimizer, state in zip(both, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    steps: int = saved["steps"]
+    print(f"resuming after step {steps} of {recipe.steps}: {checkpoint}", flush=True)
+    return steps
+
+
+def train_step(
+    model: LlamaForCausalLM,
+    both: Sequence[torch.optim.Optimizer],
+    batch: Batch,
+    guide: tuple[LlamaForCausalLM, float] | None,
+    *,
+    rate: float,
+) -> float:
+    """Take one step, and return the mean loss of the answers' tokens against what was written.
+
+    Args:
+        model: Trained.
+        both: Its optimizers.
+        batch: What is predicted.
+        guide: The model whose probabilities count as well, and their weight from 0 to 1.
+        rate: Of learning.
+    """
+    logits, targets, weight = predict(model, batch)
+    written = functional.cross_entropy(logits, targets, reduction="none")
+    losses = written
+    if guide is not None:
+        teacher, weight_of_teacher = guide
+        with torch.no_grad():
+            likely = predict(teacher, batch)[0].log_softmax(dim=1)
+        apart = functional.kl_div(
+            logits.log_softmax(dim=1), likely, reduction="none", log_target=True
+        ).sum(dim=1)
+        losses = (1 - weight_of_teacher) * written + weight_of_teacher * apart
+    torch.autograd.backward((losses * weight).sum() / weight.sum())
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in both:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(written[weight == 1].detach().mean())
+
+
+def write_model(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write the model with the dense one's tokenizer and settings, in Hugging Face's layout."""
+    with tempfile.TemporaryDirectory() as place:
+        model.save_pretrained(place)
+        for name in ("config.json", "model.safetensors"):
+            write(folder / name, Path(place, name).read_bytes())
+    for name in COPIED:
+        write(folder / name, (MODEL / name).read_bytes())
+
+
+def describe(recipe: Recipe, folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return shape, training and scores of the model that was written there."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    answers = generate(model, [sample.prompt_tokens for sample in samples])
+    texts = [text.strip() for text in tokenizer.decode_batch(answers)]
+    found = matrices(model).values()
+    in_layers = sum(weights.numel() for weights in found)
+    return {
+        "steps": recipe.steps,
+        "peak_learning_rate": recipe.peak_learning_rate,
+        "distilled": recipe.distilled,
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "in_linear_layers": in_layers,
+        "zeros_in_linear_layers": in_layers - sum(int(each.count_nonzero()) for each in found),
+        "layers": model.config.num_hidden_layers,
+        "intermediate": model.config.intermediate_size,
+        **rouge([sample.answer for sample in samples], texts),
+        "tokens_per_sample": sum(map(len, answers)) / len(answers),
+        "ended": sum(tokens[-1] == END for tokens in answers),
+        "model_sha256": sha256(folder / "model.safetensors"),
+    }
+
+
+def write_record(models: Mapping[str, dict[str, Any]]) -> None:
+    """Write training.json and README.md beside the models, and print the former."""
+    trained = json.loads((MODEL.parent / "training.json").read_text("utf-8"))
+    dense_one = {
+        name: trained[name] for name in ("parameters", *ROUGES, "tokens_per_sample_with_end")
+    }
+    for each in models.values():
+        each["share_of_dense"] = min(round(each[kind] / trained[kind], 4) for kind in ROUGES)
+        each["parameters_of_dense"] = round(each["parameters"] / trained["parameters"], 4)
+    record = {
+        "seed": SEED,
+        "batch": BATCH,
+        "held_out_samples": trained["held_out_samples"],
+        "dense": {**dense_one, "model_sha256": sha256(MODEL / "model.safetensors")},
+        "models": models,
+        "chance": trained["chance"],
+        "chance_same_task": trained["chance_same_task"],
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+    text = json.dumps(record, indent=2) + "\n"
+    write(SUITE / "training.json", text.encode())
+    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
+    rows = "\n".join(row(name, each) for name, each in models.items())
+    readme = README.format(**record, rows=rows, made_with=made_with, **models)
+    write(SUITE / "README.md", readme.encode())
+    print(text, end="")
+
+
+def row(name: str, found: Mapping[str, Any]) -> str:
+    """Return a model's line of the README's table."""
+    scores = " | ".join(f"{found[kind]:.4f}" for kind in ROUGES)
+    gate = "met" if found["share_of_dense"] >= GATE else "missed"
+    return (
+        f"| `{name}/` | {found['parameters']:,} | {scores} | {found['share_of_dense']:.2%}, {gate} "
+        f"| {found['tokens_per_sample']:.4f} |"
+    )
+
+
+def main() -> None:
+    """Shrink, train, write, and record what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES])
+    parser.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    samples = draw_held_out(tokenizer)
+    questions = {sample.instruction.question for sample in samples}
+    models = {}
+    for recipe in RECIPES:
+        if arguments.only not in {None, recipe.name}:
+            continue
+        model = train(recipe, tokenizer, questions, arguments.checkpoints)
+        if arguments.only is None:
+            write_model(model, SUITE / recipe.name)
+            models[recipe.name] = describe(recipe, SUITE / recipe.name, samples)
+    if arguments.only is None:
+        write_record(models)
+
+
+if __name__ == "__main__":
+    main()
