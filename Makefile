@@ -3,6 +3,7 @@
 # make check   what a commit must pass: format, lint, types, tests
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
+# make precisions  accuracy and speed of the tiny suite in every precision, with a plot
 # make energy  how far off energies are, against simulated loads
 # make train   train the tiny models anew
 # make schemas write the published JSON Schemas
@@ -12,11 +13,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench repeats energy train schemas clean
+.PHONY: demo test check bench repeats precisions energy train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,quantization,evaluate,diffusion]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,quantization,evaluate,diffusion,plots]'
 	touch $@
 
 demo: $(READY)
@@ -36,6 +37,10 @@ bench: $(READY)
 
 repeats: $(READY)
 	$(BIN)/python tools/repeats.py
+
+precisions: $(READY)
+	-$(BIN)/python -m pytest suites/precision --mlperf-json build/precisions.json
+	$(BIN)/pytest-mlperf precisions build/precisions.json --plot build/precisions.svg
 
 energy: $(READY)
 	$(BIN)/python tools/energy.py

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.kinds import said, wrong_kinds
 from pytest_mlperf.suite.values import nearest
 
 Group = Literal["engines", "datasets", "scorers"]
@@ -55,6 +56,28 @@ def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
     if found is None:
         return
     check_call(f"{group[:-1]} {use!r}", resolve(found.value), options)
+
+
+def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong with values of a kind that a registered extension does not take.
+
+    Returns:
+        A sentence by the name of each option.
+    """
+    found = registered(group).get(use)
+    if found is None:
+        return {}
+    factory = resolve(found.value)
+    return {name: said(factory, name, options[name]) for name in wrong_kinds(factory, options)}
+
+
+def metrics(scorer: str) -> tuple[str, ...] | None:
+    """Return the names of all metrics that a registered scorer can give; None: it does not say.
+
+    It says so in its class attribute `metrics`, where its options do not decide them.
+    """
+    found = registered("scorers").get(scorer)
+    return getattr(resolve(found.value), "metrics", None) if found else None
 
 
 def resolve(name: str) -> Any:

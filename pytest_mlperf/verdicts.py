@@ -13,7 +13,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.protocol import LoadGenSettings
-from pytest_mlperf.run.supervisor import log_tail
+from pytest_mlperf.run.supervisor import Designed, log_tail
 
 
 def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool) -> bool:
@@ -48,12 +48,14 @@ def broken(
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
+    # What we raise ourselves is a sentence for the user; below it a traceback would only hide it.
+    tail = [] if isinstance(error, Designed) else log_tail(log)
     return Verdict(
         case=case,
         kind=kind,
         outcome=Outcome.ERROR,
-        headline=f"{layer}: {error}",
-        notes=tuple(f"log: {line}" for line in log_tail(log)),
+        headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
+        notes=tuple(f"log: {line}" for line in tail),
         log=shown(Path(log)) if log else None,
         folder=shown(Path(log).parent) if log else None,
     )

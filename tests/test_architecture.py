@@ -84,6 +84,7 @@ SHARED = {
 ONLY = {
     "mlperf_loadgen": {"run.loadgen"},
     "pynvml": {"hardware.nvidia"},
+    "matplotlib": {"reports.precisions"},
     "onnxruntime": {"engines.onnxruntime"},
     "pycocotools": {"scorers.mean_ap"},
     "torch": {"datasets.latents", "engines.torch", "scorers.clip", "scorers.inception"},

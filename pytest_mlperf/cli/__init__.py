@@ -8,12 +8,35 @@ import sys
 from collections.abc import Sequence
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli import compare, doctor, explain, init, plan, report, schema, update
+from pytest_mlperf.cli import (
+    compare,
+    doctor,
+    explain,
+    init,
+    options,
+    plan,
+    precisions,
+    report,
+    schema,
+    update,
+)
 from pytest_mlperf.cli import round as rules
 from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
-COMMANDS = (init, doctor, plan, explain, compare, update, report, rules, schema)
+COMMANDS = (
+    init,
+    doctor,
+    plan,
+    explain,
+    compare,
+    update,
+    report,
+    precisions,
+    options,
+    rules,
+    schema,
+)
 """In the order in which they are needed."""
 
 DESCRIPTION = """\
@@ -43,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=FLOW,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"pytest-mlperf {__version__}")
+    # With a short form too, the column of options is wide enough for the names of all commands.
+    parser.add_argument("-V", "--version", action="version", version=f"pytest-mlperf {__version__}")
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", title="commands"
     )

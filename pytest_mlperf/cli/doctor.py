@@ -45,6 +45,11 @@ def add_command(commands: Any) -> None:
             "Looks at Python, pytest and the plugin, runs LoadGen for a moment, finds the\n"
             "accelerators, space, leases and optional libraries, and says of every case\n"
             "whether it can run here and which baselines it has for this machine.\n"
+            "Of a case it checks the options of engine, data set and scorer, that the files\n"
+            "they name are here, that the model is neither empty nor a Git LFS pointer, that\n"
+            "libraries can be imported, and that onnxruntime has the providers. It reads no\n"
+            "data file, loads no model and imports no code of your own: what is wrong inside\n"
+            "of these is found by the first run.\n"
             "ok works; note works, read it; missing is optional; broken stops everything.\n"
             "\n"
             "Exit 2 when a suite or a baseline is defective, 3 when LoadGen or the plugin is\n"
@@ -54,10 +59,18 @@ def add_command(commands: Any) -> None:
         examples=[
             ("doctor", "this machine and every suite below suites/"),
             ("doctor suites/datacenter", "what is missing for these: variables, data, GPUs"),
+            ("doctor --accelerator cpu", "only cases on the CPU"),
             ("doctor --json", "the same for a program, e.g. before a CI job"),
         ],
     )
     add_suites(parser)
+    parser.add_argument(
+        "--accelerator",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--baselines", type=Path, metavar="DIR", help="folder (default: nearest to each suite)"
@@ -70,12 +83,13 @@ def run(parsed: argparse.Namespace) -> int:
     """Look at everything and say what can run.
 
     Raises:
-        MlperfError: A suite that was named is not there.
+        MlperfError: A suite that was named is not there, or no case runs on an accelerator.
     """
     files = _suites(parsed.suites)
     machine = detect(gpus=True)
     checks, failures = look(machine, parsed.runs_dir)
-    suites = [suite_state(file, machine, parsed.baselines, failures) for file in files]
+    found = [suite_state(file, machine, parsed.baselines, failures) for file in files]
+    suites = on(found, parsed.accelerator)
     code = exit_code(checks, suites)
     if parsed.json:
         print(json.dumps(_document(checks, suites, code), indent=1, ensure_ascii=False))
@@ -92,6 +106,29 @@ def _suites(named: Sequence[Path]) -> list[Path]:
         if named:
             raise
         return []
+
+
+def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
+    """Return suites with the cases of some accelerators only; everything where none is named.
+
+    Raises:
+        MlperfError: No case runs on one of them.
+    """
+    if not accelerators:
+        return list(suites)
+    known = dict.fromkeys(case.accelerator for case in _cases(suites))
+    for name in accelerators:
+        if name not in known:
+            raise MlperfError(
+                f"no case runs on {name!r}; these suites name: {', '.join(known) or 'none'}"
+            )
+    parts = [
+        dataclasses.replace(
+            suite, cases=tuple(case for case in suite.cases if case.accelerator in accelerators)
+        )
+        for suite in suites
+    ]
+    return [suite for suite in parts if suite.cases or suite.error]
 
 
 def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:

@@ -9,12 +9,14 @@ from typing import Literal
 
 from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
 from pytest_mlperf.cli.libraries import Failures, lacking
+from pytest_mlperf.cli.requirements import require_library
 from pytest_mlperf.core.baseline import find
-from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.registry import Group
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.preflight import problems
 
 State = Literal["ready", "absent", "missing", "broken"]
 
@@ -26,7 +28,7 @@ class CaseState:
     Attributes:
         case: Its id without the workload.
         state: "ready"; "absent": the accelerator is not here; "missing": model, data or library;
-            "broken": a baseline is damaged, or an option names an unset variable.
+            "broken": a baseline is damaged, or an option is wrong.
         why: Why it is not ready; "" when it is.
         accelerator: Where it runs.
         performance: The baseline: "8 runs", "none", "other machine", "damaged".
@@ -104,19 +106,18 @@ def _case(planned: Planned, machine: Machine, root: Path, failures: Failures) ->
 
 def _readiness(planned: Planned, machine: Machine, failures: Failures) -> tuple[State, str]:
     accelerator = planned.case.accelerator
-    missing = []
-    for ask in (lambda: planned.model, lambda: planned.factories, planned.require_scorer):
+    here = machine.has(accelerator)
+    found = [error for _, error in problems(planned, scorer=True)]
+    lacks = list(_libraries(planned, failures))
+    if here and not found and not lacks:
         try:
-            ask()
-        except UnavailableError as error:
-            missing.append(str(error))
-        except SuiteError as error:
-            return "broken", str(error)
-        except EnvironmentFault as error:
-            missing.append(str(error))
-    missing = list(dict.fromkeys(missing))
-    missing += _libraries(planned, failures)
-    if not machine.has(accelerator):
+            require_library(planned)
+        except MlperfError as error:
+            found.append(error)
+    missing = [*map(str, found), *lacks]
+    if any(isinstance(error, SuiteError) for error in found):
+        return "broken", "\n".join(missing)
+    if not here:
         # Model and data can be made ready before the accelerator is there.
         return "absent", "\n".join([f"{accelerator} is not here", *missing])
     return ("missing", "\n".join(missing)) if missing else ("ready", "")

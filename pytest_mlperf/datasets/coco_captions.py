@@ -79,8 +79,7 @@ class CocoCaptionsDataset:
         """
         expected = parse_checksum("data set coco_captions", checksum)
         shape = _parse(latents=latents, size=size, count=count)
-        file = _find_table(Path(path))
-        latents_file = _find_latents(file, latents)
+        file, latents_file = _find(Path(path), latents)
         check_file(file, expected)
         samples = _read_table(file)
         if count is not None and count > len(samples):
@@ -109,7 +108,7 @@ class CocoCaptionsDataset:
         """
         parse_checksum("data set coco_captions", checksum)
         _parse(latents=latents, size=size, count=count)
-        _find_latents(_find_table(Path(path)), latents)
+        _find(Path(path), latents)
 
     def __len__(self) -> int:
         """Return the number of captions."""
@@ -207,6 +206,23 @@ def _parse_row(
     if not caption.strip():
         raise _wrong(where, "the caption is empty")
     return int(identity), caption
+
+
+def _find(path: Path, option: str | bool | None) -> tuple[Path, Path | None]:
+    """Return the table and the file of latents; all that is missing is one error."""
+    missing, latents = "", None
+    table = path / OFFICIAL[-1]  # latents are looked for beside it, also where it is not here
+    try:
+        table = _find_table(path)
+    except UnavailableError as error:
+        missing = f"{error}; also "
+    try:
+        latents = _find_latents(table, option)
+    except UnavailableError as error:
+        raise UnavailableError(f"{missing}{error}") from None
+    if missing:
+        raise UnavailableError(missing.removesuffix("; also "))
+    return table, latents
 
 
 def _find_table(path: Path) -> Path:

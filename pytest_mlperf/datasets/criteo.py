@@ -236,12 +236,18 @@ def _check_options(
 
 
 def _look(path: str, variant: str, trace: str | None) -> Places:
-    places = find_places(Path(path), variant)
+    lacks_trace = ""
     if trace is not None and not Path(trace).is_file():
-        raise UnavailableError(
+        lacks_trace = (
             f"{trace}: this trace does not exist; set trace to a copy of MLPerf's "
             "dlrm_trace_of_aggregated_samples.txt, or leave it out to draw the same samples"
         )
+    try:
+        places = find_places(Path(path), variant)
+    except UnavailableError as error:
+        raise UnavailableError("; also ".join(filter(None, (str(error), lacks_trace)))) from None
+    if lacks_trace:
+        raise UnavailableError(lacks_trace)
     return places
 
 

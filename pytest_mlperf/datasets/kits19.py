@@ -176,16 +176,19 @@ def _look(path: str, checksums: str | None, count: int | None) -> Path:
             f"{folder}: this folder of volumes does not exist; set the data set's path to what "
             "preprocess.py of MLPerf's 3d-unet-kits19 reference wrote"
         )
+    missing = []
     if not (folder / LIST).is_file() and not any(_found(folder)):
-        raise UnavailableError(
+        missing.append(
             f"{folder}: neither {LIST} nor a file case_*.pkl, .npz or .image.npy is there; set the "
             "data set's path to what preprocess.py of MLPerf's 3d-unet-kits19 reference wrote"
         )
     if checksums not in (None, "official") and not Path(str(checksums)).is_file():
-        raise UnavailableError(
+        missing.append(
             f"{checksums}: this file of checksums does not exist; set checksums to a copy of "
             'checksum_inference.json of MLPerf\'s 3d-unet-kits19 reference, or to "official"'
         )
+    if missing:
+        raise UnavailableError("; also ".join(missing))
     return folder
 
 

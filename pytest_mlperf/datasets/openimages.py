@@ -230,14 +230,17 @@ def _find(path: str, annotations: str, images: str) -> tuple[Path, Path]:
             f"{folder}: the folder of Open Images does not exist; {told}, or set the data set's "
             "path to where it is"
         )
+    missing = []
     if not file.is_file():
-        raise UnavailableError(
+        missing.append(
             f"{file}: the annotation file openimages-mlperf.json is not here; {told}, or set the "
             "option annotations to its path"
         )
     if not pictures.is_dir():
-        raise UnavailableError(
+        missing.append(
             f"{pictures}: the folder of images does not exist; {told}, or set the option images "
             "to its path"
         )
+    if missing:
+        raise UnavailableError("; also ".join(missing))
     return file, pictures

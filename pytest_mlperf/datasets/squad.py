@@ -92,18 +92,21 @@ class SquadDataset:
         *,
         path: str,
         vocab: str | None = None,
-        max_seq_length: int = 384,  # noqa: ARG003 - the options are those of the data set
-        doc_stride: int = 128,  # noqa: ARG003
-        max_query_length: int = 64,  # noqa: ARG003
-        pad: bool = True,  # noqa: ARG003
-        count: int | None = None,  # noqa: ARG003
-        checksum: str | None = None,  # noqa: ARG003
+        max_seq_length: int = 384,
+        doc_stride: int = 128,
+        max_query_length: int = 64,
+        pad: bool = True,
+        count: int | None = None,
+        checksum: str | None = None,
     ) -> None:
         """Find the file and the vocabulary without reading them; other options do not matter.
 
         Raises:
+            SuiteError: An option is wrong.
             UnavailableError: One of them is not here; says what to put where.
         """
+        parse_checksum("data set squad", checksum)
+        _check_options(max_seq_length, doc_stride, max_query_length, pad, count)
         _find(path, vocab)
 
     def __len__(self) -> int:
@@ -196,20 +199,23 @@ def _find(path: str, vocab: str | None) -> tuple[Path, Path]:
     """Return the paths of the questions and of the vocabulary, if both are here."""
     given = Path(path)
     file = given / OFFICIAL if given.is_dir() else given
+    missing = []
     if not file.is_file():
-        raise UnavailableError(
+        missing.append(
             f"{file}: this file does not exist; put SQuAD's official {OFFICIAL} there, as the "
             "README of MLPerf's language/bert describes, or set the data set's path to it"
         )
     names = (VOCABULARY, f"{MODEL_FOLDER}/{VOCABULARY}") if vocab is None else (vocab,)
     places = [file.parent / name for name in names]
-    for place in places:
-        if place.is_file():
-            return file, place
-    raise UnavailableError(
-        f"{places[0]}: this file does not exist; put the {VOCABULARY} of MLPerf's BERT model "
-        "there, or set the data set's option vocab to its path"
-    )
+    vocabulary = next((place for place in places if place.is_file()), None)
+    if vocabulary is None:
+        missing.append(
+            f"{places[0]}: this file does not exist; put the {VOCABULARY} of MLPerf's BERT model "
+            "there, or set the data set's option vocab to its path"
+        )
+    if missing or vocabulary is None:
+        raise UnavailableError("; also ".join(missing))
+    return file, vocabulary
 
 
 def _check_options(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from pytest_mlperf.core.errors import SuiteError
+
 
 class SyntheticDataset:
     """Sample i is the number i, and so is its reference."""
@@ -17,13 +19,22 @@ class SyntheticDataset:
             seed: Tells two sets of equal size apart by their digest.
 
         Raises:
-            ValueError: There would be no sample.
+            SuiteError: There would be no sample.
         """
-        del path
-        if samples < 1:
-            raise ValueError(f"synthetic data set: samples={samples!r}; at least 1 is needed")
+        self.look(path, samples=samples, seed=seed)
         self._samples = samples
         self._seed = seed
+
+    @classmethod
+    def look(cls, path: str | None = None, *, samples: int = 1024, seed: int = 0) -> None:
+        """Check the size; there is no file to look for.
+
+        Raises:
+            SuiteError: There would be no sample.
+        """
+        del path, seed
+        if samples < 1:
+            raise SuiteError(f"synthetic data set: samples={samples!r}; at least 1 is needed")
 
     @property
     def digest(self) -> str:

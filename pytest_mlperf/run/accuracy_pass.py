@@ -19,8 +19,8 @@ from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.run.accuracy_log import ACCURACY
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
-from pytest_mlperf.run.score import TROUBLE
-from pytest_mlperf.run.supervisor import Patience, Worker, log_tail
+from pytest_mlperf.run.score import DESIGNED, TROUBLE
+from pytest_mlperf.run.supervisor import Designed, Patience, Worker, log_tail
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -136,7 +136,8 @@ def _score(
         trouble = scoring.folder / TROUBLE
         last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
         told = trouble.read_text("utf-8") if trouble.exists() else last
-        raise RunError("scorer", " ".join(told.split()), str(log))
+        kind = Designed if done.returncode == DESIGNED else RunError
+        raise kind("scorer", " ".join(told.split()), str(log))
     found = json.loads((scoring.folder / "scores.json").read_text("utf-8"))
     samples = len(found["indices"])
     accuracy = Accuracy(

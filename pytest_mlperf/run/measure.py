@@ -20,6 +20,7 @@ from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from pytest_mlperf.run.token_times import with_token_rate
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.preflight import problems, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +92,14 @@ def measure(
 
     Raises:
         RunError: Anything broke; the message names the layer and the log.
-        UnavailableError: Model or data set is not here.
+        UnavailableError: Model or data set is not here; all that is missing is named.
+        SuiteError: A value in the suite is wrong, as engine, data set or scorer say.
     """
+    found_before = problems(planned, scorer=ask is not None)
+    require(found_before)
     engine, dataset = planned.factories
     model = planned.model
-    with _only_the_scorer() as trouble:
-        if ask:
-            planned.require_scorer()
+    trouble = [RunError(part, str(error)) for part, error in found_before if part == "scorer"]
     folder = new_folder(conditions.folder, f"{planned.case.id}.{number}")
     spec = WorkerSpec(
         folder=str(folder),

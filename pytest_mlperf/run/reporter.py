@@ -53,6 +53,7 @@ class Reporter:
             layer=layer,
             kind=type(error).__name__,
             message=one_line(error),
+            designed=isinstance(error, MlperfError),
             traceback=trace[-KEPT_TRACEBACK:],
         )
         leave(FAILED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -21,6 +22,9 @@ from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.stores import atomic
 
 T = TypeVar("T")
+
+DESIGNED = 65
+"""Exit code after an error of our own, which is a sentence for the user (EX_DATAERR)."""
 
 TROUBLE = "score-error.txt"
 """Beside the spec: what the parent says about a scorer that failed."""
@@ -115,6 +119,10 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]))
     except Exception as error:
         # An error for users is its own sentence; any other needs its kind to be understood.
-        told = str(error) if isinstance(error, MlperfError) else f"{type(error).__name__}: {error}"
+        ours = isinstance(error, MlperfError)
+        told = str(error) if ours else f"{type(error).__name__}: {error}"
         atomic.write_text(Path(sys.argv[1]).with_name(TROUBLE), told)
+        if ours:
+            traceback.print_exc()
+            sys.exit(DESIGNED)
         raise

@@ -28,6 +28,10 @@ STACKS_S = 0.3
 LOG_TAIL_LINES = 12
 
 
+class Designed(RunError):
+    """An error of our own that a child raised: its sentence says all, and its log no more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long a child may take.
@@ -177,7 +181,10 @@ class Worker:
         layer, message = str(event.get("layer")), str(event.get("message"))
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
-        return RunError(layer, f"{message} (during {self._phase_words})", str(self.log))
+        kind = Designed if event.get("designed") else RunError
+        loading = kind is Designed and self._phase in {"start", "started", "loading"}
+        when = "" if loading else f" (during {self._phase_words})"
+        return kind(layer, f"{message}{when}", str(self.log))
 
     def _too_slow(self, *, quiet: bool) -> RunError:
         with contextlib.suppress(ProcessLookupError):
@@ -237,6 +244,7 @@ class Worker:
             "probed": "set-up",
             "performance": "the performance run",
             "accuracy": "the accuracy run",
+            "finished": "the end of a run",
         }.get(self._phase, f"the step after {self._phase!r}")
 
     def _signal_group(self, number: signal.Signals) -> None:

@@ -30,6 +30,8 @@ class AucScorer:
     5 bytes per pair, and about 50 bytes for each clicked one, of which there are 3 in 100.
     """
 
+    metrics = ("auc",)
+
     def __init__(
         self,
         *,

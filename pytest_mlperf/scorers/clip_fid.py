@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -50,6 +50,8 @@ class ClipFidScorer:
     Source: text_to_image/tools/accuracy_coco.py of https://github.com/mlcommons/inference.
     """
 
+    metrics = ("clip", "fid")
+
     def __init__(
         self,
         *,
@@ -92,17 +94,8 @@ class ClipFidScorer:
         self._batch_size = batch_size
         self._given = {"model": model, "device": device}
         self._clip, self._inception, self._statistics = clip, inception, Path(statistics)
-        if not CODE.fullmatch(clip):
-            look_for_clip(Path(clip))
-        if not CODE.fullmatch(inception):
-            _require(Path(inception), "the weights of the Inception network", ADVICE, "inception")
-        _require(
-            self._statistics,
-            "the statistics of real images",
-            "get MLPerf's val2014.npz from the folder text_to_image/tools of its repository "
-            "inference",
-            "statistics",
-        )
+        if missing := list(_missing(clip, inception, self._statistics)):
+            raise UnavailableError("; also ".join(missing))
 
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]
@@ -226,10 +219,23 @@ def _caption(reference: Mapping[str, Any] | str, sample: int) -> str:
     return caption
 
 
-def _require(path: Path, what: str, advice: str, option: str) -> None:
-    if not path.is_file():
-        raise UnavailableError(
-            f"{path}: {what} are not here; {advice}, or set the scorer's {option} to the file"
+def _missing(clip: str, inception: str, statistics: Path) -> Iterator[str]:
+    """Yield what is not here and where to get it, a sentence for each of the three."""
+    if not CODE.fullmatch(clip):
+        try:
+            look_for_clip(Path(clip))
+        except UnavailableError as error:
+            yield str(error)
+    if not CODE.fullmatch(inception) and not Path(inception).is_file():
+        yield (
+            f"{inception}: the weights of the Inception network are not here; {ADVICE}, or set the "
+            "scorer's inception to the file"
+        )
+    if not statistics.is_file():
+        yield (
+            f"{statistics}: the statistics of real images are not here; get MLPerf's val2014.npz "
+            "from the folder text_to_image/tools of its repository inference, or set the scorer's "
+            "statistics to the file"
         )
 
 

@@ -35,6 +35,8 @@ class DiceScorer:
     https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype` here.
     """
 
+    metrics = ("dice", "dice_kidney", "dice_tumor")
+
     def __init__(
         self,
         *,

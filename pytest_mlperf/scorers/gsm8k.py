@@ -21,6 +21,8 @@ class Gsm8kScorer:
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
 
+    metrics = ("gsm8k", "tokens_per_sample")
+
     def __init__(
         self,
         *,

@@ -31,6 +31,8 @@ class MbxpScorer:
     https://github.com/mlcommons/inference.
     """
 
+    metrics = ("mbxp", "tokens_per_sample")
+
     def __init__(
         self,
         *,

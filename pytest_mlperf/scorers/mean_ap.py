@@ -27,6 +27,8 @@ class MeanApScorer:
     and only the order of scores matters, whatever their scale.
     """
 
+    metrics = ("map",)
+
     def __init__(
         self,
         *,

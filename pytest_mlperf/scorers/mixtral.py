@@ -46,6 +46,8 @@ class MixtralScorer:
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
 
+    metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
+
     def __init__(
         self,
         *,

@@ -37,6 +37,8 @@ class RougeScorer:
     gptj-6b, llama3.1-8b and mixtral-8x7b have it too.
     """
 
+    metrics = (*METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
+
     def __init__(
         self,
         *,

@@ -76,6 +76,8 @@ class SquadScorer:
     best span alone is turned into text: the script makes 20, and takes the first.
     """
 
+    metrics = ("f1", "exact_match")
+
     def __init__(
         self,
         *,

@@ -19,6 +19,8 @@ class Top1Scorer:
     https://github.com/mlcommons/inference, whose `--dtype` is `dtype` here.
     """
 
+    metrics = ("top1",)
+
     def __init__(
         self,
         *,

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.suite.load import line_of
-from pytest_mlperf.suite.variables import expand, unset_variables
+from pytest_mlperf.suite.variables import expand, unset_in, unset_variables
+
+POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""How a file begins that Git LFS has left in the place of another."""
+
+POINTER_BYTES = 1024
+"""No pointer is longer."""
+
+WEIGHTS = (".onnx", ".ort", ".safetensors", ".bin", ".pt", ".pth")
+"""How files of weights end."""
+
+FOLDERS = ("*", "*/*")
+"""Where the files of a model lie in its folder; those of a pipeline one folder deeper."""
 
 
 def place_of(suite: Path, where: tuple[str | int, ...]) -> str:
@@ -22,24 +35,93 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
 
     Args:
         suite: The suite file; the path is relative to its folder.
-        where: The key that names the path.
+        where: The key that names the path; messages call it so, "path" by its table's name.
         text: The path; `${VAR}` is expanded.
 
     Raises:
-        UnavailableError: A variable is not set, or there is no such file; says what to set.
+        UnavailableError: Variables are not set, there is no such file, or a file is empty or what
+            Git LFS left in its place; says what to do.
     """
-    missing = unset_variables(text)
-    if missing:
+    what = where[-1] if where[-1] != "path" else where[-2]
+    if missing := unset_variables(text):
+        names = " and ".join(f"${{{name}}}" for name in missing)
+        are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
+        examples = " ".join(f"{name}=/path/to/it" for name in missing)
         raise UnavailableError(
-            f"{place_of(suite, where)}: ${{{missing[0]}}} is not set; set it so that {text} "
-            f"is the {where[-1]}, e.g. export {missing[0]}=/path/to/it"
+            f"{place_of(suite, where)}: {names} {are} not set; set {them} so that {text} "
+            f"is the {what}, e.g. export {examples}"
         )
     path = suite.parent / Path(os.path.expandvars(text)).expanduser()
     if not path.exists():
         raise UnavailableError(
-            f"{place_of(suite, where)}: the {where[-1]} {text} is not here (looked at {path})"
+            f"{place_of(suite, where)}: the {what} {text} is not here (looked at {path}); "
+            f"{_advice(path, text)}"
         )
+    if defect := _defect(_first_weights(path) if where[-1] == "model" else path):
+        raise UnavailableError(f"{place_of(suite, where)}: {defect}")
     return str(path.resolve())
+
+
+def all_of(*asks: Callable[[], Any]) -> list[Any]:
+    """Return what each of several gives.
+
+    Raises:
+        UnavailableError: All that is missing, in one message.
+    """
+    given, missing = [], []
+    for ask in asks:
+        try:
+            given.append(ask())
+        except UnavailableError as error:
+            missing.append(str(error))
+    if missing:
+        raise UnavailableError("; also ".join(missing))
+    return given
+
+
+def _advice(path: Path, text: str) -> str:
+    """Return what may have been meant by a path that is not there, else what to do."""
+    parts = Path(os.path.normpath(path)).parts
+    there = next(n for n in range(len(parts), -1, -1) if Path(*parts[:n]).is_dir())
+    beyond = len(parts) - there
+    written = list(Path(text).parts)
+    try:
+        siblings = [entry.name for entry in Path(*parts[:there]).iterdir()]
+    except OSError:
+        siblings = []
+    close = difflib.get_close_matches(parts[there], siblings, n=1, cutoff=0.5)
+    if close and written[-beyond:] == list(parts[there:]):
+        meant = Path(*parts[:there], close[0], *parts[there + 1 :])
+        told = [*written[:-beyond], close[0]]
+        if meant.exists():
+            told += parts[there + 1 :]
+        return f"did you mean {Path(*told).as_posix()}?"
+    return "correct the path in the suite, or put it there"
+
+
+def _first_weights(model: Path) -> Path:
+    """Return the file to look at: of a folder the first one of weights that can be used, if any.
+
+    One that nobody loads may have been left as a pointer on purpose: another format, say.
+    """
+    if not model.is_dir():
+        return model
+    found = [f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS]
+    return next((file for file in found if not _defect(file)), found[0] if found else model)
+
+
+def _defect(file: Path) -> str:
+    """Return why a file that is there cannot be used; "" where nothing shows that."""
+    if not file.is_file() or (size := file.stat().st_size) > POINTER_BYTES:
+        return ""
+    if size == 0:
+        return f"{file} is empty (0 bytes): get it again"
+    try:
+        with file.open("rb") as opened:
+            pointer = opened.read(len(POINTER)) == POINTER
+    except OSError:
+        return ""  # whoever reads it says why it cannot
+    return f"{file} is a Git LFS pointer, not the file itself: git lfs pull" if pointer else ""
 
 
 def available(
@@ -48,12 +130,14 @@ def available(
     """Expand `${VAR}` in options of a data set or scorer.
 
     Raises:
-        UnavailableError: A variable is not set.
+        UnavailableError: Variables are not set; all are named.
     """
     try:
         return expand(options)
     except SuiteError as error:
-        raise UnavailableError(f"{place_of(suite, where)}: {where[-1]}: {error}") from None
+        first = next(name for name, value in options.items() if unset_in(value))
+        place = place_of(suite, (*where, first))
+        raise UnavailableError(f"{place}: {where[-1]}: {error}") from None
 
 
 def near(suite: Path, value: Any) -> Any:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.judge.gate import Bounds
 from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
+from pytest_mlperf.suite import preflight
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.places import available, local, near, place_of
+from pytest_mlperf.suite.places import all_of, available, local, near
 from pytest_mlperf.suite.scores import score_bounds, score_margin
 from pytest_mlperf.suite.sources import source_defects
 from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry
@@ -121,10 +121,17 @@ class Planned:
             SuiteError: An option is wrong.
             EnvironmentFault: This machine lacks something else.
         """
-        scorer = self.built_scorer
-        if scorer is not None and self.scorer_name in registry.registered("scorers"):
-            built = registry.resolve(scorer.target)(model=self.model, **scorer.options)
-            getattr(built, "require", lambda: None)()
+        preflight.require_scorer(self)
+
+    def require_engine(self) -> None:
+        """Let a registered engine check its options and look for its model; it is not loaded.
+
+        Raises:
+            UnavailableError: A file is not here.
+            SuiteError: An option is wrong.
+            EnvironmentFault: This machine lacks something else.
+        """
+        preflight.require_engine(self)
 
     @property
     def accuracy_reference(self) -> EngineEntry:
@@ -230,23 +237,17 @@ class Planned:
         )
         where = ("workload", "dataset")
         named = workload.dataset.path
-        path = {} if named is None else {"path": local(self.path, where, named)}
-        options = {**available(self.path, where, workload.dataset.options), **path}
+        path, options = all_of(
+            lambda: {} if named is None else {"path": local(self.path, (*where, "path"), named)},
+            lambda: available(self.path, where, workload.dataset.options),
+        )
+        options = {**options, **path}
         dataset = Factory(target=registry.target("datasets", workload.dataset.use), options=options)
-        self._look(options)
+        # A registered data set says whether its files are there; it opens none of them.
+        if look := registry.look(workload.dataset.use):
+            with preflight.placed(self, where, set(options) - {"path"}):
+                look(**options)
         return engine, dataset
-
-    def _look(self, options: Mapping[str, Any]) -> None:
-        """Ask a registered data set whether its files are there; it opens none of them."""
-        use = self.suite.workload.dataset.use
-        look = registry.look(use)
-        if look is None:
-            return
-        try:
-            look(**options)
-        except UnavailableError as error:
-            place = place_of(self.path, ("workload", "dataset"))
-            raise UnavailableError(f"{place}: {error}") from None
 
     @property
     def expected(self) -> Expected:
@@ -269,8 +270,14 @@ class Planned:
         """
         own = self.engine.model
         named = own if own is not None else self.suite.workload.model
-        where = ("engines", self.suite.engines.index(self.engine)) if own else ("workload",)
-        return None if named is None else local(self.path, (*where, "model"), named)
+        return None if named is None else local(self.path, self.model_key, named)
+
+    @property
+    def model_key(self) -> tuple[str | int, ...]:
+        """The key that names the model, or would."""
+        if self.engine.model is None:
+            return "workload", "model"
+        return "engines", self.suite.engines.index(self.engine), "model"
 
 
 def plan_suite(path: Path) -> list[Planned]:

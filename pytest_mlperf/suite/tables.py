@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 
 from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.metrics import COUNTS, METRICS
@@ -19,9 +28,23 @@ from pytest_mlperf.suite.values import (
     Share,
     Technique,
     Times,
+    shown,
 )
 
 Options = dict[str, Any]
+
+_SHA256 = "^[0-9a-f]{64}$"
+
+
+def _digest(value: str) -> str:
+    if not re.fullmatch(_SHA256, value):
+        raise ValueError(f"{shown(value)} is no SHA-256: 64 hexadecimal digits, 0-9 and a-f")
+    return value
+
+
+Digest = Annotated[
+    StrictStr, AfterValidator(_digest), WithJsonSchema({"type": "string", "pattern": _SHA256})
+]
 
 
 class Table(BaseModel):
@@ -49,7 +72,7 @@ class DatasetSource(Source):
     path: StrictStr | None = Field(
         default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
     )
-    digest: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+    digest: Digest | None = Field(
         default=None,
         description="SHA-256 of its content, as results show it; another content is an error.",
     )

@@ -17,7 +17,19 @@ from pytest_mlperf.cli import COMMANDS, main
 from pytest_mlperf.cli.output import clean
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
-NAMES = ("init", "doctor", "plan", "explain", "compare", "update", "report", "round", "schema")
+NAMES = (
+    "init",
+    "doctor",
+    "plan",
+    "explain",
+    "compare",
+    "update",
+    "report",
+    "precisions",
+    "options",
+    "round",
+    "schema",
+)
 
 
 def exits(*arguments: str) -> int | str | None:
@@ -37,26 +49,28 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 HELP = """\
-usage: pytest-mlperf [-h] [--version] COMMAND ...
+usage: pytest-mlperf [-h] [-V] COMMAND ...
 
 What stands around the tests: pytest itself measures and judges (pytest suites),
 this command prepares, explains, compares and accepts.
 
 options:
-  -h, --help  show this help message and exit
-  --version   show program's version number and exit
+  -h, --help     show this help message and exit
+  -V, --version  show program's version number and exit
 
 commands:
   COMMAND
-    init      write a first suite, and a folder for baselines
-    doctor    what this machine can run, and why not
-    plan      cases, runs, minutes and accelerator-hours
-    explain   how a verdict was reached, run by run
-    compare   two sessions, commits or versions: what dropped
-    update    accept a session's values as baselines
-    report    results as text, JSON or pytest-benchmark's file
-    round     what an MLPerf round asks: gates, limits, counts
-    schema    print a JSON Schema, for editors and tools
+    init         write a first suite, and a folder for baselines
+    doctor       what this machine can run, and why not
+    plan         cases, runs, minutes and accelerator-hours
+    explain      how a verdict was reached, run by run
+    compare      two sessions, commits or versions: what dropped
+    update       accept a session's values as baselines
+    report       results as text, JSON or pytest-benchmark's file
+    precisions   accuracy and speed of each precision, with a plot
+    options      options of engines, data sets and scorers
+    round        what an MLPerf round asks: gates, limits, counts
+    schema       print a JSON Schema, for editors and tools
 
 a first hour:
   $ pytest-mlperf init                      a suite that runs anywhere, to edit

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.cli import requirements
 from pytest_mlperf.cli.checks import Check, cpu, gpus, leases, memory, space
-from pytest_mlperf.cli.doctor import exit_code, lines
+from pytest_mlperf.cli.doctor import exit_code, lines, on
 from pytest_mlperf.cli.libraries import extras, importing, lacking, needs
 from pytest_mlperf.cli.readiness import CaseState, State, SuiteState, suite_state
 from pytest_mlperf.cli.tools import installed, loadgen, plugin
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import Machine, Property
+from pytest_mlperf.suite.places import POINTER
 from tests.cli.lab import ROOT, Lab
 from tests.cli.text import widest
 
@@ -312,6 +315,188 @@ def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
 
     assert isinstance(found, str)
     assert "a.mlperf.toml:9: engines[0].options: engine 'null' has no option 'latency'" in found
+
+
+ONNX = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "first"
+model = "m.onnx"
+{workload}
+[[engines]]
+use = "onnxruntime"
+accelerators = {accelerators}
+[engines.options]
+{options}
+[[scenarios]]
+name = "Offline"
+"""
+
+
+def of_onnx(
+    folder: Path,
+    *,
+    options: str = "",
+    workload: str = "",
+    model: bytes = b"bytes of a model",
+    accelerators: str = '["cpu"]',
+) -> CaseState | str:
+    """Return the state of the first case of a suite for onnxruntime, whose model is `model`."""
+    path = folder / "a.mlperf.toml"
+    text = ONNX.format(workload=workload, options=options, accelerators=accelerators)
+    path.write_text(text, "utf-8")
+    (folder / "m.onnx").write_bytes(model)
+    found = suite_state(path, HERE, folder / "baselines", {})
+    return found.cases[0] if found.cases else found.error
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "why"),
+    [
+        ({}, "ready", ""),
+        ({"options": 'providers = ["cpu"]'}, "ready", ""),
+        ({"model": b""}, "missing", "{suite}:5: {folder}/m.onnx is empty (0 bytes): get it again"),
+        (
+            {"model": POINTER + b"\noid sha256:12\nsize 7\n"},
+            "missing",
+            "{suite}:5: {folder}/m.onnx is a Git LFS pointer, not the file itself: git lfs pull",
+        ),
+        (
+            {"workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
+            "broken",
+            "{suite}:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64",
+        ),
+        (
+            {"workload": 'dataset = { use = "synthetic", path = "m.onx" }'},
+            "missing",
+            "{suite}:6: the dataset m.onx is not here (looked at {folder}/m.onx); did you mean "
+            "m.onnx?",
+        ),
+    ],
+    ids=["fine", "provider", "empty", "pointer", "scorer", "nearest"],
+)
+def test_a_case_that_would_fail_at_once_is_not_ready(
+    changes: dict[str, Any], state: str, why: str, tmp_path: Path
+) -> None:
+    found = of_onnx(tmp_path, **changes)
+
+    assert isinstance(found, CaseState)
+    assert (found.state, found.why) == (
+        state,
+        why.format(suite=tmp_path / "a.mlperf.toml", folder=tmp_path),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            'threads = 1\ntask = "anwser"',
+            "12: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
+            "classify, answer, detect, segment, tensor",
+        ),
+        (
+            'batch_size = "8"',
+            "11: engines[0].options.batch_size: batch_size is '8'; a whole number is needed",
+        ),
+    ],
+)
+def test_a_wrong_value_is_a_defect_of_the_suite(options: str, message: str, tmp_path: Path) -> None:
+    assert of_onnx(tmp_path, options=options) == f"{tmp_path / 'a.mlperf.toml'}:{message}"
+
+
+def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
+    tmp_path: Path,
+) -> None:
+    """Of an accelerator that is not here nothing is asked: its machine has another onnxruntime."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    installed = onnxruntime.get_available_providers()
+    absent = "DmlExecutionProvider"  # of another operating system
+    options = f'providers = ["{absent}"]'
+
+    found = of_onnx(tmp_path, options=options)
+    elsewhere = of_onnx(tmp_path, options=options, accelerators='["H200"]')
+    unknown = of_onnx(tmp_path, options='providers = ["Cudda"]')
+
+    assert isinstance(found, CaseState)
+    assert isinstance(elsewhere, CaseState)
+    assert isinstance(unknown, CaseState)
+    assert (found.state, found.why) == (
+        "missing",
+        f"{tmp_path / 'a.mlperf.toml'}:11: engine onnxruntime: provider '{absent}' is not "
+        f"installed; installed: {', '.join(installed)}. Try: a build of onnxruntime with {absent}",
+    )
+    assert (elsewhere.state, elsewhere.why) == ("absent", "H200 is not here")
+    assert unknown.state == "broken"
+    assert unknown.why.startswith(
+        f"{tmp_path / 'a.mlperf.toml'}:11: engine onnxruntime: providers = 'Cudda' is none that "
+        "onnxruntime knows; "
+    )
+
+
+def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_mlperf.cli.requirements.LIMIT_S", 0.001)
+
+    slow = requirements._asked('{"slow": 1}')
+    monkeypatch.setattr("pytest_mlperf.cli.requirements.LIMIT_S", 60.0)
+
+    assert slow == ("", "the engine's library does not answer within 0 s")
+    assert requirements._asked("{}") == (
+        "",
+        "asking the engine's library failed: KeyError: 'target'",
+    )
+
+
+def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
+    workload = (
+        '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'
+        'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
+    )
+
+    found = of_onnx(tmp_path, workload=workload)
+
+    assert isinstance(found, CaseState)
+    data, scorer, *_ = found.why.splitlines()
+    for text in ("has neither captions/captions.tsv", "latents: has neither latents.pt"):
+        assert text in data
+    for text in ("/no/clip: this folder lacks", "/no/i.pth: the weights", "/no/s.npz: the stat"):
+        assert text in scorer
+
+
+# --- some accelerators only ----------------------------------------------------------------------
+
+
+def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
+    gpu = replace(READY, accelerator="H200", state="absent")
+    several = replace(READY, accelerator="8xH200")
+    both = SuiteState(path=Path("both"), cases=(READY, gpu, several))
+    neither = SuiteState(path=Path("cpu only"), cases=(READY,))
+    defective = SuiteState(path=Path("defective"), error="x")
+    suites = [both, neither, defective]
+
+    assert on(suites, []) == suites
+    assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
+    assert on(suites, ["8xH200", "cpu"]) == [
+        replace(both, cases=(READY, several)),
+        neither,
+        defective,
+    ]
+    assert exit_code([OK], on([both], ["H200"])) == 3
+    with pytest.raises(MlperfError) as caught:
+        on(suites, ["H100"])
+    assert str(caught.value) == "no case runs on 'H100'; these suites name: cpu, H200, 8xH200"
+
+
+def test_the_accelerator_is_an_option_of_the_command(lab: Lab, say: Say) -> None:
+    code, shown = say("doctor", "--accelerator", "cpu")
+
+    assert code == 0
+    assert "1 of 1 case can run here" in shown
+    assert "H200" not in shown[shown.index("suites, with") :]
+    assert say("doctor", "--accelerator", "TPU")[1].endswith(
+        "pytest-mlperf: no case runs on 'TPU'; these suites name: cpu, H200\n"
+    )
 
 
 def test_a_damaged_baseline_stops_the_case(tmp_path: Path) -> None:

@@ -368,3 +368,20 @@ def test_the_digest_is_of_what_the_engine_and_the_scorer_see(
         write(table(*changed))
         others.append(build().digest)
     assert len({first, *others}) == 6
+
+
+def test_captions_and_latents_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    for ask in (CocoCaptionsDataset.look, CocoCaptionsDataset):
+        with pytest.raises(UnavailableError) as caught:
+            ask(path=str(tmp_path))
+        captions, latents = str(caught.value).split("; also ")
+        assert captions == (
+            f"{tmp_path}: has neither captions/captions.tsv nor captions/captions_source.tsv; put "
+            "the folder captions of coco2014 from text_to_image in MLPerf's repository inference "
+            "there, or set the data set's path to its captions_source.tsv"
+        )
+        assert latents == (
+            f"{tmp_path}/latents: has neither latents.pt nor latents.npy; put latents.pt or "
+            "latents.npy from text_to_image/tools in MLPerf's repository inference there, set the "
+            "data set's latents to its path, or latents = false where the engine draws its own"
+        )

@@ -426,6 +426,22 @@ def test_a_missing_folder_or_trace_is_named(folder: Path) -> None:
         CriteoDataset.look(path=str(folder), trace=str(folder / "no.txt"))
 
 
+def test_files_and_trace_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        CriteoDataset.look(path=str(tmp_path), trace=str(tmp_path / "no.txt"))
+
+    files, trace = str(caught.value).split("; also ")
+    assert files == (
+        f"{tmp_path}: {DENSE}, {LABELS}, {SPARSE} of the multi-hot Criteo data not found; get the "
+        "preprocessed data set as README.md of MLPerf's dlrm_v2 reference says, or set the data "
+        "set's path to where it is"
+    )
+    assert trace == (
+        f"{tmp_path}/no.txt: this trace does not exist; set trace to a copy of MLPerf's "
+        "dlrm_trace_of_aggregated_samples.txt, or leave it out to draw the same samples"
+    )
+
+
 def test_looking_reads_nothing(folder: Path) -> None:
     for name in (DENSE, LABELS, SPARSE):
         (folder / name).write_bytes(b"")

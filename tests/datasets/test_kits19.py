@@ -420,6 +420,21 @@ def test_missing_cases_are_counted(folder: Path) -> None:
     )
 
 
+def test_volumes_and_checksums_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        Kits19Dataset.look(path=str(tmp_path), checksums="/no/sums.json")
+
+    volumes, checksums = str(caught.value).split("; also ")
+    assert volumes == (
+        f"{tmp_path}: neither {LIST} nor a file case_*.pkl, .npz or .image.npy is there; set the "
+        "data set's path to what preprocess.py of MLPerf's 3d-unet-kits19 reference wrote"
+    )
+    assert checksums == (
+        "/no/sums.json: this file of checksums does not exist; set checksums to a copy of "
+        'checksum_inference.json of MLPerf\'s 3d-unet-kits19 reference, or to "official"'
+    )
+
+
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     """Looking and building say the same."""
     for make, told in (

@@ -415,6 +415,24 @@ def test_a_look_says_what_is_missing(
         OpenImagesDataset.look(path=str(folder))
 
 
+def test_annotations_and_images_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        OpenImagesDataset.look(path=str(tmp_path))
+
+    annotations, images = str(caught.value).split("; also ")
+    told = (
+        "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, folder "
+        "vision/classification_and_detection), or set the option "
+    )
+    assert annotations == (
+        f"{tmp_path}/annotations/openimages-mlperf.json: the annotation file openimages-mlperf.json"
+        f" is not here; {told}annotations to its path"
+    )
+    assert images == (
+        f"{tmp_path}/validation/data: the folder of images does not exist; {told}images to its path"
+    )
+
+
 def test_a_look_reads_no_file(folder: Path) -> None:
     (folder / FILE).write_bytes(b"")
 

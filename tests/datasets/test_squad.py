@@ -295,6 +295,25 @@ def test_look_says_what_is_missing_and_so_does_the_data_set(
         assert str(caught.value) == f"{tmp_path / missing}: {sentence}"
 
 
+def test_questions_and_vocabulary_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    for ask in (SquadDataset.look, SquadDataset):
+        with pytest.raises(UnavailableError) as caught:
+            ask(path=str(tmp_path))
+        assert str(caught.value) == (
+            f"{tmp_path}/dev-v1.1.json: this file does not exist; put SQuAD's official "
+            "dev-v1.1.json there, as the README of MLPerf's language/bert describes, or set the "
+            f"data set's path to it; also {tmp_path}/vocab.txt: this file does not exist; put the "
+            "vocab.txt of MLPerf's BERT model there, or set the data set's option vocab to its path"
+        )
+
+
+def test_look_refuses_wrong_options_too(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"^data set squad: count = 0 is not a number, at least 1"):
+        SquadDataset.look(path=str(tmp_path), count=0)
+    with pytest.raises(SuiteError, match="checksum = 'crc:1'"):
+        SquadDataset.look(path=str(tmp_path), checksum="crc:1")
+
+
 def test_look_reads_nothing(tmp_path: Path) -> None:
     (tmp_path / "dev-v1.1.json").write_bytes(b"\xff")
     (tmp_path / "vocab.txt").write_bytes(b"\xff")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.synthetic import SyntheticDataset
 
 
@@ -34,5 +35,5 @@ def test_the_digest_tells_parameters_apart_and_nothing_else() -> None:
 
 
 def test_a_set_without_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match="samples=0"):
+    with pytest.raises(SuiteError, match="samples=0"):
         SyntheticDataset(samples=0)

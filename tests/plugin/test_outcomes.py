@@ -314,7 +314,7 @@ def test_too_few_queries_are_not_a_missed_limit(project: Project) -> None:
         ("mine:Raises", "ERROR engine: RuntimeError: the device fell off the bus*"),
         ("mine:Unloadable", "ERROR engine: MemoryError: no room for the weights*(during load)"),
         ("mine:Dies", "ERROR worker: the worker ended with exit code 9 during *"),
-        ("mine:Missing", "ERROR engine: engine 'mine:Missing' cannot be imported: *"),
+        ("mine:Missing", "ERROR engine 'mine:Missing' cannot be imported: *"),
     ],
 )
 def test_what_breaks_is_an_error_that_names_layer_and_log(

@@ -222,6 +222,22 @@ def test_files_that_are_not_here_say_what_to_get_before_anything_is_loaded(
         scorer(real, **{option: "/no/x"})
 
 
+def test_all_files_that_are_missing_are_named_together() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        ClipFidScorer(clip="/no/clip", inception="/no/i.pth", statistics="/no/s.npz")
+
+    clip, inception, statistics = str(caught.value).split("; also ")
+    assert clip.startswith("/no/clip: this folder lacks config.json and ")
+    assert clip.endswith(", or set the scorer's clip to the folder that has them")
+    assert inception.startswith("/no/i.pth: the weights of the Inception network are not here; get")
+    assert inception.endswith(", or set the scorer's inception to the file")
+    assert statistics == (
+        "/no/s.npz: the statistics of real images are not here; get MLPerf's val2014.npz from the "
+        "folder text_to_image/tools of its repository inference, or set the scorer's statistics to "
+        "the file"
+    )
+
+
 def test_statistics_that_are_none_are_an_error_of_the_scorer(tmp_path: Path) -> None:
     (tmp_path / "val.npz").write_bytes(b"no statistics")
 

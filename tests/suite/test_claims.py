@@ -219,7 +219,7 @@ def test_a_technique_is_one_of_the_open_division(
 
 def test_an_engine_entry_may_have_a_model_of_its_own(tmp_path: Path) -> None:
     for name in ("dense.onnx", "pruned.onnx"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_bytes(b"x")
     file = tmp_path / "s.mlperf.toml"
     text = SUITE.replace('name = "mine"', 'name = "mine"\nmodel = "dense.onnx"')
     file.write_text(

@@ -467,7 +467,7 @@ def test_the_rules_of_the_round_hold(text: str, message: str) -> None:
     ),
     second_engine_only=(
         with_(
-            ("0.001", '"0.1"'),
+            ("0.001", "0.1"),
             (
                 "[[scenarios]]",
                 '[[engines]]\nuse = "null"\nname = "b"\noptions = { latency_s = "${NOT_SET}" }\n'

@@ -391,7 +391,7 @@ def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
 
 SDXL_TWIN = """"mine"
 twin_of = "stable-diffusion-xl"
-scorer = { use = "top1" }
+scorer = { use = "own:Scorer" }
 reference = { clip = 20.0, fid = 10.0, own = 4.0 }"""
 
 
@@ -451,7 +451,7 @@ def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file:
         ('["cpu"]', '["cpu", "8xH100"]'),
         (
             "[limits]",
-            '[[engines]]\nuse = "onnxruntime"\nname = "ort-2"\nprecision = "int8"\n'
+            '[[engines]]\nuse = "null"\nname = "ort-2"\nprecision = "int8"\n'
             '\n[[scenarios]]\nname = "SingleStream"\n\n[limits]',
         ),
     )
@@ -507,17 +507,18 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
 ) -> None:
     (file.parent / "data").mkdir()
     (file.parent / "models").mkdir()
-    (file.parent / "models" / "m.onnx").touch()
+    (file.parent / "models" / "m.onnx").write_bytes(b"x")
     monkeypatch.setenv("MODELS", "models")
     monkeypatch.setenv("LATENCY", "0.5")
     monkeypatch.chdir("/")
 
-    (planned,) = plan(file, WITH_PATHS, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]'))
+    own = ('use = "null"', 'use = "own:Engine"')
+    (planned,) = plan(file, WITH_PATHS, own, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]'))
     engine, dataset = planned.factories
 
     assert planned.model == str((file.parent / "models" / "m.onnx").resolve())
     assert engine == Factory(
-        target="pytest_mlperf.engines.null:NullEngine",
+        target="own:Engine",
         options={"latency_s": ["0.5", {"a": "x0.5"}]},
     )
     assert dataset == Factory(
@@ -549,7 +550,8 @@ def test_a_file_that_is_not_here_is_unavailable_and_says_where_was_looked(file: 
         _ = planned.factories
 
     assert str(caught.value) == (
-        f"{file}:8: the dataset data is not here (looked at {file.parent / 'data'})"
+        f"{file}:8: the dataset data is not here (looked at {file.parent / 'data'}); correct the "
+        "path in the suite, or put it there"
     )
 
 
@@ -557,7 +559,7 @@ def test_a_variable_that_goes_away_after_collection_is_an_error(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LATENCY", "0.5")
-    (planned,) = plan(file, ("0.001", '"${LATENCY}"'))
+    (planned,) = plan(file, ('use = "null"', 'use = "own:Engine"'), ("0.001", '"${LATENCY}"'))
     monkeypatch.delenv("LATENCY")
 
     with pytest.raises(SuiteError, match=r"\$\{LATENCY\} is not set"):

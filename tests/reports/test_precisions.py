@@ -1,0 +1,508 @@
+"""The precision table: what is compared with what, and what is never made up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.measurement import Accuracy, Subject
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
+from pytest_mlperf.reports.layout import Row
+from pytest_mlperf.reports.precisions import blocks_of
+from pytest_mlperf.reports.precisions_model import Block, Entry, Score, Speed
+from pytest_mlperf.reports.precisions_text import document, hardware, markdown, rows, text
+from tests.reports import verdicts
+from tests.reports.verdicts import result, run, session
+
+FILE = "baselines/accuracy/resnet50/ort.fp32.json"
+
+
+def case(precision: str, **fields: Any) -> Case:
+    return replace(verdicts.CASE, precision=precision, **fields)
+
+
+def measured(one: Case, *values: float, metric: str = "throughput", **fields: Any) -> CaseResult:
+    """Return a performance test with a run for each value."""
+    runs = [run(n, case=one, **{metric: value}) for n, value in enumerate(values, start=1)]
+    return result(replace(verdicts.OK, case=one, runs=tuple(runs)), **fields)
+
+
+def gated(score: float, metric: str = "top1", *, reference: float = 76.0) -> MetricVerdict:
+    word = Outcome.OK if score >= 0.99 * reference else Outcome.GATE_FAIL
+    return MetricVerdict(metric=metric, outcome=word, now=score, baseline=reference, limit=0.01)
+
+
+def paired(change: float, word: Outcome = Outcome.OK, metric: str = "top1") -> PairedVerdict:
+    return replace(
+        verdicts.FELL,
+        metric=metric,
+        outcome=word,
+        baseline=76.0,
+        now=76.0 + change,
+        change=change,
+        low=change - 0.5,
+        high=change + 0.5,
+    )
+
+
+def scored(one: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> CaseResult:
+    """Return an accuracy test of the whole data set, gated at 99 % of 76."""
+    given: dict[str, Any] = {
+        "metrics": (gated(score),),
+        "accuracy": Accuracy(scores={"top1": score}, samples=500, total=500, full=True, folder=""),
+        "baseline_file": FILE,
+    }
+    words = [gated(score).outcome, *(each.outcome for each in pairs)]
+    word = worst([one for one in words if one is not None])
+    own = verdicts.verdict(word, "h", gated(score), case=one, kind="accuracy", paired=pairs)
+    return result(replace(own, runs=(), **{**given, **fields}))
+
+
+def only(*results: CaseResult, reference: str | None = None) -> Block:
+    (block,) = blocks_of(session(*results), reference)
+    return block
+
+
+def entry(block: Block, precision: str) -> Entry:
+    (found,) = (each for each in block.entries if each.precision == precision)
+    return found
+
+
+def speed(block: Block, precision: str) -> Speed:
+    found = entry(block, precision).speed
+    assert found is not None
+    return found
+
+
+# --- what is compared with what --------------------------------------------------------------
+
+
+def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
+    names = ["w4a16", "int8", "best", "fp8", "int4", "fp16", "fp32", "bf16", "fp64", "nvfp4"]
+
+    block = only(*(measured(case(name), 1.0) for name in names))
+
+    order = [each.precision for each in block.entries]
+    assert order == [
+        "fp64",
+        "fp32",
+        "bf16",
+        "fp16",
+        "fp8",
+        "int8",
+        "int4",
+        "w4a16",
+        "nvfp4",
+        "best",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "blocks"),
+    [
+        ("ort-fp32 ort-int8", None, {"ort-fp32": "ort-fp32 ort-int8"}),
+        ("ort-int8 ort-fp16 ort-bf16", None, {"ort-bf16": "ort-bf16 ort-fp16 ort-int8"}),
+        ("ort-fp32 ort-fp16", "fp16", {"ort-fp16": "ort-fp32 ort-fp16"}),
+        ("ort-fp32 ort-int8", "bf16", {"ort-fp32": "ort-fp32 ort-int8"}),
+        (
+            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
+            None,
+            {"ort-fp32": "ort-fp32 ort-int8", "torch-fp32": "torch-fp32 torch-bf16"},
+        ),
+        (
+            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
+            "torch-fp32",
+            {"torch-fp32": "ort-fp32 torch-fp32 torch-bf16 ort-int8"},
+        ),
+        (
+            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
+            "torch",
+            {"torch-fp32": "ort-fp32 torch-fp32 torch-bf16 ort-int8"},
+        ),
+        ("ort-fp32 trt-fp16 trt-fp8", None, {"ort-fp32": "ort-fp32 trt-fp16 trt-fp8"}),
+        ("plain-fp16 cached-fp16", None, {"plain-fp16": "plain-fp16 cached-fp16"}),
+        ("ort-int8", None, {"ort-int8": "ort-int8"}),
+    ],
+)
+def test_what_is_compared_with_what(names: str, wanted: str | None, blocks: dict[str, str]) -> None:
+    """An engine that has the reference precision and others is its own reference."""
+    cases = [
+        case(precision, engine=engine)
+        for engine, _, precision in (name.partition("-") for name in names.split())
+    ]
+
+    found = blocks_of(session(*(measured(one, 1.0) for one in cases)), wanted)
+
+    assert {
+        block.reference.name: " ".join(each.name for each in block.entries) for block in found
+    } == blocks
+
+
+def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
+    one = case("int8")
+    results = [
+        measured(case("fp32"), 1.0),
+        measured(replace(one, scenario="SingleStream"), 2.0, metric="latency_p90"),
+        measured(replace(one, accelerator="cpu"), 3.0),
+        measured(replace(one, workload="bert-99"), 4.0),
+        measured(one, 5.0, profile="official"),
+    ]
+
+    found = blocks_of(session(*results))
+
+    assert [len(block.entries) for block in found] == [1] * 5
+
+
+def test_entries_are_called_by_their_precision_where_that_tells_them_apart() -> None:
+    same = only(measured(case("fp32"), 1.0), measured(case("int8"), 1.0))
+    other = only(measured(case("fp32"), 1.0), measured(case("int8", engine="trt"), 1.0))
+
+    assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
+    assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
+
+
+# --- scores ----------------------------------------------------------------------------------
+
+
+def score_of(block: Block, precision: str) -> Score:
+    (found,) = entry(block, precision).scores
+    return found
+
+
+def test_the_paired_comparison_with_the_reference_gives_change_and_interval() -> None:
+    block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.8, paired(-0.2)))
+
+    found = score_of(block, "int8")
+    assert (found.value, found.change, found.low, found.high) == (75.8, -0.2, -0.7, 0.3)
+    assert found.needed == pytest.approx(75.24)
+    assert score_of(block, "fp32").change is None, "the reference has no change against itself"
+
+
+def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() -> None:
+    """Then the scores of the two passes are subtracted, and no interval is shown."""
+    own = "baselines/accuracy/resnet50/ort.int8.json"
+    block = only(
+        scored(case("fp32"), 76.0),
+        scored(case("int8"), 75.8, paired(0.1), baseline_file=own),
+    )
+
+    found = score_of(block, "int8")
+    assert found.change == pytest.approx(-0.2)
+    assert (found.low, found.high) == (None, None)
+
+
+@pytest.mark.parametrize(("samples", "known"), [(500, True), (128, False)])
+def test_scores_of_other_samples_are_not_subtracted(samples: int, known: bool) -> None:
+    part = Accuracy(scores={"top1": 75.0}, samples=samples, total=500, full=False, folder="")
+    block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.0, accuracy=part))
+
+    assert (score_of(block, "int8").change is not None) is known
+
+
+@pytest.mark.parametrize(
+    ("score", "word", "shown"),
+    [
+        (76.0, Outcome.OK, Outcome.OK),
+        (75.3, Outcome.ACC_DROP, Outcome.ACC_DROP),
+        (75.3, Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE),
+        (70.0, Outcome.ACC_DROP, Outcome.GATE_FAIL),
+        (70.0, Outcome.OK, Outcome.GATE_FAIL),
+    ],
+)
+def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule(
+    score: float, word: Outcome, shown: Outcome
+) -> None:
+    block = only(scored(case("fp32"), 76.0), scored(case("int8"), score, paired(-1.0, word)))
+
+    assert score_of(block, "int8").outcome is shown
+
+
+def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() -> None:
+    scores = {"top1": 76.0, "top5": 93.0, "tokens_per_sample": 3.0}
+    all_of = Accuracy(scores=scores, samples=500, total=500, full=True, folder="")
+    judged = only(scored(case("fp32"), 76.0, accuracy=all_of))
+    unjudged = only(scored(case("fp32"), 76.0, accuracy=all_of, metrics=()))
+
+    assert [each.metric for each in entry(judged, "fp32").scores] == ["top1"]
+    assert [each.metric for each in entry(unjudged, "fp32").scores] == ["top1", "top5"]
+
+
+# --- speed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scenario", "metric", "reference", "now", "ratio"),
+    [
+        ("Offline", "throughput", 100.0, 183.0, 1.83),
+        ("Offline", "throughput", 100.0, 50.0, 0.5),
+        ("SingleStream", "latency_p90", 0.010, 0.005, 2.0),
+        ("MultiStream", "latency_p99", 0.010, 0.020, 0.5),
+        ("Server", "latency_p50", 0.010, 0.008, 1.25),
+        ("Server", "ttft_p50", 0.2, 0.1, 2.0),
+        ("Interactive", "ttft_p50", 0.2, 0.4, 0.5),
+    ],
+)
+def test_a_ratio_above_1_is_better_whatever_the_metric(
+    scenario: Any, metric: str, reference: float, now: float, ratio: float
+) -> None:
+    block = only(
+        measured(case("fp32", scenario=scenario), reference, metric=metric),
+        measured(case("int8", scenario=scenario), now, metric=metric),
+    )
+
+    assert block.metric == metric
+    assert speed(block, "int8").ratio == pytest.approx(ratio)
+    assert speed(block, "fp32").ratio == 1.0
+
+
+VALUES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4)
+
+
+@given(
+    VALUES, VALUES, st.sampled_from([("Offline", "throughput"), ("SingleStream", "latency_p90")])
+)
+def test_a_ratio_turned_round_is_its_inverse_and_lies_in_its_spread(
+    first: list[float], second: list[float], kind: tuple[Any, str]
+) -> None:
+    scenario, metric = kind
+    results = [
+        measured(case("fp32", scenario=scenario), *first, metric=metric),
+        measured(case("int8", scenario=scenario), *second, metric=metric),
+    ]
+    forth = speed(only(*results), "int8")
+    back = speed(only(*results, reference="int8"), "fp32")
+
+    assert forth.ratio is not None
+    assert back.ratio is not None
+    assert forth.ratio * back.ratio == pytest.approx(1.0)
+    higher = METRICS[metric].direction is Direction.HIGHER
+    assert (forth.ratio >= 1.0) == ((forth.value >= back.value) == higher) or forth.ratio == (
+        pytest.approx(1.0)
+    )
+    if min(len(first), len(second)) == 1:
+        assert (forth.low, forth.high) == (None, None), "a single run has no spread"
+    else:
+        assert forth.low is not None
+        assert forth.high is not None
+        assert forth.low * (1 - 1e-9) <= forth.ratio <= forth.high * (1 + 1e-9)
+
+
+def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
+    good, bad = run(1, throughput=100.0), replace(run(2, throughput=900.0), invalid=("too short",))
+    broken = measured(case("int8"), 500.0)
+    broken = replace(
+        broken, verdict=replace(broken.verdict, outcome=Outcome.ERROR, headline="engine: x")
+    )
+    fp32 = replace(
+        measured(case("fp32"), 1.0),
+        verdict=replace(verdicts.OK, case=case("fp32"), runs=(good, bad)),
+    )
+
+    block = only(fp32, broken)
+
+    assert speed(block, "fp32").value == pytest.approx(100.0)
+    assert speed(block, "fp32").runs == 1
+    assert entry(block, "int8").speed is None
+    assert entry(block, "int8").performance is Outcome.ERROR
+    assert entry(block, "int8").notes == ("ERROR engine: x",)
+
+
+def test_latencies_at_different_rates_have_no_ratio() -> None:
+    one, other = case("fp32", scenario="Server"), case("int8", scenario="Server")
+    block = only(
+        measured(one, 0.01, metric="latency_p50", target_qps=100.0),
+        measured(other, 0.01, metric="latency_p50", target_qps=120.0),
+    )
+
+    assert speed(block, "int8").ratio is None
+    assert entry(block, "int8").notes == (
+        "offered 120/s, the reference 100/s: latencies at different rates cannot be compared",
+    )
+
+
+def test_what_a_figure_rests_on_is_noted() -> None:
+    block = only(
+        measured(case("fp32"), 1.0, handicap=0.5),
+        measured(case("int8"), 1.0, pretended=True, division="open", techniques=("pruning",)),
+    )
+
+    assert [each.notes for each in block.entries] == [
+        ("measured with --mlperf-handicap 50%",),
+        ("H200 was only pretended", "open division: pruning"),
+    ]
+
+
+# --- the table -------------------------------------------------------------------------------
+
+ERROR = replace(verdicts.ERROR, case=case("int4"), headline="engine: no int4 | here")
+RESULTS = session(
+    scored(case("fp32"), 76.0),
+    measured(case("fp32"), 1000.0, 1010.0),
+    scored(case("bf16"), 75.98, paired(-0.02)),
+    scored(case("int8"), 75.3, paired(-0.7, Outcome.INCONCLUSIVE)),
+    measured(case("int8"), 1830.0, 1850.0),
+    result(replace(ERROR, kind="accuracy")),
+    result(ERROR),
+)
+
+NOTES = """\
+points: the score's change against the reference; with an interval: of the same samples, by the
+  paired rule
+speed: how many times better than the reference in the same session; it is shown and never judged:
+  [[pairs]] tests a claim about it
+spread: the worst and the best quotient of two runs; no confidence goes with it
+"""
+
+TABLE = f"""\
+resnet50 Offline on H200, against fp32
+entry  metric   score  points        interval  accuracy      samples/s  speed          spread
+fp32   top1    76.000                          ok                1 005  1.00x
+bf16   top1    75.980  −0.020  −0.52 to +0.48  ok
+int8   top1    75.300   −0.70  −1.20 to −0.20  INCONCLUSIVE      1 840  1.83x  1.81x to 1.85x
+int4                                           ERROR             ERROR
+
+measured  2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200
+note      resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here
+
+{NOTES}{LABEL}"""
+
+
+def shown(results: Results, width: int = 100) -> list[str]:
+    return text([(results, blocks_of(results))], width)
+
+
+def test_the_table_as_it_is_printed() -> None:
+    assert "\n".join(shown(RESULTS)) == TABLE
+
+
+@pytest.mark.parametrize(
+    ("width", "lost"),
+    [
+        (120, ""),
+        (100, "needed"),
+        (80, "needed spread"),
+        (60, "needed spread interval"),
+    ],
+)
+def test_a_narrow_terminal_loses_what_is_least_needed(width: int, lost: str) -> None:
+    every = [
+        "entry",
+        "metric",
+        "score",
+        "needed",
+        "points",
+        "interval",
+        "accuracy",
+        "samples/s",
+        "speed",
+        "spread",
+    ]
+
+    assert shown(RESULTS, width)[1].split() == [name for name in every if name not in lost.split()]
+
+
+def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
+    lines = markdown([(RESULTS, blocks_of(RESULTS))])
+
+    assert lines[:7] == [
+        "**resnet50 Offline on H200, against fp32**",
+        "",
+        "| entry | metric | score | needed | points | interval | accuracy | samples/s | speed "
+        "| spread |",
+        "| :-- | :-- | --: | --: | --: | --: | :-- | --: | --: | --: |",
+        "| fp32 | top1 | 76.000 | 75.240 |  |  | ok | 1 005 | 1.00x |  |",
+        "| bf16 | top1 | 75.980 | 75.240 | −0.020 | −0.52 to +0.48 | ok |  |  |  |",
+        "| int8 | top1 | 75.300 | 75.240 | −0.70 | −1.20 to −0.20 | INCONCLUSIVE | 1 840 | 1.83x "
+        "| 1.81x to 1.85x |",
+    ]
+    assert "- resnet50-Offline-ort-int4-H200: ERROR engine: no int4 \\| here" in lines
+    assert lines[-1] == LABEL
+
+
+def test_what_is_unknown_is_null_in_json() -> None:
+    content = json.loads(document([(RESULTS, blocks_of(RESULTS))]))
+
+    (own,) = content["sessions"]
+    assert (own["commit"], own["hardware"]) == ("9d0e77a1b2c3", ["NVIDIA H200"])
+    (block,) = own["blocks"]
+    assert block["reference"] == "ort-fp32"
+    fp32, bf16, int8, int4 = block["entries"]
+    assert fp32["scores"][0]["change"] is None
+    assert (bf16["speed"], bf16["performance"]) == (None, None)
+    assert int8["speed"]["ratio"] == pytest.approx(1.8308, abs=1e-4)
+    assert (int4["scores"], int4["speed"], int4["accuracy"]) == ([], None, "ERROR")
+    assert content["label"] == LABEL
+
+
+def cells(block: Block) -> list[Row]:
+    return list(rows(block))
+
+
+def test_the_word_of_a_test_that_no_score_has_stands_first() -> None:
+    expected = replace(scored(case("fp32"), 76.0).verdict, outcome=Outcome.EXPECTED)
+    block = only(result(expected))
+
+    assert [row["accuracy"] for row in cells(block)] == ["expected failure"]
+
+
+def test_an_entry_with_several_scores_shows_its_speed_once() -> None:
+    two = (gated(76.0), gated(75.9, "top5"))
+    block = only(scored(case("fp32"), 76.0, metrics=two), measured(case("fp32"), 10.0))
+
+    assert [(row.get("entry", ""), row["metric"]) for row in cells(block)] == [
+        ("fp32", "top1"),
+        ("", "top5"),
+    ]
+    assert [row.get("samples/s") for row in cells(block)] == ["10", None]
+
+
+def test_a_part_of_the_data_set_says_how_many_samples_it_had() -> None:
+    part = Accuracy(scores={"top1": 75.0}, samples=128, total=500, full=False, folder="")
+    block = only(scored(case("fp32"), 75.0, accuracy=part))
+
+    assert [row["samples"] for row in cells(block)] == ["128 of 500"]
+
+
+def test_a_single_entry_is_compared_with_nothing() -> None:
+    lines = shown(session(measured(case("int8"), 10.0)))
+
+    assert lines[:3] == ["resnet50 Offline on H200", "entry  samples/s", "int8          10"]
+    assert not any(line.startswith(("points", "speed")) for line in lines)
+
+
+def test_sessions_stand_one_below_the_other_each_with_its_origin() -> None:
+    later = replace(RESULTS, started="2026-11-21T01:02:03+00:00", commit=None)
+    lines = text([(one, blocks_of(one)) for one in (RESULTS, later)], 100)
+
+    assert [line for line in lines if line.startswith("measured")] == [
+        "measured  2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200",
+        "measured  2026-11-21 01:02 UTC, no commit, NVIDIA H200",
+    ]
+    assert lines.count(LABEL) == 1
+
+
+@pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        ({"cpu": "Some CPU", "cores": 2, "governor": None}, ["Some CPU, 2 cores"]),
+        ({"cpu": "Some CPU", "cores": 1}, ["Some CPU, 1 core"]),
+        ({"cpu": "Some CPU", "cores": 1.5}, ["Some CPU, 1.5 cores"]),
+        ({"cpu": "Some CPU"}, ["Some CPU"]),
+        ({"gpus": 8, "gpu": "NVIDIA H200"}, ["8 x NVIDIA H200"]),
+        ({"gpus": 1, "gpu": "NVIDIA H200"}, ["NVIDIA H200"]),
+        ({"pretended": "H200"}, []),
+    ],
+)
+def test_hardware_in_words(identity: dict[str, Any], words: list[str]) -> None:
+    subject = Subject(identity=identity, fingerprint={})
+    own = measured(case("fp32"), 1.0)
+
+    assert hardware(session(replace(own, verdict=replace(own.verdict, subject=subject)))) == words

@@ -1,0 +1,92 @@
+"""An error of our own is one sentence; one of an engine or library keeps its log and traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.run.protocol import Expected, WorkerSpec
+from pytest_mlperf.run.supervisor import Designed, Patience, Worker
+from pytest_mlperf.verdicts import broken
+from tests.run.harness import FAILING, ROOT, spec
+
+CASE = Case(
+    workload="first", scenario="Offline", engine="null", precision="fp32", accelerator="cpu"
+)
+
+
+@pytest.fixture(autouse=True)
+def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def verdict(worker_spec: WorkerSpec) -> tuple[RunError, Verdict]:
+    """Return the error of a worker and what a test makes of it."""
+    with (
+        pytest.raises(RunError) as raised,
+        Worker(worker_spec, Patience(), lambda _: None) as worker,
+    ):
+        worker.wait_for("ready")
+    return raised.value, broken(CASE, "performance", raised.value, str)
+
+
+def test_a_wrong_data_set_is_one_sentence_without_log_and_traceback(tmp_path: Path) -> None:
+    expected = Expected(samples=50_000, whose="MLPerf's resnet50")
+    given = spec(tmp_path, dataset_options={"samples": 32}, expected=expected)
+
+    error, told = verdict(given)
+
+    assert isinstance(error, Designed)
+    assert told.headline == (
+        "dataset: the data set has 32 samples, MLPerf's resnet50 has 50,000: it is another one, or "
+        "incomplete; correct its path, or for a part of it set count in the quick profile, or give "
+        'the workload a name of its own with twin_of = "..."'
+    )
+    assert told.notes == ()
+    assert told.log == str(tmp_path / "engine.log")
+    assert "Traceback" in (tmp_path / "engine.log").read_text("utf-8"), "who looks there sees it"
+
+
+def test_a_layer_is_not_named_twice(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"no model")
+    given = spec(
+        tmp_path,
+        engine="pytest_mlperf.engines.onnxruntime:OnnxRuntimeEngine",
+        options={"task": "anwser"},
+        model=str(model),
+        precision="fp32",
+    )
+
+    _, told = verdict(given)
+
+    assert told.headline == (
+        "engine onnxruntime: task = 'anwser' is not one of classify, answer, detect, segment, "
+        "tensor"
+    )
+    assert told.notes == ()
+
+
+def test_what_the_sink_refuses_says_when(tmp_path: Path) -> None:
+    error, told = verdict(spec(tmp_path, engine=f"{FAILING}CompletesUnknown"))
+
+    assert isinstance(error, Designed)
+    assert told.headline == (
+        "engine: done() was given id 1, which is not outstanding: it was never issued, or it was "
+        "completed before (during the end of a run)"
+    )
+    assert told.notes == ()
+
+
+def test_an_exception_of_an_engine_keeps_its_place_and_the_end_of_its_log(tmp_path: Path) -> None:
+    error, told = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
+
+    assert not isinstance(error, Designed)
+    assert told.headline.startswith("engine: RuntimeError: example failure (in __enter__, ")
+    assert told.headline.endswith(" (during load)")
+    assert "log: Traceback (most recent call last):" in told.notes
+    assert told.notes[-1] == "log: RuntimeError: example failure"

@@ -1,0 +1,135 @@
+"""Paths of a suite: every variable that is unset, the nearest name, and files that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.suite.places import POINTER, available, local
+from pytest_mlperf.suite.variables import expand
+
+POINTED = POINTER + b"\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
+
+TOML = (
+    'schema = 1\n[workload]\nmodel = "m"\n[workload.dataset]\nuse = "x"\npath = "d"\nvocab = "v"\n'
+)
+MODEL, DATA = ("workload", "model"), ("workload", "dataset", "path")
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MLPERF_A", "MLPERF_B"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(TOML, "utf-8")
+    for folder in ("bert/data/squad", "models"):
+        (tmp_path / folder).mkdir(parents=True)
+    return file
+
+
+def missing(suite: Path, where: tuple[str | int, ...], text: str) -> str:
+    """Return what is said of a path, without the file of the suite."""
+    with pytest.raises(UnavailableError) as caught:
+        local(suite, where, text)
+    return str(caught.value).removeprefix(f"{suite}:")
+
+
+def test_all_unset_variables_of_a_line_are_named(suite: Path) -> None:
+    assert missing(suite, MODEL, "${MLPERF_A}/x/${MLPERF_B}/${MLPERF_A}") == (
+        "3: ${MLPERF_A} and ${MLPERF_B} are not set; set them so that "
+        "${MLPERF_A}/x/${MLPERF_B}/${MLPERF_A} is the model, e.g. export MLPERF_A=/path/to/it "
+        "MLPERF_B=/path/to/it"
+    )
+
+
+def test_an_empty_variable_is_not_set(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPERF_A", "")
+
+    assert missing(suite, DATA, "${MLPERF_A}/d") == (
+        "6: ${MLPERF_A} is not set; set it so that ${MLPERF_A}/d is the dataset, e.g. export "
+        "MLPERF_A=/path/to/it"
+    )
+    with pytest.raises(SuiteError, match=r"^\$\{MLPERF_A\} is not set; export MLPERF_A=\.\.\.$"):
+        expand({"x": "${MLPERF_A}"})
+
+
+def test_all_unset_variables_of_options_are_named_at_the_line_of_the_first(suite: Path) -> None:
+    options = {"use": "fine", "vocab": "${MLPERF_B}/v", "more": [{"deep": "${MLPERF_A}"}]}
+
+    with pytest.raises(UnavailableError) as caught:
+        available(suite, ("workload", "dataset"), options)
+
+    assert str(caught.value) == (
+        f"{suite}:7: dataset: ${{MLPERF_B}} and ${{MLPERF_A}} are not set; export MLPERF_B=... "
+        "MLPERF_A=..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("bert/data/sqad", "did you mean bert/data/squad?"),
+        ("./bert/dta/squad", "did you mean bert/data/squad?"),
+        ("bert/dta/nothing", "did you mean bert/data?"),
+        ("brt", "did you mean bert?"),
+        ("zzz/data", "correct the path in the suite, or put it there"),
+        ("s.mlperf.toml/inside", "did you mean s.mlperf.toml?"),
+        ("${MLPERF_A}/data/sqad", "did you mean ${MLPERF_A}/data/squad?"),
+        ("${MLPERF_B}", "correct the path in the suite, or put it there"),
+    ],
+)
+def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
+    suite: Path, monkeypatch: pytest.MonkeyPatch, text: str, advice: str
+) -> None:
+    monkeypatch.setenv("MLPERF_A", str(suite.parent / "bert"))
+    monkeypatch.setenv("MLPERF_B", str(suite.parent / "brt"))
+
+    told = missing(suite, DATA, text)
+
+    head, _, said = told.rpartition("); ")
+    assert head.startswith(f"6: the dataset {text} is not here (looked at {suite.parent}/")
+    assert said == advice
+
+
+def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:
+    empty, pointer = suite.parent / "empty.onnx", suite.parent / "pointer.onnx"
+    empty.touch()
+    pointer.write_bytes(POINTED)
+
+    assert missing(suite, MODEL, "empty.onnx") == f"3: {empty} is empty (0 bytes): get it again"
+    assert missing(suite, MODEL, "pointer.onnx") == (
+        f"3: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
+    )
+    assert missing(suite, DATA, "pointer.onnx") == (
+        f"6: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
+    )
+
+
+def test_a_file_that_only_speaks_of_pointers_is_itself(suite: Path) -> None:
+    file = suite.parent / "long.onnx"
+    file.write_bytes(POINTED + bytes(2000))
+
+    assert local(suite, MODEL, "long.onnx") == str(file)
+
+
+@pytest.mark.parametrize("folder", ["models", "models/unet"])
+def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder: str) -> None:
+    """Weights in a format that nobody loads may have been left as pointers on purpose."""
+    inside = suite.parent / folder
+    inside.mkdir(exist_ok=True)
+    (inside / "config.json").write_text("{}")
+    (inside / "pytorch_model.bin").write_bytes(POINTED)
+
+    assert missing(suite, MODEL, "models") == (
+        f"3: {inside / 'pytorch_model.bin'} is a Git LFS pointer, not the file itself: git lfs pull"
+    )
+    (inside / "model.safetensors").write_bytes(b"weights")
+    assert local(suite, MODEL, "models") == str(suite.parent / "models")
+
+
+def test_a_folder_without_files_of_weights_is_left_to_its_engine(suite: Path) -> None:
+    (suite.parent / "models" / "notes.txt").touch()
+
+    assert local(suite, MODEL, "models") == str(suite.parent / "models")

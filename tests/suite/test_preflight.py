@@ -1,0 +1,316 @@
+"""What is wrong or missing is told before anything is measured: in a sentence, with its line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.preflight import problems, require
+
+HEAD = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+"""
+
+
+def written(folder: Path, workload: str, engine: str) -> Path:
+    """Write a suite with one engine; the lines of `workload` begin at 5."""
+    file = folder / "s.mlperf.toml"
+    text = f'{HEAD}{workload}\n[[engines]]\n{engine}\n[[scenarios]]\nname = "Offline"\n'
+    file.write_text(text, "utf-8")
+    return file
+
+
+def defect(folder: Path, workload: str, engine: str) -> str:
+    """Return what is said of a suite when it is read, without its name."""
+    file = written(folder, workload, engine)
+    with pytest.raises(SuiteError) as caught:
+        plan_suite(file)
+    return "\n".join(line.removeprefix(f"{file}:") for line in str(caught.value).split("\n"))
+
+
+def plan(folder: Path, workload: str, engine: str) -> Planned:
+    (planned,) = plan_suite(written(folder, workload, engine))
+    return planned
+
+
+def refusal(planned: Planned, *, scorer: bool = True) -> str:
+    """Return what keeps a case from being measured, without the name of the suite."""
+    with pytest.raises((SuiteError, UnavailableError)) as caught:
+        require(problems(planned, scorer=scorer))
+    return str(caught.value).replace(f"{planned.path}:", "")
+
+
+# --- when a suite is read ------------------------------------------------------------------------
+
+MODEL = 'model = "gone/m.onnx"'
+
+
+@pytest.mark.parametrize(
+    ("workload", "engine", "message"),
+    [
+        (
+            MODEL,
+            'use = "onnxruntime"\n[engines.options]\nthreads = 2\nbatch_size = "8"',
+            "10: engines[0].options.batch_size: batch_size is '8'; a whole number is needed",
+        ),
+        (
+            MODEL,
+            'use = "onnxruntime"\noptions = { providers = "cuda", threads = 0.5 }',
+            "8: engines[0].options.providers: providers is 'cuda'; an array of texts is needed\n"
+            "8: engines[0].options.threads: threads is 0.5; a whole number is needed",
+        ),
+        (
+            MODEL,
+            'use = "onnxruntime"\n[engines.options]\nthreads = 2\ntask = "anwser"',
+            "10: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
+            "classify, answer, detect, segment, tensor",
+        ),
+        (
+            MODEL,
+            'use = "onnxruntime"\nprecision = "fp3"',
+            "8: engines[0].precision: engine onnxruntime: precision = 'fp3' is not one of fp64, "
+            "fp32, bf16, fp16, fp8, int8, int4",
+        ),
+        (
+            "",
+            'use = "onnxruntime"',
+            "6: engines[0].options: engine onnxruntime: no model; set workload.model to the ONNX "
+            "file",
+        ),
+        (
+            'model = "${MLPERF_NOWHERE}/m"',
+            'use = "torch"\n[engines.options]\ndevice = "gpu"',
+            "9: engines[0].options.device: engine torch: device = 'gpu' is not cpu, cuda or cuda:N",
+        ),
+        (
+            "",
+            'use = "null"\n[engines.options]\nthreads = 1\nbatch_size = 0',
+            "10: engines[0].options.batch_size: null engine: latency_s=0.0, batch_size=0, "
+            "threads=1, tokens=0; batch_size must be at least 1, the others at least 0",
+        ),
+        (
+            'dataset = { use = "synthetic", samples = 0 }',
+            'use = "null"',
+            "5: workload.dataset.samples: synthetic data set: samples=0; at least 1 is needed",
+        ),
+        (
+            '[workload.dataset]\nuse = "squad"\npath = "${MLPERF_NOWHERE}/squad"\ncount = 0',
+            'use = "null"',
+            "8: workload.dataset.count: data set squad: count = 0 is not a number, at least 1",
+        ),
+        (
+            '[workload.dataset]\nuse = "imagenet"\npath = "gone"\nsize = "224"',
+            'use = "null"',
+            "8: workload.dataset.size: size is '224'; a whole number is needed",
+        ),
+        (
+            '[workload.scorer]\nuse = "squad"\ntransposed = "yes"',
+            'use = "null"',
+            "7: workload.scorer.transposed: transposed is 'yes'; true or false is needed",
+        ),
+        (
+            'scorer = { use = "squad" }\nreference = { em = 90, f1 = 80 }',
+            'use = "null"',
+            "6: workload.reference.em: scorer 'squad' gives no 'em'; known: f1, exact_match",
+        ),
+        (
+            'twin_of = "bert-99"\nreference = { f2 = 80 }',
+            'use = "null"',
+            "6: workload.reference.f2: scorer 'squad' gives no 'f2'; did you mean 'f1'?",
+        ),
+        (
+            f'dataset = {{ use = "synthetic", digest = "{"A" * 64}" }}',
+            'use = "null"',
+            f"5: workload.dataset.digest: '{'A' * 64}' is no SHA-256: 64 hexadecimal digits, "
+            "0-9 and a-f",
+        ),
+        (
+            'dataset = { use = "synthetic", digest = "12ab" }',
+            'use = "null"',
+            "5: workload.dataset.digest: '12ab' is no SHA-256: 64 hexadecimal digits, 0-9 and a-f",
+        ),
+    ],
+)
+def test_a_wrong_value_is_found_when_the_suite_is_read_at_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, engine: str, message: str
+) -> None:
+    monkeypatch.delenv("MLPERF_NOWHERE", raising=False)
+
+    assert defect(tmp_path, workload, engine) == message
+
+
+def test_a_variable_in_the_place_of_a_number_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = 'use = "null"\n[engines.options]\nbatch_size = "${BATCH}"'
+    monkeypatch.delenv("BATCH", raising=False)
+    unset = defect(tmp_path, "", engine)
+    monkeypatch.setenv("BATCH", "8")
+
+    assert unset == "8: engines[0].options: ${BATCH} is not set; export BATCH=..."
+    assert defect(tmp_path, "", engine) == (
+        "9: engines[0].options.batch_size: batch_size is '${BATCH}'; a whole number is needed"
+    )
+
+
+def test_scores_of_a_scorer_that_does_not_say_what_it_gives_are_not_checked(tmp_path: Path) -> None:
+    for scorer in ('use = "evaluate", metric = "evaluate:x.py"', 'use = "no.such:Scorer"'):
+        workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"
+
+        assert plan(tmp_path, workload, 'use = "null"').scorer is not None
+
+
+def test_what_a_round_gates_is_what_its_scorer_says_that_it_gives() -> None:
+    gated = {
+        (own.scorer, metric)
+        for name in ROUNDS
+        for own in load_round(name).workloads.values()
+        for metric in own.metrics
+        if registry.registered("scorers").get(own.scorer)
+    }
+
+    assert len(gated) > 10
+    assert {(s, m) for s, m in gated if m not in (registry.metrics(s) or ())} == set()
+
+
+# --- before a case is measured -------------------------------------------------------------------
+
+
+def test_everything_that_is_missing_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLPERF_MODELS", "MLPERF_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    workload = (
+        'model = "${MLPERF_MODELS}/bert.onnx"\nscorer = { use = "top1" }\n'
+        '[workload.dataset]\nuse = "squad"\npath = "${MLPERF_DATA}/squad"\nvocab = "${VOCAB_}/v"'
+    )
+    planned = plan(tmp_path, workload, 'use = "onnxruntime"')
+
+    assert refusal(planned) == (
+        "5: ${MLPERF_MODELS} is not set; set it so that ${MLPERF_MODELS}/bert.onnx is the model, "
+        "e.g. export MLPERF_MODELS=/path/to/it; also 9: ${MLPERF_DATA} is not set; set it so that "
+        "${MLPERF_DATA}/squad is the dataset, e.g. export MLPERF_DATA=/path/to/it; also 10: "
+        "dataset: ${VOCAB_} is not set; export VOCAB_=..."
+    )
+
+
+def test_all_files_of_a_data_set_and_of_a_scorer_are_one_message(tmp_path: Path) -> None:
+    (tmp_path / "coco").mkdir()
+    workload = (
+        '[workload.dataset]\nuse = "coco_captions"\npath = "coco"\n[workload.scorer]\n'
+        'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
+    )
+
+    told = refusal(plan(tmp_path, workload, 'use = "null"'))
+
+    assert told.startswith(f"5: {tmp_path}/coco: has neither captions/captions.tsv nor ")
+    assert f"; also {tmp_path}/coco/latents: has neither latents.pt nor latents.npy; " in told
+    scorer = told[told.index("8: /no/clip") :]
+    assert scorer.startswith("8: /no/clip: this folder lacks config.json and ")
+    assert "; also /no/i.pth: the weights of the Inception network are not here; " in scorer
+    assert "; also /no/s.npz: the statistics of real images are not here; " in scorer
+
+
+def test_a_scorer_that_only_lacks_the_missing_model_is_not_named_beside_it(tmp_path: Path) -> None:
+    workload = 'model = "gone"\nscorer = { use = "rouge" }'
+
+    assert refusal(plan(tmp_path, workload, 'use = "null"')) == (
+        f"5: the model gone is not here (looked at {tmp_path}/gone); correct the path in the "
+        "suite, or put it there"
+    )
+
+
+def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
+    tmp_path: Path,
+) -> None:
+    workload = '[workload.scorer]\nuse = "top1"\ndtype = "float16"'
+    planned = plan(tmp_path, workload, 'use = "null"')
+
+    require(problems(planned, scorer=False))
+    assert refusal(planned) == (
+        "7: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64"
+    )
+
+
+def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    planned = plan(tmp_path, 'model = "llama"', 'use = "torch-diffusion"')
+
+    told = refusal(planned)
+
+    assert told == (
+        f"5: {tmp_path}/llama: this folder has no model_index.json, so it is no model; set "
+        "workload.model to the folder that has it"
+    )
+
+
+def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sandbox of programs: the run is good all the same, its scores are the scorer's error."""
+    from pytest_mlperf.core.errors import EnvironmentFault
+    from pytest_mlperf.scorers.top1 import Top1Scorer
+
+    def sandbox(self: Top1Scorer) -> None:
+        raise EnvironmentFault("no namespaces here")
+
+    monkeypatch.setattr(Top1Scorer, "require", sandbox, raising=False)
+    planned = plan(tmp_path, 'scorer = { use = "top1" }', 'use = "null"')
+
+    found = problems(planned, scorer=True)
+
+    assert [(part, str(error)) for part, error in found] == [("scorer", "no namespaces here")]
+    require(found)
+    with pytest.raises(RunError, match="no namespaces here") as caught:
+        require([("engine", error) for _, error in found])
+    assert caught.value.layer == "engine"
+
+
+def test_code_of_ones_own_is_not_imported(tmp_path: Path) -> None:
+    workload = 'dataset = { use = "no.such:Data" }\nscorer = { use = "no.such:Scorer" }'
+    planned = plan(tmp_path, workload, 'use = "no.such:Engine"\noptions = { batch_size = "8" }')
+
+    assert problems(planned, scorer=True) == []
+
+
+BUILD = """
+import sys
+from pytest_mlperf.suite.preflight import ABSENT, try_engine
+from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.registry import registered
+for use in registered("engines"):
+    options = {"factory": "dlrm-v2"} if use == "torch-module" else {}
+    try:
+        try_engine(use, options=options, model=ABSENT, precision="fp32")
+    except UnavailableError as error:
+        assert ABSENT in str(error)
+        print("asked", use)
+    else:
+        assert use == "null", use
+print(*sys.modules, sep="\\n")
+"""
+
+
+def test_asking_engines_imports_none_of_their_libraries() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", BUILD], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+
+    assert {
+        "asked onnxruntime",
+        "asked torch",
+        "asked torch-module",
+        "asked torch-diffusion",
+    } < set(told)
+    assert not {"onnxruntime", "torch", "transformers", "diffusers", "safetensors"} & set(told)
