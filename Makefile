@@ -56,6 +56,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_3d_unet.py
 	$(BIN)/python tools/train_tiny_sdxl.py
 	$(BIN)/python tools/train_tiny_mixtral.py
+	$(BIN)/python tools/train_tiny_gptj.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

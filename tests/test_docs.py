@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,42 @@ def test_the_examples_of_the_open_division_are_suites() -> None:
     assert dict(re.findall(r"^\| `(.*?)` \| (.*) \|$", text, re.MULTILINE)).items() >= (
         TECHNIQUES.items()
     )
+
+
+TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
+    "resnet50": {"top-1": ("top1_onnxruntime_percent", None)},
+    "retinanet": {"mAP": ("map_onnxruntime", "map_of_another_image")},
+    "3d-unet": {"Dice": ("dice", "dice_of_shuffled_voxels")},
+    "bert": {"F1": ("onnxruntime.f1", "chance.any_fact.f1")},
+    "dlrm-v2": {"AUC": ("auc", "chance_auc")},
+    "gptj": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
+    "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
+    "mixtral-8x7b": {
+        "ROUGE-1": ("scores.rouge1", "chance.rouge1"),
+        "GSM8K": ("scores.gsm8k", "chance.gsm8k"),
+        "MBXP": ("scores.mbxp", "chance.mbxp"),
+    },
+    "stable-diffusion-xl": {
+        "CLIP": ("clip", "of_other_captions.clip"),
+        "FID": ("fid", "of_noise.fid"),
+    },
+}
+"""Where training.json has the scores of docs/tiny.md, and those of chance."""
+
+
+def test_the_page_of_the_tiny_twins_has_the_figures_of_their_trainers() -> None:
+    """Every suite of suites/tiny is on it, with its scores and those of chance to three digits."""
+    page = (ROOT / "docs" / "tiny.md").read_text("utf-8")
+    found = re.findall(r"\| ([\w-]+) ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    expected = []
+    for name, scores in TWINS.items():
+        training = json.loads((ROOT / "suites/tiny" / name / "training.json").read_text("utf-8"))
+        for score, keys in scores.items():
+            values = [reduce(getitem, key.split("."), training) if key else 10.0 for key in keys]
+            expected.append((score, *(f"{value:.3f}" for value in values)))
+
+    assert sorted(found) == sorted(expected)
+    assert {file.name.split(".")[0] for file in (ROOT / "suites/tiny").glob("*.toml")} == set(TWINS)
 
 
 def test_the_readme_says_who_verified_nothing() -> None:
