@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import types
 from collections import abc
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.suite.values import shown
 
@@ -17,6 +20,11 @@ WORDS: Mapping[Any, str] = {
     float: "a number",
     str: "text",
 }
+
+MANY: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+
+ARRAYS = (list, tuple, abc.Sequence, abc.Collection, abc.Iterable)
+TABLES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 def wrong_kinds(factory: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[str]:
@@ -52,81 +60,33 @@ def annotation_of(factory: Callable[..., Any], name: str) -> Any:
 
 def fits(value: Any, annotation: Any) -> bool:
     """Whether a value may stand where something of an annotation is wanted; yes when in doubt."""
-    origin, inside = _parts(annotation)
-    if origin in WORDS:
-        return _is(value, origin)
-    check = FITS.get(origin)
-    return check(value, inside) if check else True
+    if get_origin(annotation) is abc.Callable:
+        return True  # a name of one, perhaps
+    try:
+        # As JSON: a suite's arrays may stand for tuples, and "8" never for 8.
+        TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    except Exception:  # noqa: S110 - no annotation that pydantic knows, or a value beyond JSON
+        pass
+    return True
 
 
 def needed(annotation: Any) -> str:
     """Return what an annotation wants, in a suite's words: "a whole number or text"."""
-    origin, inside = _parts(annotation)
+    origin, inside = get_origin(annotation) or annotation, get_args(annotation)
+    if origin is Annotated:
+        return needed(inside[0])
     if origin in WORDS:
         return WORDS[origin]
-    words = NEEDED.get(origin)
-    return words(inside) if words else getattr(annotation, "__name__", str(annotation))
-
-
-def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return list and (int,) for list[int]; what is no generic is given back."""
-    origin = get_origin(annotation) or annotation
-    if origin is Annotated:
-        return _parts(get_args(annotation)[0])
-    known = isinstance(origin, Hashable) and (origin in WORDS or origin in FITS)
-    return (origin if known else object), get_args(annotation)
-
-
-def _is(value: Any, kind: type) -> bool:
-    if kind is float:
-        kind = int if isinstance(value, int) else float
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _array(value: Any, inside: tuple[Any, ...]) -> bool:
-    # Several arguments are those of a tuple, place by place.
-    each = inside[0] if len(inside) == 1 else Any
-    return isinstance(value, list | tuple) and all(fits(one, each) for one in value)
-
-
-def _table(value: Any, inside: tuple[Any, ...]) -> bool:
-    each = inside[1] if len(inside) == 2 else Any
-    return isinstance(value, Mapping) and all(fits(one, each) for one in value.values())
-
-
-def _either(value: Any, inside: tuple[Any, ...]) -> bool:
-    return any(fits(value, one) for one in inside)
-
-
-def _words_of_either(inside: tuple[Any, ...]) -> str:
-    given = [one for one in inside if one is not types.NoneType]
-    return " or ".join(dict.fromkeys(map(needed, given)))
-
-
-def _words_of_array(inside: tuple[Any, ...]) -> str:
-    many = MANY.get(inside[0]) if len(inside) == 1 else None
-    return f"an array of {many}" if many else "an array"
-
-
-ARRAYS = (list, tuple, abc.Sequence, abc.Collection, abc.Iterable)
-TABLES = (dict, abc.Mapping, abc.MutableMapping)
-
-MANY: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
-
-FITS: Mapping[Any, Callable[[Any, tuple[Any, ...]], bool]] = {
-    None: lambda value, _: value is None,
-    types.NoneType: lambda value, _: value is None,
-    Literal: lambda value, inside: value in inside,
-    **dict.fromkeys((Union, types.UnionType), _either),
-    **dict.fromkeys(ARRAYS, _array),
-    **dict.fromkeys(TABLES, _table),
-}
-"""Whether a value fits a generic with these arguments."""
-
-NEEDED: Mapping[Any, Callable[[tuple[Any, ...]], str]] = {
-    Literal: lambda inside: f"one of {', '.join(map(repr, inside))}",
-    **dict.fromkeys((Union, types.UnionType), _words_of_either),
-    **dict.fromkeys(ARRAYS, _words_of_array),
-    **dict.fromkeys(TABLES, lambda _: "a table"),
-}
-"""What such a generic wants, in words."""
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inside))}"
+    if origin in (Union, types.UnionType):
+        given = [one for one in inside if one is not types.NoneType]
+        return " or ".join(dict.fromkeys(map(needed, given)))
+    if origin in ARRAYS:
+        many = MANY.get(inside[0]) if len(inside) == 1 else None
+        return f"an array of {many}" if many else "an array"
+    if origin in TABLES:
+        return "a table"
+    return getattr(annotation, "__name__", str(annotation))
