@@ -60,7 +60,7 @@ def annotation_of(factory: Callable[..., Any], name: str) -> Any:
 
 def fits(value: Any, annotation: Any) -> bool:
     """Whether a value may stand where something of an annotation is wanted; yes when in doubt."""
-    if get_origin(annotation) is abc.Callable:
+    if any(get_origin(one) is abc.Callable for one in (annotation, *get_args(annotation))):
         return True  # a name of one, perhaps
     try:
         # As JSON: a suite's arrays may stand for tuples, and "8" never for 8.
@@ -77,16 +77,14 @@ def needed(annotation: Any) -> str:
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
         return needed(inside[0])
-    if origin in WORDS:
-        return WORDS[origin]
-    if origin is Literal:
-        return f"one of {', '.join(map(repr, inside))}"
     if origin in (Union, types.UnionType):
         given = [one for one in inside if one is not types.NoneType]
         return " or ".join(dict.fromkeys(map(needed, given)))
-    if origin in ARRAYS:
-        many = MANY.get(inside[0]) if len(inside) == 1 else None
-        return f"an array of {many}" if many else "an array"
-    if origin in TABLES:
-        return "a table"
-    return getattr(annotation, "__name__", str(annotation))
+    many = MANY.get(inside[0]) if len(inside) == 1 else None
+    words: dict[Any, str] = {
+        **WORDS,
+        **dict.fromkeys(ARRAYS, f"an array of {many}" if many else "an array"),
+        **dict.fromkeys(TABLES, "a table"),
+        Literal: f"one of {', '.join(map(repr, inside))}",
+    }
+    return words.get(origin, getattr(annotation, "__name__", str(annotation)))
