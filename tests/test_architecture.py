@@ -62,6 +62,8 @@ SHARED = {
     "engines.queueing",
     "hardware.cpu",
     "hardware.nvidia",
+    "hardware.nvml",
+    "hardware.nvml_quantities",
     "reports.benchmark_json",
     "reports.cells",
     "reports.layout",
@@ -83,7 +85,7 @@ SHARED = {
 
 ONLY = {
     "mlperf_loadgen": {"run.loadgen"},
-    "pynvml": {"hardware.nvidia"},
+    "pynvml": {"hardware.nvidia", "hardware.sampler"},
     "matplotlib": {"reports.precisions"},
     "onnxruntime": {"engines.onnxruntime"},
     "pycocotools": {"scorers.mean_ap"},

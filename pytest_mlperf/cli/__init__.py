@@ -13,6 +13,7 @@ from pytest_mlperf.cli import (
     doctor,
     explain,
     init,
+    limits,
     options,
     plan,
     precisions,
@@ -35,6 +36,7 @@ COMMANDS = (
     precisions,
     options,
     rules,
+    limits,
     schema,
 )
 """In the order in which they are needed."""

@@ -167,4 +167,6 @@ def _official(claim: Claim) -> Iterable[str]:
     tokens = claim.unit == "tokens/s"
     best = max(result.value if tokens else result.samples_per_s or 0.0 for result in same)
     if claim.value > best * 1.001:
-        yield f"above the best of {claim.gpus}x {claim.product} in {ROUND}, {best:,.6g} {claim.unit}"
+        yield (
+            f"above the best of {claim.gpus}x {claim.product} in {ROUND}, {best:,.6g} {claim.unit}"
+        )

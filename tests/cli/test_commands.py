@@ -28,6 +28,7 @@ NAMES = (
     "precisions",
     "options",
     "round",
+    "limits",
     "schema",
 )
 
@@ -70,6 +71,7 @@ commands:
     precisions   accuracy and speed of each precision, with a plot
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
+    limits       what is physically possible, and published figures against it
     schema       print a JSON Schema, for editors and tools
 
 a first hour:

@@ -1,0 +1,243 @@
+"""The formulas: how fast a number of GPUs could do a workload if nothing ever waited.
+
+Each level has a compute term, all FLOP of a sample at the dense peak of all GPUs, and for language
+models of a known batch a memory term, one reading of the weights for each step of all sequences.
+The certain level counts only what cannot be less: no prompt, no padding, no overlap, no key-value
+cache, all sequences at the same experts. The estimated one counts what the run did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_mlperf.core.roofline.gpu import GpuSpec
+from pytest_mlperf.core.roofline.precision import KV_BYTES, PRECISIONS, peak
+from pytest_mlperf.core.roofline.seen import Seen
+from pytest_mlperf.core.roofline.work import AnyWork, Decode
+
+Resource = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """What the GPUs of a run can do at most, together.
+
+    Attributes:
+        flops: FLOP/s of all of them at the run's precision.
+        bandwidth: B/s of all of them; None: not known.
+        weight: Bytes of a weight; None: not known.
+        kv: Bytes of an element of the key-value cache, at least.
+        cache: Bytes of weights that may stay in the caches from step to step.
+    """
+
+    flops: float
+    bandwidth: float | None
+    weight: float | None
+    kv: float
+    cache: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One resource's limit.
+
+    Attributes:
+        resource: What is used up.
+        rate: Samples or tokens a second, or seconds for a time.
+        amount: FLOP or bytes for each of them.
+        capacity: FLOP/s or B/s of all GPUs.
+    """
+
+    resource: Resource
+    rate: float
+    amount: float
+    capacity: float
+
+
+def hardware(
+    gpu: GpuSpec, seen: Seen, *, best: bool = False, factor: float = 1.0, sparse: bool = False
+) -> Hardware:
+    """Return what all GPUs of a run can do.
+
+    Args:
+        gpu: One of them.
+        seen: Their number, precision and formats.
+        best: At the highest clock, and with the caches full of weights.
+        factor: By how much a technique makes the matrix units faster.
+        sparse: The weights are 2:4 sparse.
+
+    Raises:
+        ValueError: The GPU has no peak at this precision, or a format is unknown.
+    """
+    flops = peak(gpu, seen.precision)
+    if flops is None:
+        raise ValueError(f"{gpu.name} has no peak for {seen.precision}")
+    weights = seen.weights or seen.precision
+    if weights is not None and weights not in PRECISIONS:
+        raise ValueError(f"unknown format of weights {weights!r}")
+    if seen.kv is not None and seen.kv not in KV_BYTES:
+        raise ValueError(f"unknown format of the key-value cache {seen.kv!r}")
+    about = PRECISIONS[weights] if weights else None
+    bytes_each = (about.sparse if sparse else about.weight) if about else None
+    return Hardware(
+        flops=flops * factor * (gpu.headroom if best else 1.0) * seen.gpus,
+        bandwidth=None if gpu.bandwidth is None else gpu.bandwidth * seen.gpus,
+        weight=bytes_each,
+        kv=KV_BYTES[seen.kv] if seen.kv else min(KV_BYTES.values()),
+        cache=gpu.cache * (seen.replica_gpus or seen.gpus) if best else 0.0,
+    )
+
+
+def samples(
+    work: AnyWork, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None = 1.0
+) -> list[Term]:
+    """Return the terms of samples a second; none where the sizes of the samples are not known."""
+    if isinstance(work, Decode):
+        if not seen.output_tokens:
+            return []
+        each = seen.output_tokens
+        terms = tokens(work, has, seen, certain=certain, drafts=drafts)
+        return [replace(t, rate=t.rate / each, amount=t.amount * each) for t in terms]
+    flop = work.least(seen) if certain else work.estimate(seen)
+    return [] if not flop else [_rate("compute", flop, has.flops)]
+
+
+def tokens(
+    work: Decode, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None = 1.0
+) -> list[Term]:
+    """Return the terms of generated tokens a second.
+
+    Args:
+        work: The model.
+        has: All GPUs.
+        seen: Lengths, and the sequences that are decoded together.
+        certain: Count only what cannot be less.
+        drafts: Tokens that one step gives; None: any number, so that memory is no limit.
+    """
+    flop = work.beams * work.token_flop if certain else work.estimate_token(seen)
+    if not flop:
+        return []
+    found = [_rate("compute", flop, has.flops)]
+    read = step_bytes(work, has, seen, certain=certain)
+    if read and has.bandwidth and seen.batch and drafts:
+        found.append(_rate("memory", read / (seen.batch * drafts), has.bandwidth))
+    return found
+
+
+def step_bytes(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> float | None:
+    """Return the bytes that one step of decoding reads; None: the format is not known.
+
+    Args:
+        work: The model.
+        has: Formats.
+        seen: Sequences, and their lengths.
+        certain: Count the weights that every step reads and no key-value cache.
+    """
+    if has.weight is None:
+        return None
+    if certain:
+        return max(work.weights() * has.weight - has.cache, 0.0)
+    sequences = seen.batch or 1.0
+    held = (seen.input_tokens or 0.0) + work.beams * (seen.output_tokens or 0.0) / 2
+    cache = sequences * held * work.kv_bytes(has.kv)
+    return work.weights(sequences * work.beams) * has.weight + cache
+
+
+def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) -> float:
+    """Return tokens a second while only decoding, each sequence with so many tokens before it."""
+    flop = work.beams * (work.token_flop + work.context_flop * context)
+    weight = has.weight or 0.0
+    read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(has.kv)
+    return batch / max(read / (has.bandwidth or float("inf")), batch * flop / has.flops)
+
+
+def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
+    """Return a prompt's tokens a second, for prompts of so many."""
+    return has.flops / work.prompt_flop(length)
+
+
+def shortest(
+    metric: str, work: AnyWork, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None
+) -> list[Term]:
+    """Return the terms of a time, which is at least the longest of them.
+
+    Args:
+        metric: "ttft_p99", "tpot_p50", "itl_p50", "latency_p90" and so on.
+        work: What a sample needs.
+        has: The GPUs that may work on one sample together.
+        seen: Lengths.
+        certain: Count only what cannot be less.
+        drafts: Tokens that one step gives; None: any number.
+    """
+    if not isinstance(work, Decode):
+        flop = work.smallest if certain else work.estimate(seen)
+        return [] if not flop else [_time("compute", flop, has.flops)]
+    kind = metric.partition("_")[0]
+    if kind == "latency":
+        return _whole(work, has, seen, certain=certain, drafts=drafts)
+    if kind == "ttft":
+        return _first(work, has, seen, certain=certain)
+    if kind == "itl" and drafts != 1.0:
+        return []  # a step gives several tokens at once, with no time between them
+    # Every token is computed, also one that was drafted; the weights are read once for a step.
+    found = [_time("compute", work.beams * work.token_flop, has.flops)]
+    # Drafts are accepted on average: a request of easy tokens may have many more.
+    if drafts is None or (certain and drafts != 1.0):
+        return found
+    return found + _reading(work, has, seen, 1 / drafts, certain=certain)
+
+
+def _first(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> list[Term]:
+    """Return the terms of the time to the first token: the prompt, one reading of the weights."""
+    flop = work.token_flop
+    if not certain:
+        if seen.input_tokens is None:
+            return []
+        left = max(seen.input_tokens - (seen.cached_tokens or 0.0), 1.0)
+        flop += left * work.prompt_flop(seen.input_tokens, seen.input_tokens - left)
+        flop -= work.prompt_flop(1.0)
+    found = [_time("compute", flop, has.flops)]
+    return found + _reading(work, has, replace(seen, batch=1.0, output_tokens=0.0), certain=certain)
+
+
+def _whole(
+    work: Decode, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None
+) -> list[Term]:
+    """Return the terms of a whole sample's time: certain is one token, the shortest answer."""
+    flop = work.token_flop if certain else work.estimate(seen)
+    if flop is None:
+        return []
+    steps = 1.0
+    if not certain and drafts is not None:
+        steps = max(1.0, (seen.output_tokens or 1.0) / drafts)
+    found = [_time("compute", max(flop, work.token_flop), has.flops)]
+    return found + _reading(work, has, replace(seen, batch=1.0), steps, certain=certain)
+
+
+def _reading(
+    work: Decode, has: Hardware, seen: Seen, steps: float = 1.0, *, certain: bool
+) -> list[Term]:
+    read = step_bytes(work, has, seen, certain=certain)
+    if not read or not has.bandwidth:
+        return []
+    return [_time("memory", read * steps, has.bandwidth)]
+
+
+def lowest(terms: Iterable[Term]) -> Term | None:
+    """Return the term that a rate cannot exceed."""
+    return min(terms, key=lambda term: term.rate, default=None)
+
+
+def longest(terms: Iterable[Term]) -> Term | None:
+    """Return the term that a time cannot be below."""
+    return max(terms, key=lambda term: term.rate, default=None)
+
+
+def _rate(resource: Resource, amount: float, capacity: float) -> Term:
+    return Term(resource=resource, rate=capacity / amount, amount=amount, capacity=capacity)
+
+
+def _time(resource: Resource, amount: float, capacity: float) -> Term:
+    return Term(resource=resource, rate=amount / capacity, amount=amount, capacity=capacity)

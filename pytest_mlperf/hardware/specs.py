@@ -1,0 +1,62 @@
+"""The table of known GPUs, and which of them a product name means."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, any_of
+from pytest_mlperf.hardware.nvidia import accelerator_class
+
+_MEMORY_SLACK = 0.09
+"""NVML shows up to 8 % less than the vendor's figure, where ECC takes its part of the memory."""
+
+
+@cache
+def known_gpus() -> Mapping[str, GpuSpec]:
+    """Return every kind of GPU that the table has, by name."""
+    raw = tomllib.loads(files(__package__).joinpath("gpus.toml").read_text("utf-8"))
+    return {
+        name: GpuSpec(
+            name=name,
+            peaks={key: own[key] for key in PEAKS if key in own},
+            marks=frozenset(mark.upper() for mark in own["marks"]),
+            **{key: own[key] for key in own if key not in (*PEAKS, "marks")},
+        )
+        for name, own in raw.items()
+    }
+
+
+def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None:
+    """Return the kind of GPU that a name means.
+
+    Args:
+        product: NVML's product name, MLPerf's name of it, a class ("H200") or a name of the table.
+        memory_gib: As NVML counts it, where known: a vendor's "141 GB" is about 140 GiB.
+
+    Returns:
+        Where the name leaves several kinds open, what none of them exceeds; None: an unknown GPU.
+    """
+    known = known_gpus()
+    if product in known:
+        return known[product]
+    kinds = [spec for spec in known.values() if spec.accelerator == accelerator_class(product)]
+    if memory_gib is not None:
+        kinds = [spec for spec in kinds if _has(spec, memory_gib)]
+    words = {word.upper() for word in re.findall(r"\w+", product)}
+    marked = [spec for spec in kinds if spec.marks & words]
+    sized = [spec for spec in marked or kinds if _size_of(product) in (None, spec.memory)]
+    return any_of(sized or marked or kinds) if kinds else None
+
+
+def _has(spec: GpuSpec, memory_gib: float) -> bool:
+    return spec.memory is not None and abs(memory_gib * 1e9 / spec.memory - 1) <= _MEMORY_SLACK
+
+
+def _size_of(product: str) -> float | None:
+    """Return the size that a product name says: 80e9 of "A100-SXM4-80GB"."""
+    found = re.search(r"\b(\d+)GB\b", product)
+    return float(found[1]) * 1e9 if found else None

@@ -1,0 +1,221 @@
+"""`pytest-mlperf limits`: published figures against physics, and one limit with its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli import main
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run the command in a terminal of 80 columns, and return its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(["limits", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_one_command_prints_both_tables(say: Say) -> None:
+    """A row per official result of a known GPU, then the figures that cannot be."""
+    code, text = say()
+    lines = text.splitlines()
+
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    assert lines[3] == (
+        "workload              run  GPUs            value      limit  certain  estimated"
+    )
+    assert lines[4] == (
+        "resnet50              Srv  2xL40S       91,209.1    179,253     50.9       50.9"
+    )
+    assert len([line for line in lines if re.search(r"  (Off|Srv|SS|MS) +\d+x", line)]) == 766
+    assert "765 of 765 results lie below the certain limit, 0 above 90 %" in flat(text)
+    assert "22 of 22 figures flagged, 16 of them beyond the certain limit" in flat(text)
+    assert text.index("765 of 765") < text.index("printed figures that cannot be")
+
+
+def test_a_result_without_a_limit_says_what_is_missing(say: Say) -> None:
+    """A pruned model of the open division, whose size nobody printed."""
+    text = flat(say("--workload", "llama2-70b")[1])
+
+    assert (
+        "no limit for H200-SXM-141GBx1_TRT_DepthPruned, llama2-70b-99: pruning: say work_share, "
+        "the share of the work that is left"
+    ) in text
+
+
+def test_other_accelerators_are_counted(say: Say) -> None:
+    """None is left out in silence."""
+    text = flat(say()[1])
+
+    assert "not in the table: " in text
+    assert "85 on CPUs" in text
+    assert "2 on NVIDIA GeForce RTX 4090" in text
+
+
+def test_the_claims_alone(say: Say) -> None:
+    """Each with its line, how it is read, its limit and every reason."""
+    code, text = say("--claims")
+
+    assert code == 0
+    assert "resnet50 " not in text
+    assert "B 21       155  llama2-70b tokens/s   1xH200-SXM fp16         34.93    443.8\n" in text
+    assert "A 42    95,105  retinanet samples/s   1xGH200-96 int8         4,918    1,934\n" in text
+    assert (
+        "B 23 H100 FP16 TensorRT-LLM: 4.51 times the certain limit of 24.38 tokens/s; at least 5 "
+        "GPUs without any loss; 138 GB of weights need 2 GPUs"
+    ) in flat(text)
+    assert (
+        "A 84 GPT-J, queries/sec: 4.1 times the certain limit of 4,908 queries/s. In fact, they "
+        "are tokens/s: 291.9 queries/s"
+    ) in flat(text)
+
+
+def test_the_tables_of_one_workload(say: Say) -> None:
+    """By any of its names; only its rows and its claims."""
+    code, text = say("--workload", "retinanet")
+
+    assert code == 0
+    assert "resnet50  " not in text
+    assert "A 42" in text
+    assert "B 21" not in text
+    assert "1 of 1 figure flagged" in text
+
+
+def test_a_wide_terminal_shows_submitters_and_units(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is spared in 80 columns."""
+    monkeypatch.setenv("COLUMNS", "120")
+    text = say("--workload", "resnet50")[1]
+
+    assert re.search(r"^workload +run +GPUs +submitter +value +unit +limit", text, re.MULTILINE)
+    assert re.search(r"2xL40S +Cisco +91,209.1 +queries/s +179,253", text)
+
+
+LLAMA = """\
+llama2-70b on 8xH200-SXM
+precision fp8, 1.9789 PFLOP/s dense for each GPU, 1 B a weight
+certain   115,198 tokens/s = 15.831 PFLOP/s / 137.43 GFLOP for each token
+invalid   above 124,640 tokens/s: the highest clock, a cache full of weights
+estimated 57,824 tokens/s = 15.831 PFLOP/s / 273.78 GFLOP for each token
+binds     compute: the matrix units are busy all the time
+prompts   115,318 tokens/s while only prompts of 290 are read
+figures   input_tokens 290.0, output_tokens 294.45 (typical of the data set
+          where not set)
+GPU       NVIDIA H200 datasheet; the die of the H100 SXM
+workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
+          answer
+"""
+
+
+def test_one_limit_with_its_numbers(say: Say) -> None:
+    """What it is a quotient of, which resource binds, and where the figures are from."""
+    options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
+
+    assert say(*options, "--workload", "llama2-70b-99") == (0, LLAMA)
+
+
+def test_one_sequence_at_a_time_is_bound_by_memory(say: Say) -> None:
+    """`--set` gives the figures of a run."""
+    code, text = say(
+        *("--gpu", "H100-SXM", "--workload", "llama2-70b", "--precision", "fp16"),
+        *("--set", "batch=1", "--set", "kv=fp8"),
+    )
+
+    assert code == 0
+    assert "certain   24.38 tokens/s = 3.35 TB/s / 137.43 GB for each token" in text
+    assert "binds     memory: the weights are read all the time" in text
+    assert "kv fp8, batch 1.0" in flat(text)
+    assert (
+        "decoding 24.36 tokens/s while only 1 sequence of 437.2 tokens decode in each copy"
+    ) in flat(text)
+
+
+def test_a_technique_changes_the_limit(say: Say) -> None:
+    """And says which figure of the run it needs."""
+    options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
+
+    assert "certain   13.56 samples/s" in say(*options, "--set", "network_share=0.5")[1]
+    assert "estimated deepcache: say network_share" in say(*options)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--gpu", "RTX_4090"],
+            "bert on 1xRTX_4090: no limit known for RTX_4090: give its dense peaks in FLOP/s, "
+            "the bandwidth of its memory in B/s and its memory in B, as fp16 = 989e12",
+        ),
+        (
+            ["--gpu", "H200", "--precision", "fp6"],
+            "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp32,",
+        ),
+    ],
+)
+def test_what_is_unknown_is_asked_for(say: Say, options: list[str], message: str) -> None:
+    """Never guessed."""
+    code, text = say("--workload", "bert", *options)
+
+    assert code == 0
+    assert flat(text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workload", "llama2-70"], "nobody counted the work of 'llama2-70'; did you mean"),
+        (["--gpu", "H200"], "--gpu asks for one limit: say --workload too, and not --claims"),
+        (["--precision", "fp8"], "--precision, --count, --technique and --set are of one limit"),
+        (
+            ["--gpu", "H200", "--workload", "bert", "--count", "0"],
+            "gpus is 0; must be at least 1",
+        ),
+        (
+            ["--gpu", "H200", "--workload", "bert", "--technique", "deepcash"],
+            "--technique deepcash: there is none of this name; did you mean",
+        ),
+        (
+            ["--gpu", "H200", "--workload", "bert", "--set", "token=3"],
+            "--set token=3: must be NAME=NUMBER",
+        ),
+        (
+            ["--gpu", "H200", "--workload", "bert", "--set", "tokens=many"],
+            "--set tokens=many: 'many' is no number",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(say: Say, options: list[str], message: str) -> None:
+    """Exit code 2 and one sentence."""
+    code, text = say(*options)
+
+    assert code == 2
+    assert message in flat(text)
+
+
+@pytest.mark.parametrize("page", ["limits.md", "cli.md"])
+def test_the_pages_show_what_is_printed(say: Say, page: str) -> None:
+    """Every line of their examples, but for what "..." leaves out."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text("utf-8")
+    blocks = re.findall(r"```console\n\$ pytest-mlperf limits(.*?)\n(.*?)```", text, re.DOTALL)
+
+    assert blocks
+    for options, shown in blocks:
+        printed = say(*options.split())[1].splitlines()
+        assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []

@@ -1,0 +1,97 @@
+"""Cost: what a dollar buys, on every GPU that the model needs."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.roofline.cost import GpuPrice, fewest_gpus, per_dollar
+
+DAY = date(2026, 11, 1)
+
+prices = st.floats(0.01, 1000)
+rates = st.floats(0, 1e9)
+counts = st.integers(1, 64)
+
+
+@pytest.mark.parametrize(
+    ("rate", "usd", "printed"),
+    [(155, 3.29, 169_600), (110, 2.99, 132_400), (110, 3.93, 100_800), (35, 1.79, 70_400)],
+)
+def test_a_page_s_arithmetic_holds_for_one_gpu(rate: float, usd: float, printed: int) -> None:
+    """Tokens a second x 3600 / dollars an hour."""
+    found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=1)
+
+    assert found.value == pytest.approx(printed, abs=60)
+    assert (found.gpus, found.price.as_of) == (1, DAY)
+
+
+def test_the_gpus_that_hold_the_model_are_paid_for() -> None:
+    """138 GB do not fit 80: the page's 132,400 tokens for a dollar are half of that."""
+    price = GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY)
+    needed = fewest_gpus(2 * 68_976_648_192, 80e9)
+    found = per_dollar(110, price, gpus=1, holding=needed)
+
+    assert (needed, found.gpus) == (2, 2)
+    assert found.value == pytest.approx(132_441 / 2, abs=1)
+
+
+def test_all_gpus_of_a_result_are_paid_for() -> None:
+    """8 copies on 8 GPUs cost 8, though one holds the model."""
+    price = GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY)
+
+    assert per_dollar(800, price, gpus=8, holding=1).value == pytest.approx(100_000)
+
+
+@pytest.mark.parametrize(
+    ("weights", "memory", "gpus"),
+    [(80e9, 80e9, 1), (80e9 + 1, 80e9, 2), (1, 80e9, 1), (7e11, 1.41e11, 5)],
+)
+def test_the_fewest_gpus_that_hold_the_weights(weights: float, memory: float, gpus: int) -> None:
+    """Rounded up; nothing else is counted that must fit too."""
+    assert fewest_gpus(weights, memory) == gpus
+
+
+@given(rates, prices, counts, counts)
+def test_more_gpus_for_the_same_rate_buy_less(
+    rate: float, usd: float, gpus: int, holding: int
+) -> None:
+    """In proportion to the GPUs that are paid for."""
+    price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
+    one, many = per_dollar(rate, price, gpus=1), per_dollar(rate, price, gpus=gpus, holding=holding)
+
+    assert many.value * max(gpus, holding) == pytest.approx(one.value)
+
+
+@given(rates, prices, counts)
+def test_what_is_bought_costs_what_was_paid(rate: float, usd: float, gpus: int) -> None:
+    """An hour's samples over what they are a dollar is the price of the hour."""
+    found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=gpus)
+
+    assert found.value * usd * gpus == pytest.approx(rate * 3600)
+
+
+@pytest.mark.parametrize("usd", [0, -1, float("nan"), float("inf")])
+def test_a_price_is_positive(usd: float) -> None:
+    """A free GPU would make every result infinitely good."""
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
+
+
+@pytest.mark.parametrize(
+    ("rate", "gpus", "holding"), [(-1, 1, 1), (float("nan"), 1, 1), (1, 0, 1), (1, 1, 0)]
+)
+def test_rates_and_counts_that_cannot_be(rate: float, gpus: int, holding: int) -> None:
+    """They are refused."""
+    with pytest.raises(ValueError, match="must be"):
+        per_dollar(rate, GpuPrice(usd_per_gpu_hour=1, as_of=DAY), gpus=gpus, holding=holding)
+
+
+@pytest.mark.parametrize(("weights", "memory"), [(0, 1), (1, 0), (-1, 1), (1, float("inf"))])
+def test_weights_and_memory_that_cannot_be(weights: float, memory: float) -> None:
+    """They are refused."""
+    with pytest.raises(ValueError, match="must be positive"):
+        fewest_gpus(weights, memory)

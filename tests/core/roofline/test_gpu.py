@@ -1,0 +1,262 @@
+"""GPUs: the table, what a product name means, and the figures of one that the table lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, any_of, parse_gpu
+from pytest_mlperf.core.roofline.precision import PRECISIONS, peak
+from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+
+KNOWN = known_gpus()
+
+# Dense TFLOP/s or TOP/s, memory in GB, GB/s; None: no such unit.
+PRINTED = {
+    "B200": (80, 1100, 2250, 4500, 4500, 9000, 180, 8000),
+    "H200-SXM": (67, 494.7, 989.4, 1979, 1979, None, 141, 4800),
+    "H100-SXM": (67, 494.7, 989.4, 1979, 1979, None, 80, 3350),
+    "GH200-96": (67, 494.7, 989.4, 1979, 1979, None, 96, 4000),
+    "GH200-144": (67, 494.7, 989.4, 1979, 1979, None, 144, 4900),
+    "A100-SXM-80": (19.5, 156, 312, None, 624, None, 80, 2039),
+    "L40S": (91.6, 183, 362, 733, 733, None, 48, 864),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_table_has_the_dense_figures_of_the_datasheets(name: str) -> None:
+    """Peaks, memory and bandwidth as printed, never those with sparsity."""
+    gpu = KNOWN[name]
+    fp32, tf32, half, fp8, int8, fp4, memory, bandwidth = PRINTED[name]
+    peaks = {"fp32": fp32, "tf32": tf32, "fp16": half, "bf16": half, "int8": int8, "fp4": fp4}
+
+    for precision, tera in peaks.items():
+        found = gpu.peaks.get(precision)
+        assert (found and found / 1e12) == (tera and pytest.approx(tera, rel=2e-3)), precision
+    if fp8 is not None:
+        assert gpu.peaks["fp8"] / 1e12 == pytest.approx(fp8, rel=1e-3)
+    assert (gpu.memory, gpu.bandwidth) == (memory * 1e9, bandwidth * 1e9)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_halving_of_the_width_at_most_doubles_the_peak(name: str) -> None:
+    """A figure with sparsity beside a dense one would be four times."""
+    peaks = KNOWN[name].peaks
+    halvings = ["tf32 fp16", "tf32 bf16", "bf16 int8", "bf16 fp8", "int8 int4", "fp8 fp4"]
+
+    for wide, narrow in map(str.split, halvings):
+        if wide in peaks and narrow in peaks:
+            assert 1 <= peaks[narrow] / peaks[wide] <= 2.05, (wide, narrow)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_gpu_says_where_its_figures_are_from(name: str) -> None:
+    """A source, a class, and clocks that give a little headroom."""
+    gpu = KNOWN[name]
+
+    assert gpu.source
+    assert name.startswith(gpu.accelerator)
+    assert 1 <= gpu.headroom < 1.2
+
+
+def test_hopper_can_run_eight_percent_above_its_stated_peaks() -> None:
+    """1.98 GHz over 1.83."""
+    assert KNOWN["H100-SXM"].headroom == pytest.approx(1.08, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("product", "memory_gib", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", 80, "H100-SXM"),
+        ("NVIDIA H100 PCIe", 80, "H100-PCIe"),
+        ("NVIDIA H100 NVL", 94, "H100-NVL"),
+        ("NVIDIA H100-SXM-80GB", None, "H100-SXM"),
+        ("NVIDIA H100-PCIe-80GB", None, "H100-PCIe"),
+        ("NVIDIA H100-NVL-94GB", None, "H100-NVL"),
+        ("H100", 94, "H100-NVL"),
+        ("NVIDIA H200", 140, "H200-SXM"),
+        ("NVIDIA H200 NVL", 140, "H200-NVL"),
+        ("NVIDIA H200-SXM-141GB-CTS", None, "H200-SXM"),
+        ("H200", None, "H200-SXM"),
+        ("NVIDIA GH200 480GB", 96, "GH200-96"),
+        ("NVIDIA GH200 480GB", None, "GH200-96"),
+        ("NVIDIA GH200 144G HBM3e", 144, "GH200-144"),
+        ("NVIDIA GH200 Grace Hopper Superchip 96GB", None, "GH200-96"),
+        ("NVIDIA GH200 Grace Hopper Superchip 144GB", None, "GH200-144"),
+        ("GH200", None, "GH200-144"),
+        ("NVIDIA B200", 179, "B200"),
+        ("NVIDIA B200-SXM-180GB", None, "B200"),
+        ("NVIDIA A100-SXM4-80GB", 80, "A100-SXM-80"),
+        ("NVIDIA A100 80GB PCIe", 80, "A100-PCIe-80"),
+        ("NVIDIA A100-PCIE-40GB", 40, "A100-40"),
+        ("NVIDIA A100-SXM4-40GB", None, "A100-40"),
+        ("NVIDIA L40S", 45, "L40S"),
+        ("NVIDIA L4", 22, "L4"),
+    ],
+)
+def test_a_product_name_means_one_kind(product: str, memory_gib: float, name: str) -> None:
+    """NVML's names and those of MLPerf's systems; a class alone is its best kind."""
+    found = find_gpu(product, memory_gib=memory_gib)
+
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "product", ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA GB200", "TPU v5e", "cpu", "H300"]
+)
+def test_a_product_that_is_not_in_the_table_is_unknown(product: str) -> None:
+    """Nothing is guessed: GB200's chips are no B200, and no neighbour stands in."""
+    assert find_gpu(product) is None
+
+
+def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
+    """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL."""
+    found = find_gpu("H100")
+    kinds = [gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"]
+
+    assert found is not None
+    assert found.name == "H100-SXM or H100-NVL"
+    for gpu in kinds:
+        for precision, value in gpu.peaks.items():
+            assert found.peaks[precision] >= value
+            assert found.peaks[precision] * found.headroom >= value * gpu.headroom * (1 - 1e-12)
+        assert (found.bandwidth or 0.0) >= (gpu.bandwidth or 0.0) > 0
+        assert (found.memory or 0.0) >= (gpu.memory or 0.0) > 0
+
+
+def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
+    """A maximum over an unknown figure would be a guess."""
+    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
+    other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
+
+    found = any_of([one, other])
+
+    assert dict(found.peaks) == {"fp16": 3e12}
+    assert (found.bandwidth, found.memory) == (None, None)
+
+
+# --- figures of a suite ----------------------------------------------------------------------
+
+
+def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
+    """Numbers in base units, or text with a unit."""
+    gpu = parse_gpu(
+        "RTX_4090",
+        {
+            "fp16": 165.2e12,
+            "fp8": "330.3 TFLOP/s",
+            "int8": "330.3 TOPS",
+            "bandwidth": "1,008 GB/s",
+            "memory": "24 GB",
+            "cache": "72 MB",
+            "stated_clock": "2.52 GHz",
+            "highest_clock": 2.52e9,
+            "source": "datasheet",
+        },
+    )
+
+    assert dict(gpu.peaks) == pytest.approx({"fp16": 165.2e12, "fp8": 330.3e12, "int8": 330.3e12})
+    assert gpu.bandwidth == pytest.approx(1008e9)
+    assert gpu.memory == pytest.approx(24e9)
+    assert gpu.cache == 72e6
+    assert (gpu.headroom, gpu.source) == (1.0, "datasheet")
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"fp99": 1e12}, "GPU X: unknown 'fp99'; known: fp32, tf32, bf16"),
+        ({}, "GPU X: give at least one dense peak, as fp16 = 989e12, fp8 = 1979e12"),
+        ({"bandwidth": 1e12}, "GPU X: give at least one dense peak"),
+        (
+            {"fp16": 989},
+            'GPU X: fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "1979 '
+            'TFLOP/s"; 989 is too little for FLOP/s',
+        ),
+        (
+            {"fp16": "989 TB/s"},
+            "GPU X: fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "
+            "\"1979 TFLOP/s\", not '989 TB/s'",
+        ),
+        (
+            {"fp16": 1e14, "bandwidth": 4800},
+            'GPU X: bandwidth must be a number in B/s, or a text with its unit: 4800e9 or "4.8 '
+            'TB/s"; 4800 is too little for B/s',
+        ),
+        (
+            {"fp16": 1e14, "memory": 141},
+            'GPU X: memory must be a number in B, or a text with its unit: 141e9 or "141 GB"; 141 '
+            "is too little for B",
+        ),
+        ({"fp16": True}, "GPU X: fp16 must be a number in FLOP/s"),
+        ({"fp16": float("nan")}, "GPU X: fp16 must be a number in FLOP/s"),
+        ({"fp16": float("inf")}, "GPU X: fp16 must be a number in FLOP/s"),
+        ({"fp16": "1.2.3 T"}, "GPU X: fp16 must be a number in FLOP/s"),
+        ({"fp16": 1e14, "source": 3}, "GPU X: source must be text, not 3"),
+        (
+            {"fp16": 989e12, "fp8": 3958e12},
+            "GPU X: fp8 or int8 is 4 times fp16, so one figure is dense and the other with 2:4 "
+            "sparsity; give dense ones, half of those with sparsity",
+        ),
+        (
+            {"fp16": 1e14, "stated_clock": 1.8e9},
+            "GPU X: give both stated_clock, which the peaks are stated for, and highest_clock, "
+            "which it can reach, or neither",
+        ),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(figures: dict[str, Any], message: str) -> None:
+    """One sentence: which figure, what it must be, what was given."""
+    with pytest.raises(SuiteError) as error:
+        parse_gpu("X", figures)
+
+    assert str(error.value).startswith(message)
+
+
+# --- precisions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("fp16", 2.0),
+        ("bf16", 2.0),
+        ("fp8", 1.0),
+        ("int8", 1.0),
+        ("nvfp4", 0.5625),
+        ("int4-g128", 0.51953125),
+    ],
+)
+def test_bytes_of_a_weight(name: str, weight: float) -> None:
+    """Values and their share of scales and zeros."""
+    assert PRECISIONS[name].weight == weight
+
+
+def test_sparse_weights_keep_half_and_their_places() -> None:
+    """2 bits for each kept weight: 0.625 bytes at 8 bits, 1.125 at 16."""
+    assert [PRECISIONS[name].sparse for name in ("fp8", "int8", "fp16")] == [0.625, 0.625, 1.125]
+
+
+def test_weights_in_four_bits_are_widened_where_no_unit_takes_them() -> None:
+    """The fastest unit that the GPU has counts, so that the limit is never too low."""
+    hopper, blackwell = KNOWN["H200-SXM"], KNOWN["B200"]
+
+    assert peak(hopper, "int4") == peak(hopper, "nvfp4") == hopper.peaks["fp8"]
+    assert peak(blackwell, "nvfp4") == blackwell.peaks["fp4"]
+    assert peak(hopper, "fp6") is None
+
+
+@given(st.dictionaries(st.sampled_from(PEAKS), st.floats(1e10, 1e17), min_size=1))
+def test_without_a_precision_the_fastest_peak_counts(peaks: dict[str, float]) -> None:
+    """No stated precision has a higher one."""
+    gpu = GpuSpec(name="X", accelerator="X", peaks=peaks)
+    fastest = peak(gpu, None)
+
+    assert fastest is not None
+    for name in PRECISIONS:
+        assert (peak(gpu, name) or 0.0) <= fastest

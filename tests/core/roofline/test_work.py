@@ -1,0 +1,243 @@
+"""Work: parameters, FLOP and bytes of the nine workloads, by hand and as published."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from pytest_mlperf.core.roofline.bounds import decode_rate, hardware, prefill_rate
+from pytest_mlperf.core.roofline.seen import Seen
+from pytest_mlperf.core.roofline.work import Decode, Diffusion, Encoder, Fixed, Parts
+from pytest_mlperf.hardware.specs import known_gpus
+from pytest_mlperf.rounds import load_round
+from pytest_mlperf.rounds.work import find_work, known_work
+
+KNOWN = known_work()
+H200 = known_gpus()["H200-SXM"]
+
+
+def decode(name: str) -> Decode:
+    work = KNOWN[name].work
+    assert isinstance(work, Decode)
+    return work
+
+
+def test_every_workload_of_the_round_is_counted() -> None:
+    """All nine of v4.1, with a source."""
+    assert set(KNOWN) == set(load_round("v4.1").workloads)
+    assert all(own.source for own in KNOWN.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("llama2-70b-99", "llama2-70b"),
+        ("llama2-70b-99.9", "llama2-70b"),
+        ("resnet", "resnet50"),
+        ("resnet50", "resnet50"),
+        ("bert-99", "bert"),
+        ("3d-unet-99.9", "3d-unet"),
+        ("gptj-99", "gptj"),
+        ("tiny-bert", None),
+        ("llama3_1-8b", None),
+    ],
+)
+def test_a_workload_goes_by_any_name_of_its_rounds(name: str, found: str | None) -> None:
+    """With and without target; what nobody counted is None."""
+    work = find_work(name)
+
+    assert (work.name if work else None) == found
+
+
+@pytest.mark.parametrize("name", ["llama2-70b", "mixtral-8x7b", "gptj"])
+def test_the_dimensions_give_the_published_parameters(name: str) -> None:
+    """All but normalisation and biases, which are less than 0.02 %."""
+    work, published = decode(name), KNOWN[name].parameters
+    embedding = work.width * work.vocabulary
+    counted = work.shared + work.experts * work.expert + embedding
+
+    assert 0 < published - counted < 2e-4 * published
+
+
+@pytest.mark.parametrize(
+    ("name", "flop", "context", "kv"),
+    [
+        ("llama2-70b", 137.43e9, 2.62e6, 327_680),
+        ("mixtral-8x7b", 25.50e9, 0.52e6, 131_072),
+        ("gptj", 11.69e9, 0.46e6, 458_752),
+    ],
+)
+def test_a_generated_token(name: str, flop: float, context: float, kv: int) -> None:
+    """Twice the weights that it uses, attention over each earlier one, keys and values."""
+    work = decode(name)
+
+    assert work.token_flop == pytest.approx(flop, rel=3e-4)
+    assert work.context_flop == pytest.approx(context, rel=1e-2)
+    assert work.kv_bytes(2) == kv
+
+
+@pytest.mark.parametrize(
+    ("batch", "gigabytes"), [(1, 25.5), (2, 42.4), (4, 64.6), (8, 84.1), (16, 92.2)]
+)
+def test_a_batch_hits_more_experts(batch: int, gigabytes: float) -> None:
+    """Mixtral in fp16: what a step reads when the tokens choose evenly."""
+    assert decode("mixtral-8x7b").weights(batch) * 2 / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_at_the_fewest_a_batch_hits_the_experts_of_one_token() -> None:
+    """Skewed routing reads less than even routing; the certain limit relies on neither."""
+    work = decode("mixtral-8x7b")
+
+    assert work.weights() == pytest.approx(work.weights(1))
+    assert work.weights() < work.weights(64) <= work.shared + 8 * work.expert
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate"), [(1, 69.8), (8, 554), (64, 4192), (256, 14_124), (806, 14_281)]
+)
+def test_decoding_llama_on_one_h200_in_fp8(batch: int, rate: float) -> None:
+    """Bound by memory up to about 256 sequences of 436 tokens, then by compute."""
+    has = hardware(H200, Seen(precision="fp8", kv="fp8"))
+
+    found = decode_rate(decode("llama2-70b"), has, batch=batch, context=436)
+
+    assert found == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
+    """Without the output layer, with attention to what came before."""
+    work = decode("llama2-70b")
+    has = hardware(H200, Seen(precision="fp8"))
+    by_hand = 1978.9e12 / (137_426_370_560 - 524_288_000 + 2_621_440 * 291 / 2)
+
+    assert prefill_rate(work, has, length=290) == pytest.approx(by_hand, rel=1e-9)
+    assert prefill_rate(work, has, length=290) == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
+
+
+@pytest.mark.parametrize(("tokens", "gigaflop"), [(384, 246.4), (177, 110), (128, 78.9)])
+def test_an_encoder_counts_real_tokens(tokens: int, gigaflop: float) -> None:
+    """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding."""
+    work = KNOWN["bert"].work
+    assert isinstance(work, Encoder)
+
+    assert work.flop(tokens) / 1e9 == pytest.approx(gigaflop, abs=0.06)
+
+
+def test_lengths_that_vary_cost_more_than_their_mean() -> None:
+    """Attention grows with the square, whose mean is given beside the mean."""
+    work = KNOWN["bert"].work
+    assert isinstance(work, Encoder)
+    lengths = (100, 250)
+    mean, squared = 175.0, (100**2 + 250**2) / 2
+    each = sum(work.flop(length) for length in lengths) / 2
+
+    assert work.flop(mean, squared) == pytest.approx(each)
+    assert work.flop(mean) < each
+
+
+@pytest.mark.parametrize(
+    ("name", "flop", "smallest"),
+    [
+        ("resnet50", 8.178e9, 8.178e9),
+        ("retinanet", 402.4e9, 402.4e9),
+        ("3d-unet", 15.7 * 954.6e9, 954.6e9),
+        ("stable-diffusion-xl", 281.1e12, 281.1e12),
+        ("dlrm-v2", 8.66e9, 32.06e6),
+        ("bert", 78.9e9, 0.604e9),
+    ],
+)
+def test_a_sample_needs_at_least(name: str, flop: float, smallest: float) -> None:
+    """FLOP of the mean sample as the reference prints them; a single one may be smaller."""
+    own = KNOWN[name]
+
+    assert own.work.least(Seen(**own.typical)) == pytest.approx(flop, rel=1e-3)  # type: ignore[arg-type]
+    assert own.work.smallest == own.work.least(Seen()) == pytest.approx(smallest, rel=1e-3)
+
+
+def test_the_cross_layers_of_the_recommender_by_hand() -> None:
+    """The products of one pair of DLRM v2: two MLPs and three cross layers of low rank."""
+
+    def mlp(*sizes: int) -> int:
+        return sum(a * b for a, b in itertools.pairwise(sizes))
+
+    values = 27 * 128
+    products = mlp(13, 512, 256, 128) + 3 * 2 * values * 512 + mlp(values, 1024, 1024, 512, 256, 1)
+    work = KNOWN["dlrm-v2"].work
+    assert isinstance(work, Parts)
+
+    assert work.part_flop == 2 * products
+
+
+def test_an_image_is_forty_calls_and_a_decoder() -> None:
+    """20 steps, two calls each for guidance, the VAE, and two prompts."""
+    work = KNOWN["stable-diffusion-xl"].work
+    assert isinstance(work, Diffusion)
+
+    assert work.call_flop == pytest.approx(6.761e12, rel=1e-4)
+    assert work.least(Seen()) == pytest.approx(40 * 6.761e12 + 10.69e12, rel=1e-4)
+
+
+def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
+    """A part of the data set may have shorter samples than the whole: nothing is certain then."""
+    bert, unet = KNOWN["bert"].work, KNOWN["3d-unet"].work
+    assert isinstance(bert, Encoder)
+
+    assert bert.least(Seen(tokens=60)) == bert.flop(60)
+    assert bert.least(Seen(tokens=300)) == bert.flop(128)
+    assert unet.least(Seen(parts=8)) == 8 * 954.6e9
+
+
+def test_a_fixed_network_knows_its_estimate_and_others_need_the_run_s_sizes() -> None:
+    """No estimate without sizes; never a guess."""
+    assert KNOWN["resnet50"].work.estimate(Seen()) == 8178368512
+    assert KNOWN["bert"].work.estimate(Seen()) is None
+    assert KNOWN["3d-unet"].work.estimate(Seen()) is None
+    assert KNOWN["llama2-70b"].work.estimate(Seen(input_tokens=290)) is None
+    assert KNOWN["llama2-70b"].work.estimate(Seen(output_tokens=290)) is None
+
+
+def test_beams_share_the_prompt() -> None:
+    """GPT-J: four continuations are computed, the prompt once."""
+    work = decode("gptj")
+    seen = Seen(input_tokens=780, output_tokens=69)
+    prompt = 780 / 69 * work.prompt_flop(780)
+    tokens = 4 * (work.token_flop + work.context_flop * (780 + 34.5))
+
+    assert work.estimate_token(seen) == pytest.approx(prompt + tokens)
+
+
+def test_cached_beginnings_of_prompts_need_no_work() -> None:
+    """The rest attends to them all the same, so that half of it is more than half of the work."""
+    work = decode("llama2-70b")
+    whole, half, cached = (
+        work.estimate_token(Seen(input_tokens=1000, output_tokens=1, cached_tokens=tokens)) or 0.0
+        for tokens in (0, 500, 1000)
+    )
+
+    assert cached == pytest.approx(work.token_flop + work.context_flop * 1000.5)
+    assert half - cached > (whole - cached) / 2
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"gpus": 0}, "gpus is 0; must be at least 1"),
+        ({"batch": 0.5}, "batch is 0.5; must be at least 1"),
+        ({"work_share": 1.5}, "work_share is 1.5; must be above 0 and at most 1"),
+        ({"work_share": 0}, "work_share is 0; must be above 0 and at most 1"),
+        ({"input_tokens": -1}, "input_tokens is -1; must be finite, at least 0"),
+        ({"output_tokens": math.nan}, "output_tokens is nan; must be finite, at least 0"),
+        ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4, of 2 GPUs in all"),
+    ],
+)
+def test_figures_of_a_run_that_cannot_be(figures: dict[str, float], message: str) -> None:
+    """They are refused by name."""
+    with pytest.raises(ValueError, match=message.replace("(", "\\(")):
+        Seen(**figures)  # type: ignore[arg-type]
+
+
+def test_a_fixed_network_with_a_share_of_its_work() -> None:
+    """Pruned to a quarter, a sample needs a quarter."""
+    assert Fixed(sample_flop=8e9, share=0.25).least(Seen()) == 2e9
