@@ -1,0 +1,328 @@
+"""Ask one GPU through NVML: an ordered list of ways per quantity, and a reaction to every failure.
+
+NVML's functions come and go between drivers and products, and a refusal may be passing, lasting, or
+the end of the GPU. What is done about each return code, once and here:
+
+| code | meaning | reaction |
+|---|---|---|
+| 3 | not supported | three in a row from the start: the next way; later: a missed sample |
+| 13, 2, 25, 26 | the driver does not know it | the next way, at once |
+| 4 | no permission, as for MIG in a container | given up, with a note |
+| 15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` |
+| 10, 999, others | passing | asked three more times, then a missed sample |
+| 1 | someone shut NVML down | initialised again, once; then `Lost` |
+
+The pynvml module is handed in; this one never imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
+NOT_FOUND, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 12, 13
+GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
+
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
+"""After these there is nothing left to ask."""
+
+UNKNOWN_WAY = frozenset({INVALID_ARGUMENT, FUNCTION_NOT_FOUND, 25, 26})
+"""This driver does not know what was asked: argument, function, struct version, deprecated."""
+
+REFUSALS = 3
+"""So many "not supported" in a row from the start are meant."""
+
+RETRIES = 3
+"""How often a passing failure is asked again."""
+
+ADVICE = {
+    LIBRARY_NOT_FOUND: "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or "
+    "a container lacks it (set NVIDIA_DRIVER_CAPABILITIES=utility,compute)",
+    DRIVER_NOT_LOADED: "NVIDIA's kernel driver is not loaded",
+    VERSION_MISMATCH: "NVIDIA's driver was upgraded while loaded: reboot; until then its "
+    "performance is suspect too",
+    NO_PERMISSION: "this user may not open NVIDIA's device files",
+}
+
+KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
+
+
+class UnavailableNvml(Exception):
+    """NVML, or a GPU, cannot be asked at all.
+
+    Attributes:
+        code: NVML's return code, None where it gave none.
+    """
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        """Keep the code beside the reason."""
+        super().__init__(reason)
+        self.code = code
+
+
+class Lost(Exception):
+    """A GPU that answered does so no more.
+
+    Attributes:
+        code: NVML's return code.
+    """
+
+    def __init__(self, reason: str, code: int) -> None:
+        """Keep the code beside the reason."""
+        super().__init__(reason)
+        self.code = code
+
+
+class Library:
+    """NVML, initialised.
+
+    Attributes:
+        nvml: The pynvml module.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        """Initialise it.
+
+        Raises:
+            UnavailableNvml: Not NVIDIA's binding, or no driver; the message says what to do.
+        """
+        self.nvml = nvml
+        self._begun_again = False
+        if not hasattr(nvml, "nvmlDeviceGetTemperatureV"):
+            raise UnavailableNvml(
+                f"{getattr(nvml, '__file__', 'pynvml')} is not nvidia-ml-py 12.575.51 or newer: "
+                "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
+            )
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            reason = ADVICE.get(error.value, f"NVML does not start: {words(error)}")
+            raise UnavailableNvml(reason, error.value) from None
+
+    def begin_again(self) -> bool:
+        """Initialise once more what someone else shut down; False the second time."""
+        if self._begun_again:
+            return False
+        self._begun_again = True
+        self.nvml.nvmlInit()
+        return True
+
+    def close(self) -> None:
+        """Let go of NVML, whatever state it is in."""
+        try:
+            self.nvml.nvmlShutdown()
+        except self.nvml.NVMLError:
+            return
+
+
+@dataclass(kw_only=True, slots=True)
+class Device:
+    """One physical GPU.
+
+    Attributes:
+        library: NVML.
+        uuid: As it was asked for, of the GPU or of a MIG instance.
+        handle: NVML's, of the physical GPU: an instance has no energy of its own.
+        instance: Whether the UUID is that of a MIG instance.
+        instances: MIG instances on the GPU, 0 without MIG; None where they may not be seen.
+    """
+
+    library: Library
+    uuid: str
+    handle: Any
+    instance: bool = False
+    instances: int | None = 0
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether what is read may belong to another MIG instance; None: not known."""
+        return None if self.instances is None else self.instances > 1
+
+    def find_again(self) -> None:
+        """Take a fresh handle, after NVML was initialised anew."""
+        self.handle = find(self.library, self.uuid).handle
+
+
+def find(library: Library, uuid: str) -> Device:
+    """Return the physical GPU of a UUID, that of a MIG instance included.
+
+    Raises:
+        UnavailableNvml: There is no such GPU, or it may not be asked.
+    """
+    nvml = library.nvml
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError as error:
+        if error.value in {NOT_FOUND, INVALID_ARGUMENT}:
+            raise UnavailableNvml(f"there is no GPU {uuid} here", error.value) from None
+        raise UnavailableNvml(f"{uuid}: {words(error)}", error.value) from None
+    instance = False
+    try:
+        # The binding gives a ctypes number here, which is true even where it is 0.
+        instance = bool(nvml.nvmlDeviceIsMigDeviceHandle(handle).value)
+        if instance:
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    except nvml.NVMLError as error:
+        if instance:
+            reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
+            raise UnavailableNvml(reason, error.value) from None
+    found = Device(library=library, uuid=uuid, handle=handle, instance=instance)
+    found.instances = _instances(nvml, handle, at_least_one=instance)
+    return found
+
+
+def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
+    """Return how many MIG instances a GPU has; None where they may not be counted."""
+    try:
+        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return 0
+        most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nvml.NVMLError as error:
+        return None if at_least_one or error.value == NO_PERMISSION else 0
+    found = 0
+    for index in range(most):
+        try:
+            nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except nvml.NVMLError as error:
+            if error.value != NOT_FOUND:
+                return None
+        else:
+            found += 1
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """One way to read a quantity.
+
+    Attributes:
+        name: For records and messages: function or field.
+        read: From the pynvml module and a handle; None is a missed sample.
+    """
+
+    name: str
+    read: Callable[[Any, Any], Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class Probe:
+    """One quantity of one GPU.
+
+    Attributes:
+        device: The GPU.
+        name: The quantity.
+        ways: What is still to be tried, best first; the first is asked.
+        way: The one that answered.
+        why: Why there is none: the quantity was given up.
+        missed: Reads without an answer since the first one that had one.
+    """
+
+    device: Device
+    name: str
+    ways: Sequence[Way]
+    way: str | None = None
+    why: str | None = None
+    missed: int = 0
+    _refused: int = 0
+    _well: bool = True
+    _last: str = "nothing"
+
+    def read(self) -> Any:
+        """Return the quantity; None where it was missed, or has been given up.
+
+        Raises:
+            Lost: The GPU is gone.
+        """
+        nvml = self.device.library.nvml
+        while self.ways and self.why is None:
+            try:
+                value = self._ask(self.ways[0])
+            except nvml.NVMLError as error:
+                if not self._tries_next(error):
+                    return None
+                continue
+            self._well = value is not None
+            if value is None:
+                self.missed += 1
+            else:
+                self.way, self._refused = self.ways[0].name, 0
+            return value
+        return None
+
+    def settle(self) -> None:
+        """Give up what has not answered yet, after it had its chances."""
+        if self.way is None and self.why is None:
+            self.why = f"{self.ways[0].name} never answered, last with: {self._last}"
+
+    def _ask(self, way: Way) -> Any:
+        """Read one way, again where the failure may pass.
+
+        A quantity that failed last time is asked only once, lest a dead sensor takes all the time.
+        """
+        nvml, device = self.device.library.nvml, self.device
+        lasting = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION}
+        left = RETRIES if self._well else 0
+        while True:
+            try:
+                return way.read(nvml, device.handle)
+            except nvml.NVMLError as error:
+                code = error.value
+                if code in GONE:
+                    raise Lost(ADVICE.get(code, words(error)), code) from None
+                if code == UNINITIALIZED:
+                    self._begin_again()
+                elif code in lasting or not left:
+                    raise
+                left -= 1
+
+    def _begin_again(self) -> None:
+        nvml = self.device.library.nvml
+        try:
+            if self.device.library.begin_again():
+                self.device.find_again()
+                return
+        except (nvml.NVMLError, UnavailableNvml) as error:
+            raise Lost(f"NVML was shut down and did not start again: {error}", 1) from None
+        raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
+
+    def _tries_next(self, error: Any) -> bool:
+        """Take note of a failure; True when another way is to be tried now."""
+        code, self._well, self._last = error.value, False, words(error)
+        if code == NO_PERMISSION:
+            self.why = f"{self.ways[0].name}: {words(error)}"
+            return False
+        if self.way is not None:
+            self.missed += 1
+            return False
+        if code not in UNKNOWN_WAY:
+            self._refused = self._refused + 1 if code == NOT_SUPPORTED else 0
+            if self._refused < REFUSALS:
+                return False
+        self._refused, self._well = 0, True
+        failed, *self.ways = self.ways
+        if not self.ways:
+            self.why = f"{failed.name}: {words(error)}"
+        return True
+
+
+def words(error: Any) -> str:
+    """Return an error of NVML as "Not Supported (3)"."""
+    text = str(error)
+    # The binding prints NVML's own words, for codes it has none for, as Python bytes.
+    text = text[2:-1] if text.startswith("b'") else text
+    return text if f"code {error.value}" in text else f"{text} ({error.value})"
+
+
+def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
+    """Return what reads one field value, whatever type the driver gives it."""
+
+    def read(nvml: Any, handle: Any) -> Any:
+        (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
+        if entry.nvmlReturn:
+            raise nvml.NVMLError(entry.nvmlReturn)
+        return getattr(entry.value, KINDS[entry.valueType])
+
+    return read

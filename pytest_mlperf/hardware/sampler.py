@@ -1,0 +1,302 @@
+"""Sample GPUs through NVML in a process of its own; it reads and never sets anything.
+
+    python -m pytest_mlperf.hardware.sampler --gpu UUID [--gpu UUID ...] [--hz 50] [--out FILE]
+
+It is a process because a thread would wait for the interpreter's lock, and what others do with NVML
+in theirs must not matter. It samples until its stdin ends or its parent is gone. It prints one JSON
+object a line; with --out the records go to that file, and the first one to stdout as well. Times
+are CLOCK_MONOTONIC in seconds, unless they are called "wall". A reader drops a last line that was
+cut.
+
+{"ready": {...}}  once, first
+    version     1
+    unavailable why nothing can be read at all; then this is the only record
+    suspect     true where the driver's state also casts doubt on performance
+    time, wall  the two clocks, read together
+    driver, cuda, binding  versions
+    rates       Hz: trace_hz, counter_hz, state_hz, slow_hz; their expected cpu_share, driver_share
+    gpus        one each, in the order asked for:
+        index, uuid     the number that later records carry, and the UUID asked for
+        unavailable     why this GPU cannot be read; then nothing else is there
+        identity        what it is and is set to: nvml_quantities.IDENTITY
+        instance, instances, shared  of MIG: a reading is that of the whole GPU
+        scope           "gpu", or "module" where power counts CPU and memory too
+        covers          whether the power sensor is known to see all of the time
+        ways            by quantity, which of its ways answered
+        unavailable_quantities  by quantity, why there is none
+        cost_us         by quantity, of 20 reads: [median, longest, CPU mean]
+        counter_period_s  median time between changes of the energy counter; null: not seen
+        processes       [[pid, bytes], ...] at the start, pids as the host knows them
+        memory_used     bytes, likewise
+{"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only where it was read
+{"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW
+{"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer asked
+{"end": {...}}  once, last
+    time, wall, elapsed_s, cpu_s  the clocks again; how long it sampled, at what cost
+    ticks, planned, slow          made, due, and begun late by more than half a period
+    gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...}}, ...]
+
+A null is a missed sample. Units are in the names, but: throttle_ns holds ns under each reason since
+the driver was loaded, reasons is the bit mask of nvml_quantities.REASONS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_mlperf.hardware.nvml import Library, Lost, UnavailableNvml
+from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
+from pytest_mlperf.hardware.sampler_gpu import Gpu, begin, timed, watch_periods
+from pytest_mlperf.hardware.sampler_rates import Cost, Rates, choose
+
+VERSION = 1
+GRACE_S = 2.0
+"""A call into NVML that hangs is not waited for longer than this once sampling is to end."""
+
+BUNCH_S = 0.5
+"""Records are written at least so often."""
+
+GROUPS = {"trace": TRACE, "counter": COUNTER, "state": STATE, "slow": SLOW}
+SUSPECT = frozenset({18})
+"""Codes at the start that cast doubt on performance too."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Job:
+    """A slower group of one GPU, and when it is next to be read."""
+
+    gpu: Gpu
+    names: Sequence[str]
+    period_s: float
+    due_s: float = 0.0
+
+
+class Sampler:
+    """Reads GPUs at an even beat and writes records."""
+
+    def __init__(self, gpus: Sequence[Gpu], rates: Rates, write: Callable[[str], None]) -> None:
+        """Plan; nothing is read yet."""
+        self.gpus, self.rates, self._write = list(gpus), rates, write
+        self.ticks = self.slow = self.planned = 0
+        self._every = round(rates.trace_hz / rates.counter_hz)
+        self._jobs = [
+            Job(gpu=gpu, names=names, period_s=1 / hz)
+            for gpu in self.gpus
+            for hz, names in ((rates.state_hz, STATE), (rates.slow_hz, SLOW))
+        ]
+
+    def run(self, stop: threading.Event, parent: int) -> None:
+        """Sample until told to stop, the parent is gone, or no GPU is left."""
+        period = 1 / self.rates.trace_hz
+        began = time.monotonic()
+        while self.gpus and not stop.is_set() and os.getppid() == parent:
+            due = began + self.planned * period
+            late = time.monotonic() - due
+            if late < 0 and stop.wait(-late):
+                break
+            self.slow += late > period / 2
+            self._tick()
+            # What was missed is not made up for: it would only crowd the readings.
+            self.planned = max(self.planned, int((time.monotonic() - began) / period)) + 1
+
+    def _tick(self) -> None:
+        self.ticks += 1
+        for gpu in list(self.gpus):
+            # Each GPU's counter in its turn, so that no tick is long.
+            self._guarded(self._trace, gpu, (self.ticks + gpu.index) % self._every == 0)
+        # One job a tick, for the same reason.
+        job = min(self._jobs, key=lambda job: job.due_s, default=None)
+        if job and job.due_s <= (now := time.monotonic()):
+            job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
+            self._guarded(self._state, job.gpu, job.names)
+
+    def _guarded(self, read: Callable[[Gpu, Any], None], gpu: Gpu, what: Any) -> None:
+        """Read, and let go of a GPU that is gone."""
+        try:
+            read(gpu, what)
+        except Lost as error:
+            record = {"time": time.monotonic(), "gpu": gpu.index}
+            self._write(json.dumps({"lost": {**record, "code": error.code, "why": str(error)}}))
+            self.gpus.remove(gpu)
+            self._jobs = [job for job in self._jobs if job.gpu is not gpu]
+
+    def _trace(self, gpu: Gpu, count: Any) -> None:
+        at, watts = timed(gpu.probes["power_w"])
+        reasons = gpu.probes["reasons"].read()
+        power = "null" if watts is None else f"{watts:.3f}"
+        head = f'{{"t":[{at:.6f},{gpu.index},{power},{"null" if reasons is None else reasons}'
+        if count and gpu.probes["energy_j"].why is None:
+            at, joules = timed(gpu.probes["energy_j"])
+            head += f",{at:.6f},{'null' if joules is None else f'{joules:.3f}'}"
+        self._write(head + "]}")
+
+    def _state(self, gpu: Gpu, names: Sequence[str]) -> None:
+        """Read and write a group of slower quantities."""
+        found: dict[str, Any] = {"time": round(time.monotonic(), 6), "gpu": gpu.index}
+        found |= {probe.name: probe.read() for probe in gpu.group(names)}
+        self._write(json.dumps({"s": found}, separators=(",", ":")))
+
+    def finish(self) -> None:
+        """Read everything once more."""
+        for gpu in list(self.gpus):
+            self._guarded(self._trace, gpu, True)
+        for gpu in list(self.gpus):
+            self._guarded(self._state, gpu, (*STATE, *SLOW))
+
+
+class Writer:
+    """Writes lines in bunches."""
+
+    def __init__(self, file: IO[str]) -> None:
+        """Keep the file."""
+        self._file, self._next = file, 0.0
+        self._lines: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        """Take a line, and write when it is time to."""
+        self._lines.append(line)
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + BUNCH_S
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what there is."""
+        self._file.write("".join(f"{line}\n" for line in self._lines))
+        self._file.flush()
+        self._lines.clear()
+
+
+def clocks() -> dict[str, float]:
+    """Return the monotonic and the wall clock of one moment."""
+    before, wall = time.monotonic(), time.time()
+    return {"time": (before + time.monotonic()) / 2, "wall": wall}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Sample as the command line says."""
+    parser = argparse.ArgumentParser(prog="pytest_mlperf.hardware.sampler")
+    parser.add_argument("--gpu", action="append", required=True, help="UUID")
+    parser.add_argument("--hz", type=float, default=50.0)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--watch-s", type=float, default=1.5, help="to find the counter's period")
+    options = parser.parse_args(arguments)
+    parent, stop = os.getppid(), end_with_stdin()
+    with options.out.open("w", encoding="ascii") if options.out else sys.stdout as file:
+        write = Writer(file)
+        for line in sample(options, stop, parent, write):
+            write(line)
+            write.flush()
+            if options.out and line.startswith('{"ready"'):
+                print(line, flush=True)
+
+
+def sample(
+    options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
+) -> Iterator[str]:
+    """Yield the first record, sample, yield the last."""
+    first: dict[str, Any] = {"version": VERSION}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
+            nvml = importlib.import_module("pynvml")
+        library = Library(nvml)
+    except (ImportError, UnavailableNvml) as error:
+        suspect = getattr(error, "code", None) in SUSPECT
+        yield json.dumps({"ready": {**first, "unavailable": str(error), "suspect": suspect}})
+        return
+    try:
+        yield from _sample(library, first, options, stop, parent, write)
+    finally:
+        library.close()
+
+
+def _sample(
+    library: Library,
+    first: dict[str, Any],
+    options: argparse.Namespace,
+    stop: threading.Event,
+    parent: int,
+    write: Writer,
+) -> Iterator[str]:
+    versions = _versions(library.nvml)
+    gpus, silent = begin(library, options.gpu, str(versions["driver"]))
+    for index, why in watch_periods(gpus, options.watch_s, stop).items():
+        silent.append({"index": index, "uuid": options.gpu[index], "unavailable": why})
+        gpus = [gpu for gpu in gpus if gpu.index != index]
+    paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
+    costs = {
+        n: Cost(cpu_s=sum(c for c, _ in p), wall_s=sum(w for _, w in p)) for n, p in paid.items()
+    }
+    rates = choose(costs, len(gpus), trace_hz=options.hz)
+    told = [*silent, *(gpu.ready() for gpu in gpus)]
+    first |= {**clocks(), **versions, "rates": asdict(rates)}
+    yield json.dumps({"ready": {**first, "gpus": sorted(told, key=lambda r: r["index"])}})
+    sampler = Sampler(gpus, rates, write)
+    began, cpu = time.monotonic(), time.process_time()
+    sampler.run(stop, parent)
+    spent = {"elapsed_s": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
+    sampler.finish()
+    left = [
+        {
+            "index": gpu.index,
+            "missed": {name: p.missed for name, p in gpu.probes.items() if p.missed},
+            "unavailable_quantities": gpu.unavailable(),
+        }
+        for gpu in gpus
+    ]
+    counts = {"ticks": sampler.ticks, "planned": sampler.planned, "slow": sampler.slow}
+    yield json.dumps({"end": {**clocks(), **spent, **counts, "gpus": left}})
+
+
+def _versions(nvml: Any) -> dict[str, str | int | None]:
+    """Return the versions of driver, its CUDA, and the binding."""
+    found: dict[str, str | int | None] = {}
+    for name, function in (
+        ("driver", "nvmlSystemGetDriverVersion"),
+        ("cuda", "nvmlSystemGetCudaDriverVersion_v2"),
+    ):
+        try:
+            found[name] = getattr(nvml, function)()
+        except nvml.NVMLError:
+            found[name] = None
+    try:
+        found["binding"] = metadata.version("nvidia-ml-py")
+    except metadata.PackageNotFoundError:
+        found["binding"] = None
+    return found
+
+
+def end_with_stdin() -> threading.Event:
+    """Return what is set when stdin ends; soon after that the process ends whatever hangs."""
+    stop = threading.Event()
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        stop.set()
+        time.sleep(GRACE_S)
+        os._exit(1)  # a call into a broken driver may never return
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes stdin
+    threading.Thread(target=watch, daemon=True).start()
+    return stop
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        os._exit(1)  # whoever wanted the records is gone

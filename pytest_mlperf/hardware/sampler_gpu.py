@@ -1,0 +1,151 @@
+"""One GPU as the sampler sees it: what it is, which of its quantities answer, at what cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pytest_mlperf.hardware.nvml import Device, Library, Lost, Probe, UnavailableNvml, find
+from pytest_mlperf.hardware.nvml_quantities import covers, identity, probes, scope
+
+TIMINGS = 20
+"""Every probe is read so often at the start, which also settles which of its ways answers."""
+
+LOOK_S = 0.004
+"""Time between two looks at a counter, when its period is to be found."""
+
+
+class Gpu:
+    """One GPU while it is sampled."""
+
+    def __init__(self, index: int, device: Device, driver: str) -> None:
+        """Read its identity and time its probes.
+
+        Raises:
+            Lost: It went away.
+        """
+        self.index, self.device = index, device
+        self.identity = identity(device)
+        self.probes = probes(device, self.identity, driver)
+        self.cost_us: dict[str, tuple[float, float, float]] = {}
+        self.first: dict[str, Any] = {}
+        self.period_s: float | None = None
+        for name, probe in self.probes.items():
+            self._time(name, probe)
+
+    def _time(self, name: str, probe: Probe) -> None:
+        walls = []
+        if (first := probe.read()) is not None:  # untimed: it also finds the function
+            self.first[name] = first
+        cpu = time.thread_time()
+        for _ in range(TIMINGS):
+            begin = time.perf_counter()
+            value = probe.read()
+            if value is not None:
+                walls.append(time.perf_counter() - begin)
+                self.first.setdefault(name, value)
+        cpu = time.thread_time() - cpu
+        probe.settle()
+        if walls:
+            figures = median(walls), max(walls), cpu / TIMINGS
+            self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
+
+    def group(self, names: Sequence[str]) -> list[Probe]:
+        """Return the probes of a group that have an answer."""
+        return [self.probes[name] for name in names if self.probes[name].why is None]
+
+    def cost(self, names: Sequence[str]) -> tuple[float, float]:
+        """Return CPU and wall seconds of reading a group once."""
+        known = [
+            self.cost_us[probe.name] for probe in self.group(names) if probe.name in self.cost_us
+        ]
+        return sum(c[2] for c in known) / 1e6, sum(c[0] for c in known) / 1e6
+
+    def ready(self) -> dict[str, Any]:
+        """Return this GPU's part of the first record."""
+        return {
+            "index": self.index,
+            "uuid": self.device.uuid,
+            "identity": self.identity,
+            "instance": self.device.instance,
+            "instances": self.device.instances,
+            "shared": self.device.shared,
+            "scope": scope(self.identity, self.probes["power_w"]),
+            "covers": covers(self.identity),
+            "ways": {name: p.way for name, p in self.probes.items() if p.way},
+            "unavailable_quantities": self.unavailable(),
+            "cost_us": self.cost_us,
+            "counter_period_s": self.period_s,
+            "processes": self.first.get("processes"),
+            "memory_used": self.first.get("memory_used"),
+        }
+
+    def unavailable(self) -> dict[str, str]:
+        """Return why there is no reading, by quantity."""
+        return {name: probe.why for name, probe in self.probes.items() if probe.why}
+
+
+def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) -> dict[int, str]:
+    """Find how often each GPU's energy counter changes.
+
+    Returns:
+        Why a GPU was lost meanwhile, by index.
+    """
+    live = [gpu for gpu in gpus if gpu.probes["energy_j"].why is None]
+    pause = max(LOOK_S, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
+    changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
+    lost: dict[int, str] = {}
+    end = time.monotonic() + seconds
+    while live and time.monotonic() < end and not stop.wait(pause):
+        for gpu in list(live):
+            try:
+                at, joules = timed(gpu.probes["energy_j"])
+            except Lost as error:
+                lost[gpu.index] = str(error)
+                live.remove(gpu)
+                continue
+            seen = changes[gpu.index]
+            if joules is not None and (not seen or seen[-1][1] != joules):
+                seen.append((at, joules))
+    for gpu in live:
+        # The first is where looking began, not a change.
+        gaps = [later[0] - earlier[0] for earlier, later in pairwise(changes[gpu.index][1:])]
+        gpu.period_s = round(median(gaps), 4) if gaps else None
+    return lost
+
+
+def timed(probe: Probe) -> tuple[float, Any]:
+    """Return the middle of the time that a reading took, and the reading.
+
+    Raises:
+        Lost: The GPU is gone.
+    """
+    begin = time.monotonic()
+    value = probe.read()
+    return (begin + time.monotonic()) / 2, value
+
+
+def begin(
+    library: Library, uuids: Sequence[str], driver: str
+) -> tuple[list[Gpu], list[dict[str, Any]]]:
+    """Return the GPUs that answer, and the first record's part for those that do not."""
+    gpus: list[Gpu] = []
+    silent: list[dict[str, Any]] = []
+    for index, uuid in enumerate(uuids):
+        try:
+            gpu = Gpu(index, find(library, uuid), driver)
+        except (UnavailableNvml, Lost) as error:
+            silent.append({"index": index, "uuid": uuid, "unavailable": str(error)})
+            continue
+        known = gpu.identity["uuid"]
+        twins = [g.device.uuid for g in gpus if known is not None and g.identity["uuid"] == known]
+        if twins:
+            why = f"is on the same GPU as {twins[0]}, whose energy would be counted twice"
+            silent.append({"index": index, "uuid": uuid, "unavailable": why})
+        else:
+            gpus.append(gpu)
+    return gpus, silent

@@ -1,0 +1,155 @@
+"""Why a run on a GPU may not be judged, or its energy may not: from what the sampler recorded.
+
+Of the clock event reasons only heat and a failing supply make a run invalid. The software power cap
+is a state, where a board under full load belongs; its share is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pytest_mlperf.run.power_gpu import GpuLog, Process
+
+THROTTLED = 0.01
+"""Share of a window from which a slowdown makes it invalid."""
+
+STARVED = 0.20
+"""Share of a window for which the GPU may have nothing to do, unsaid."""
+
+BUSY_PERCENT = 10
+"""Utilisation before the engine was loaded that someone else's work must be behind."""
+
+MEMORY_IN_USE = 2**30
+"""Bytes in use before the engine was loaded that a driver alone does not take."""
+
+INVALID = {
+    "hw_slowdown": "a hardware slowdown",
+    "sw_thermal_slowdown": "heat (software slowdown)",
+    "hw_thermal_slowdown": "heat (hardware slowdown)",
+    "hw_power_brake_slowdown": "the power supply's brake",
+}
+"""Reasons that make a window invalid, in words."""
+
+NOTED = {
+    "application_clocks": "clocks are set by hand",
+    "sw_power_cap": "clocks are held back to stay within the power limit",
+    "sync_boost": "another GPU of the group dictates the clocks",
+    "display_clocks": "a display's setting holds the clocks back",
+    "board_limit": "the board's limit holds the clocks back",
+    "reliability": "a reliability limit holds the clocks back",
+}
+"""Reasons that are told, in words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubts:
+    """What is wrong, each in words.
+
+    Attributes:
+        invalid: Nothing that was measured in the window may be judged.
+        energy: The energy may not be; the speed may.
+        notes: What is to be known beside the verdict.
+    """
+
+    invalid: tuple[str, ...] = ()
+    energy: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def doubts(
+    gpu: GpuLog, begin_s: float, end_s: float, *, warm_s: float, allowed: Collection[int] = ()
+) -> Doubts:
+    """Return what speaks against judging a window.
+
+    Args:
+        gpu: What was recorded of the GPU.
+        begin_s: Where the window begins, monotonic.
+        end_s: Where it ends.
+        warm_s: When the engine had warmed up: a process that comes later is foreign.
+        allowed: Processes that may be there, as the host numbers them.
+    """
+    if gpu.unavailable:
+        return Doubts(energy=(gpu.unavailable,))
+    invalid, notes = _clocks(gpu, begin_s, end_s)
+    faults, warnings = _faults(gpu, begin_s, end_s)
+    others, hints = _others(gpu, warm_s, allowed)
+    energy = []
+    if gpu.facts.get("shared"):
+        energy.append(f"{gpu.facts['instances']} MIG instances share this GPU and its energy")
+    elif gpu.facts.get("shared", False) is None:
+        energy.append("which MIG instances share this GPU and its energy may not be seen here")
+    lost = [f"the GPU was lost: {gpu.lost}"] if gpu.lost else []
+    return Doubts(
+        invalid=(*lost, *invalid, *faults, *others),
+        energy=tuple(energy),
+        notes=(*notes, *warnings, *hints),
+    )
+
+
+def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[str]]:
+    invalid: list[str] = []
+    notes: list[str] = []
+    for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
+        share = seconds / (end_s - begin_s)
+        told = f"{seconds:.2f} s, {share:.1%} of the window"
+        if reason in INVALID:
+            said = f"{INVALID[reason]} halted the clocks for {told}"
+            (invalid if share >= THROTTLED else notes).append(said)
+        elif reason == "gpu_idle":
+            if share > STARVED:
+                notes.append(f"the GPU had nothing to do for {told}: the engine starved it")
+        else:
+            notes.append(f"{NOTED.get(reason, f'clock event reason {reason}')}: {told}")
+    return invalid, notes
+
+
+def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[str]]:
+    """Return errors of memory and link."""
+    invalid, notes = [], []
+    risen = gpu.risen(begin_s, end_s)
+    if errors := risen.get("ecc_uncorrected", 0):
+        invalid.append(f"{errors} uncorrected memory errors (ECC) during the run")
+    if errors := risen.get("ecc_corrected", 0):
+        notes.append(f"{errors} corrected memory errors (ECC) during the run")
+    if replays := risen.get("pcie_replays", 0):
+        notes.append(f"{replays} replays on the PCIe link during the run")
+    identity = gpu.facts.get("identity", {})
+    ecc = identity.get("ecc")
+    if ecc and ecc[0] != ecc[1]:
+        notes.append("a change of the ECC mode waits for a reboot")
+    if identity.get("remapped_rows_pending"):
+        notes.append("remapped memory rows wait for a reset of the GPU")
+    for name, unit in (("generation", "generation "), ("width", "x")):
+        seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
+        most = identity.get(f"max_pcie_{name}")
+        # The link rests when nothing is to be done, so the best of the window counts.
+        if seen and most and max(seen) < most:
+            notes.append(f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}")
+    return invalid, notes
+
+
+def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[str], list[str]]:
+    """Return who else used the GPU."""
+    invalid, notes = [], []
+    if before := gpu.before_us(allowed):
+        invalid.append(f"in use before the engine was loaded: {_named(before)}")
+    if late := gpu.foreign(warm_s, allowed):
+        invalid.append(f"used by others during the run: {_named(late)}")
+    busy = gpu.facts.get("identity", {}).get("utilization_percent") or 0
+    if busy >= BUSY_PERCENT:
+        invalid.append(f"{busy} % busy before the engine was loaded")
+    memory = gpu.facts.get("memory_used") or 0
+    if memory > MEMORY_IN_USE and not before:
+        notes.append(
+            f"{memory / 2**30:.1f} GiB were in use before the engine was loaded, by no process "
+            "that is listed"
+        )
+    return invalid, notes
+
+
+def _named(processes: Collection[Process]) -> str:
+    return ", ".join(
+        f"process {p.pid}" + (f" ({p.memory / 2**30:.1f} GiB)" if p.memory is not None else "")
+        for p in processes
+    )

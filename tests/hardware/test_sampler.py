@@ -1,0 +1,258 @@
+"""The sampler's process: what it writes, what it costs, when it ends, that it sets nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
+from tests.nvml import library
+from tests.nvml.library import LIMIT_S, Child, Fake, scenario
+
+COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    found = Fake(tmp_path)
+    found.write(*scenario("wave square 80 620 0.7"))
+    return found
+
+
+def sampled(fake: Fake, seconds: float = 0.3, *gpus: str, watch_s: float = 0.02) -> Child:
+    """Sample for so long after the first record."""
+    with Child(fake, *gpus, watch_s=watch_s) as child:
+        time.sleep(seconds)
+    return child
+
+
+def test_it_says_first_what_it_reads_and_how(fake: Fake) -> None:
+    """Identity, the way that answered, costs, rates, both clocks, the counter's period."""
+    child = sampled(fake, 0.0, watch_s=0.6)
+    ready = child.ready
+    (gpu,) = ready["gpus"]
+
+    assert gpu["identity"]["name"] == "NVIDIA H200"
+    assert gpu["ways"]["power_w"] == "field POWER_INSTANT"
+    assert gpu["unavailable_quantities"] == {}
+    assert set(gpu["cost_us"]) == set(gpu["ways"])
+    assert all(0 < middle <= longest for middle, longest, _ in gpu["cost_us"].values())
+    assert gpu["counter_period_s"] == pytest.approx(0.1, abs=0.02)
+    assert (gpu["processes"], gpu["memory_used"]) == ([], 1_000_000_000)
+    assert ready["time"] == pytest.approx(time.monotonic(), abs=10)
+    assert ready["wall"] == pytest.approx(time.time(), abs=10)
+    assert (ready["driver"], ready["cuda"]) == ("595.45.04", 13000)
+
+
+def test_records_come_at_the_rates_that_it_said(fake: Fake) -> None:
+    """Power and reasons at each tick, the counter at some, slower state now and then."""
+    child = sampled(fake, 2.1)
+    (end,) = child.of("end")
+    ticks, states = child.of("t"), child.of("s")
+    seconds = end["elapsed_s"]
+    print(f"{end['cpu_s'] / seconds:.2%} of a core; {end['ticks']} ticks, {end['slow']} late")
+
+    assert child.ready["rates"]["trace_hz"] == 50
+    assert end["planned"] == pytest.approx(50 * seconds, abs=2)
+    assert end["ticks"] > 0.8 * end["planned"]
+    assert len(ticks) == end["ticks"] + 1
+    assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
+    counted = [t for t in ticks if len(t) == 6]
+    assert len(counted) == pytest.approx(len(ticks) / 3, abs=2)
+    assert {tuple(s)[2:] for s in states} == {STATE, SLOW, STATE + SLOW}
+    assert 6 <= sum("sm_mhz" in s for s in states) <= 13
+    assert 2 <= sum("processes" in s for s in states) <= 5
+    # Expected below 1 %; on a machine busy with other things clocks and caches are not ours.
+    assert end["cpu_s"] / seconds < 0.05
+
+
+def test_slow_probes_are_read_less_often(fake: Fake) -> None:
+    """A counter that keeps a core busy for 4 ms, and a power that takes 1.5 ms of waiting."""
+    fake.write(f"latency {COUNTER} 4000 spin", "latency nvmlDeviceGetFieldValues 3000", "device")
+    child = sampled(fake, 1.0)
+    rates = child.ready["rates"]
+    (end,) = child.of("end")
+
+    assert rates["counter_hz"] <= 5
+    assert rates["trace_hz"] < 50
+    assert child.ready["gpus"][0]["cost_us"]["energy_j"][2] > 3500
+    assert child.ready["gpus"][0]["cost_us"]["power_w"][2] < 1500
+    assert end["ticks"] == pytest.approx(end["planned"], abs=6)
+
+
+def test_nothing_is_ever_set(fake: Fake) -> None:
+    """Whatever the sampler called from its start to its end is in the log: no setter is."""
+    sampled(fake, 1.2)
+    called = fake.calls()
+
+    assert called.count(COUNTER) > 20
+    assert called[0] == "nvmlInitWithFlags"
+    assert called[-1] == "nvmlShutdown"
+    assert set(called) & set(library.setters()) == set()
+
+
+def test_several_gpus_are_told_apart(fake: Fake) -> None:
+    """By the index in the order asked for, not NVML's order."""
+    fake.write("device", "wave const 100", "device", "wave const 400")
+    child = sampled(fake, 0.3, "GPU-1", "GPU-0")
+
+    assert [gpu["uuid"] for gpu in child.ready["gpus"]] == ["GPU-1", "GPU-0"]
+    assert {(t[1], t[2]) for t in child.of("t")} == {(0, 400.0), (1, 100.0)}
+
+
+def test_a_gpu_that_is_not_here_is_said_and_the_other_sampled(fake: Fake) -> None:
+    child = sampled(fake, 0.2, "GPU-9", "GPU-0")
+    missing, here = child.ready["gpus"]
+
+    assert missing == {"index": 0, "uuid": "GPU-9", "unavailable": "there is no GPU GPU-9 here"}
+    assert here["index"] == 1
+    assert {t[1] for t in child.of("t")} == {1}
+
+
+def test_two_instances_of_one_gpu_are_counted_once(fake: Fake) -> None:
+    """Each reads as the whole GPU, so their sum would be twice what it used."""
+    fake.write("device", "mig 2", "device")
+    child = sampled(fake, 0.1, "MIG-0-0", "MIG-0-1", "GPU-1")
+
+    assert "same GPU as MIG-0-0" in child.ready["gpus"][1]["unavailable"]
+    assert {t[1] for t in child.of("t")} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("code", "suspect"), [(12, False), (9, False), (18, True), (4, False), (999, False)]
+)
+def test_without_nvml_there_is_one_record_and_a_good_end(
+    fake: Fake, code: int, suspect: bool
+) -> None:
+    fake.write(f"fail nvmlInitWithFlags {code}", "device")
+    with Child(fake) as child:
+        pass
+
+    assert child.ready["unavailable"]
+    assert child.ready["suspect"] is suspect
+    assert len(child.records) == 1
+
+
+def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
+    """As found, with no driver and no library of ours."""
+    command = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"]
+    if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        pytest.skip("this machine has NVIDIA's driver")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_mlperf.hardware.sampler", "--gpu", "GPU-0"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    (line,) = done.stdout.splitlines()
+    assert "utility,compute" in json.loads(line)["ready"]["unavailable"]
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) -> None:
+    """The other one is sampled on."""
+    fake.write("device", "device")
+    with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
+        fake.write(f"fail * {code} dev=0", "device", "device")
+        time.sleep(0.4)
+        lost_s = time.monotonic()
+        calls = len(fake.log.read_text().splitlines())
+        time.sleep(0.3)
+    (lost,) = child.of("lost")
+    after = fake.log.read_text().splitlines()[calls:]
+
+    assert (lost["gpu"], lost["code"]) == (0, code)
+    assert lost["time"] < lost_s
+    assert {line.split()[3] for line in after[:-1]} == {"1"}
+    assert {t[1] for t in child.of("t") if t[0] > lost["time"]} == {1}
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_without_a_gpu_left_it_ends_by_itself(fake: Fake, code: int) -> None:
+    with Child(fake, watch_s=0.02) as child:
+        fake.write(f"fail * {code} dev=0", "device")
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    assert child.of("lost")
+    assert child.of("end")
+
+
+def test_a_gpu_lost_while_it_is_first_looked_at_is_unavailable(fake: Fake) -> None:
+    fake.write(f"fail {COUNTER} 15 dev=0 calls=30", "device", "device")
+    child = sampled(fake, 0.1, "GPU-0", "GPU-1", watch_s=0.3)
+
+    assert "lost" in child.ready["gpus"][0]["unavailable"]
+    assert {t[1] for t in child.of("t")} == {1}
+
+
+def test_missed_samples_are_null_and_counted(fake: Fake) -> None:
+    """Every fifth power reading fails, four times in a row and more: none becomes a 0."""
+    with Child(fake, watch_s=0.02) as child:
+        fake.restart("fail field:186 3 every=5", "device", "wave const 200")
+        time.sleep(0.6)
+    powers = [t[2] for t in child.of("t")][5:]
+    (end,) = child.of("end")
+
+    assert set(powers) == {None, 200.0}
+    assert end["gpus"][0]["missed"]["power_w"] == [t[2] for t in child.of("t")].count(None)
+
+
+def test_a_quantity_that_is_refused_is_said_once_and_not_asked(fake: Fake) -> None:
+    fake.write(*(f"fail {function} 3" for function in (COUNTER, "field:83", "field:191")), "device")
+    child = sampled(fake, 0.3)
+
+    assert "Not Supported (3)" in child.ready["gpus"][0]["unavailable_quantities"]["energy_j"]
+    assert {len(t) for t in child.of("t")} == {4}
+    assert fake.calls().count(COUNTER) == 3
+
+
+def test_it_ends_when_its_stdin_does_even_in_a_call_that_hangs(fake: Fake) -> None:
+    with Child(fake, watch_s=0.02) as child:
+        fake.write("latency nvmlDeviceGetFieldValues 9000000", "device")
+        time.sleep(0.1)
+        begin = time.monotonic()
+
+    assert time.monotonic() - begin < 6
+    assert not child.of("end")
+
+
+def test_it_dies_with_its_parent(fake: Fake, tmp_path: Path) -> None:
+    """Even when the parent is killed and someone else still holds the child's stdin open."""
+    parent = (
+        "import subprocess, sys, time\n"
+        "keeper, held = __import__('os').pipe()\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'pytest_mlperf.hardware.sampler',"
+        " '--gpu', 'GPU-0', '--watch-s', '0.02'], stdin=keeper, stdout=subprocess.PIPE)\n"
+        "holder = subprocess.Popen(['sleep', '60'], pass_fds=[held])\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, holder.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, env=fake.environment
+    )
+    assert process.stdout is not None
+    sampler_pid, holder_pid = map(int, process.stdout.readline().split())
+    sampler = psutil.Process(sampler_pid)
+    ended = os.pidfd_open(sampler_pid)
+    try:
+        assert sampler.is_running()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+        assert select.select([ended], [], [], LIMIT_S)[0]
+    finally:
+        os.close(ended)
+        os.kill(holder_pid, signal.SIGKILL)

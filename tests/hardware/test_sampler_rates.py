@@ -1,0 +1,97 @@
+"""Rates fall until sampling costs little enough, what costs most first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.hardware.sampler_rates import (
+    CPU_SHARE,
+    DRIVER_SHARE,
+    FLOORS_HZ,
+    WAITING_SHARE,
+    Cost,
+    choose,
+)
+
+GROUPS = ("trace", "counter", "state", "slow")
+CHEAP = {group: Cost(cpu_s=10e-6, wall_s=10e-6) for group in GROUPS}
+
+costs = st.fixed_dictionaries(
+    {g: st.builds(Cost, cpu_s=st.floats(0, 0.01), wall_s=st.floats(0, 0.01)) for g in GROUPS}
+)
+
+
+def test_cheap_probes_are_read_as_often_as_wanted() -> None:
+    rates = choose(CHEAP, 1)
+
+    assert (rates.trace_hz, rates.state_hz, rates.slow_hz) == (50, 5, 1)
+    assert 10 <= rates.counter_hz <= 20
+    assert rates.cpu_share < CPU_SHARE
+
+
+@pytest.mark.parametrize(
+    ("dear", "cost", "slowed"),
+    [
+        ("counter", Cost(cpu_s=1.6e-3, wall_s=1.6e-3), "counter_hz"),
+        ("counter", Cost(cpu_s=5e-6, wall_s=10e-3), "counter_hz"),
+        ("trace", Cost(cpu_s=0.6e-3, wall_s=0.6e-3), "trace_hz"),
+        ("state", Cost(cpu_s=4e-3, wall_s=4e-3), "state_hz"),
+        ("slow", Cost(cpu_s=15e-3, wall_s=15e-3), "slow_hz"),
+    ],
+)
+def test_what_is_dear_is_read_less_often_and_the_rest_as_before(
+    dear: str, cost: Cost, slowed: str
+) -> None:
+    before, after = choose(CHEAP, 1), choose({**CHEAP, dear: cost}, 1)
+
+    lower = {
+        n for n in ("trace_hz", "state_hz", "slow_hz") if getattr(after, n) < getattr(before, n)
+    }
+    assert lower == {slowed} - {"counter_hz"}
+    assert getattr(after, slowed) < getattr(before, slowed)
+    assert after.cpu_share <= CPU_SHARE
+    assert after.driver_share <= DRIVER_SHARE
+
+
+@given(costs, st.integers(1, 16), st.sampled_from([100.0, 50.0, 20.0]))
+def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
+    paid: dict[str, Cost], gpus: int, wanted: float
+) -> None:
+    rates = choose(paid, gpus, trace_hz=wanted)
+
+    at_floor = (
+        rates.trace_hz == FLOORS_HZ["trace"]
+        and rates.state_hz == FLOORS_HZ["state"]
+        and rates.slow_hz == FLOORS_HZ["slow"]
+    )
+    assert at_floor or rates.cpu_share <= CPU_SHARE
+    assert FLOORS_HZ["counter"] <= rates.counter_hz
+    assert rates.trace_hz <= wanted
+    assert rates.counter_hz <= rates.trace_hz
+    assert rates.trace_hz / rates.counter_hz == pytest.approx(
+        round(rates.trace_hz / rates.counter_hz)
+    )
+
+
+@pytest.mark.parametrize(("gpus", "trace_hz"), [(1, 50), (4, 50), (8, 50)])
+def test_a_counter_that_makes_wait_does_not_spoil_the_trace(gpus: int, trace_hz: float) -> None:
+    """2.4 ms a call, as one board was seen to take: many GPUs wait side by side, up to a limit."""
+    paid = {g: Cost(cpu_s=gpus * c.cpu_s, wall_s=gpus * c.wall_s) for g, c in CHEAP.items()}
+    rates = choose({**paid, "counter": Cost(cpu_s=gpus * 9e-6, wall_s=gpus * 2.4e-3)}, gpus)
+
+    assert rates.trace_hz == pytest.approx(trace_hz)
+    assert 10 <= rates.counter_hz <= 20
+    assert rates.driver_share <= WAITING_SHARE
+
+
+def test_a_driver_that_is_slow_beyond_help_costs_only_its_own_quantity() -> None:
+    rates = choose({**CHEAP, "counter": Cost(cpu_s=1e-6, wall_s=0.05)}, 1)
+
+    assert rates.trace_hz == 50
+    assert 5 <= rates.counter_hz <= 10
+
+
+def test_what_is_not_read_costs_nothing() -> None:
+    assert choose({}, 1).trace_hz == 50

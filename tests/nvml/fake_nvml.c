@@ -1,0 +1,646 @@
+/* A library with the ABI of NVML whose GPUs are described by a scenario file.
+ *
+ * The scenario's path is in FAKE_NVML_SCENARIO; the file is read again whenever it is replaced.
+ * Where FAKE_NVML_LOG names a file, every call adds a line to it: monotonic ns, thread, function,
+ * device, return code. Times in a scenario are seconds after t0; power is a closed-form function
+ * of CLOCK_MONOTONIC - t0 with a closed-form integral, so that every process sees the same GPU and
+ * fake_joules() gives the exact energy. One thread per process may call.
+ *
+ *   driver TEXT | cuda N | t0 MONOTONIC_S
+ *   shutdown AT                                   the library forgets that it was initialised
+ *   fail FUNCTION CODE [after= until= calls=FROM-TO every=N dev=N]
+ *                                                 FUNCTION may end in *; "field:186[:SCOPE]" too
+ *   latency FUNCTION MICROSECONDS [spin]
+ * and for each GPU, after a line "device":
+ *   name TEXT | uuid TEXT | arch N | pci DEVICE SUBSYSTEM | vbios TEXT
+ *   wave const W | square LOW HIGH PERIOD [DUTY] | sine MEAN SWING PERIOD | steps AT:W ...
+ *   energy PERIOD_MS [phase= lag= base= reset=] | energy none       (lag, phase in ms, base in J)
+ *   instant REFRESH_MS WINDOW_MS | instant none | average none | module none|only
+ *   limit W [default= min= max=] | temp C [rise=C_PER_S memory=] | clocks SM MEM | pstate N
+ *   mem TOTAL USED | util GPU MEM | ecc CURRENT PENDING [corrected= uncorrected= after=]
+ *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after=] | remapped PENDING
+ *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
+ *   proc PID|self BYTES [after= until=] | counters none
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7 };
+enum { DEVICES = 16, RULES = 32, EVENTS = 16, STEPS = 64, INSTANCES = 7 };
+enum { CONST, SQUARE, SINE, STEPPED };
+
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
+typedef struct { u64 total, free, used; } memory_t;
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2_t;
+typedef union { double d; unsigned u; unsigned long ul; u64 ull; } value_t;
+typedef struct {
+    uint32_t field, scope; int64_t timestamp, latency; unsigned type, ret; value_t value;
+} field_t;
+typedef struct { unsigned pid; u64 used; unsigned gi, ci; } process_t;
+typedef struct { unsigned version, sensor; int temperature; } temperature_t;
+typedef struct { u64 reference, violation; } violation_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct { unsigned counts[7]; u64 memory_mb; } attributes_t;
+
+_Static_assert(sizeof(pci_t) == 68 && sizeof(memory_t) == 24 && sizeof(memory_v2_t) == 40, "");
+_Static_assert(sizeof(field_t) == 40 && sizeof(process_t) == 24 && sizeof(temperature_t) == 12, "");
+_Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
+_Static_assert(sizeof(attributes_t) == 40, "");
+
+typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
+typedef struct { char function[64]; double us; int spin; } latency_t;
+typedef struct { unsigned mask, sm; double after, until; } event_t;
+typedef struct { int pid; u64 bytes; double after, until; } proc_t;
+typedef struct device {
+    struct device *parent; /* of a MIG instance */
+    int number;
+    char name[96], uuid[96], vbios[32];
+    unsigned arch, pci_device, pci_subsystem;
+    int wave, n_steps;
+    double a, b, period, duty, step_at[STEPS], step_w[STEPS];
+    double quantum, phase, lag, base, reset, refresh, window;
+    int has_energy, has_instant, has_average, has_module, only_module, has_counters;
+    double limit, limit_default, limit_min, limit_max, temp, rise, memory_temp;
+    unsigned sm, mem_clock, pstate, util_gpu, util_mem;
+    u64 mem_total, mem_used;
+    int has_ecc, ecc, ecc_pending, remapped;
+    u64 corrected, uncorrected;
+    double ecc_after, replay_after;
+    unsigned pcie[4], replay;
+    int mig, mig_pending, mig_energy, n_events, n_procs;
+    event_t events[EVENTS];
+    proc_t procs[EVENTS];
+} device_t;
+
+static struct {
+    char driver[80], path[512];
+    int cuda, n_devices, n_fails, n_latencies, initialised, forgotten;
+    double t0, shutdown;
+    fail_t fails[RULES];
+    latency_t latencies[RULES];
+    struct stat seen;
+} s;
+static device_t devices[DEVICES];
+static device_t instances[DEVICES][INSTANCES];
+
+static double monotonic(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static double now(void) { return monotonic() - s.t0; }
+
+/* ---- the scenario ---- */
+
+static double option(const char *rest, const char *key, double otherwise) {
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, " %s=", key);
+    const char *found = strstr(rest, wanted);
+    return found ? atof(found + strlen(wanted)) : otherwise;
+}
+
+static void wave(device_t *d, const char *text) {
+    char kind[16] = "";
+    int used = 0;
+    sscanf(text, "%15s%n", kind, &used);
+    text += used;
+    d->duty = 0.5;
+    if (!strcmp(kind, "const")) d->wave = CONST, sscanf(text, "%lf", &d->a);
+    if (!strcmp(kind, "square"))
+        d->wave = SQUARE, sscanf(text, "%lf %lf %lf %lf", &d->a, &d->b, &d->period, &d->duty);
+    if (!strcmp(kind, "sine"))
+        d->wave = SINE, sscanf(text, "%lf %lf %lf", &d->a, &d->b, &d->period);
+    if (strcmp(kind, "steps")) return;
+    d->wave = STEPPED;
+    for (int n; d->n_steps < STEPS; text += n, d->n_steps++)
+        if (sscanf(text, " %lf:%lf%n", &d->step_at[d->n_steps], &d->step_w[d->n_steps], &n) != 2)
+            break;
+}
+
+static void general(const char *key, const char *rest) {
+    if (!strcmp(key, "driver")) sscanf(rest, "%79s", s.driver);
+    if (!strcmp(key, "cuda")) sscanf(rest, "%d", &s.cuda);
+    if (!strcmp(key, "t0")) s.t0 = atof(rest);
+    if (!strcmp(key, "shutdown")) s.shutdown = atof(rest);
+    if (!strcmp(key, "fail") && s.n_fails < RULES) {
+        fail_t *f = &s.fails[s.n_fails++];
+        sscanf(rest, "%63s %d", f->function, &f->code);
+        f->after = option(rest, "after", -1e9);
+        f->until = option(rest, "until", 1e18);
+        f->every = option(rest, "every", 1);
+        f->dev = option(rest, "dev", -1);
+        f->from = option(rest, "calls", 1);
+        f->to = 1 << 30;
+        const char *range = strstr(rest, " calls=");
+        if (range && strchr(range, '-')) f->to = atoi(strchr(range, '-') + 1);
+    }
+    if (!strcmp(key, "latency") && s.n_latencies < RULES) {
+        latency_t *l = &s.latencies[s.n_latencies++];
+        sscanf(rest, "%63s %lf", l->function, &l->us);
+        l->spin = strstr(rest, " spin") != NULL;
+    }
+}
+
+static void of_device(device_t *d, const char *key, const char *rest) {
+    int none = strstr(rest, "none") != NULL;
+    if (!strcmp(key, "name")) sscanf(rest, " %95[^\n]", d->name);
+    if (!strcmp(key, "uuid")) sscanf(rest, "%95s", d->uuid);
+    if (!strcmp(key, "vbios")) sscanf(rest, "%31s", d->vbios);
+    if (!strcmp(key, "arch")) sscanf(rest, "%u", &d->arch);
+    if (!strcmp(key, "pci")) sscanf(rest, "%x %x", &d->pci_device, &d->pci_subsystem);
+    if (!strcmp(key, "wave")) wave(d, rest);
+    if (!strcmp(key, "energy")) {
+        d->has_energy = !none;
+        d->quantum = atof(rest) / 1e3;
+        d->phase = option(rest, "phase", 0) / 1e3;
+        d->lag = option(rest, "lag", 0) / 1e3;
+        d->base = option(rest, "base", 1e6);
+        d->reset = option(rest, "reset", 1e18);
+    }
+    if (!strcmp(key, "instant")) {
+        d->has_instant = !none;
+        if (!none) sscanf(rest, "%lf %lf", &d->refresh, &d->window);
+    }
+    if (!strcmp(key, "average")) d->has_average = !none;
+    if (!strcmp(key, "module")) d->has_module = !none, d->only_module = strstr(rest, "only") != NULL;
+    if (!strcmp(key, "counters")) d->has_counters = !none;
+    if (!strcmp(key, "limit")) {
+        d->limit = atof(rest);
+        d->limit_default = option(rest, "default", d->limit);
+        d->limit_min = option(rest, "min", 100);
+        d->limit_max = option(rest, "max", d->limit);
+    }
+    if (!strcmp(key, "temp")) {
+        d->temp = atof(rest);
+        d->rise = option(rest, "rise", 0);
+        d->memory_temp = option(rest, "memory", 0);
+    }
+    if (!strcmp(key, "clocks")) sscanf(rest, "%u %u", &d->sm, &d->mem_clock);
+    if (!strcmp(key, "pstate")) sscanf(rest, "%u", &d->pstate);
+    if (!strcmp(key, "mem")) sscanf(rest, "%llu %llu", &d->mem_total, &d->mem_used);
+    if (!strcmp(key, "util")) sscanf(rest, "%u %u", &d->util_gpu, &d->util_mem);
+    if (!strcmp(key, "ecc")) {
+        d->has_ecc = !none;
+        sscanf(rest, "%d %d", &d->ecc, &d->ecc_pending);
+        d->corrected = option(rest, "corrected", 0);
+        d->uncorrected = option(rest, "uncorrected", 0);
+        d->ecc_after = option(rest, "after", -1e9);
+    }
+    if (!strcmp(key, "pcie")) {
+        sscanf(rest, "%u %u %u %u", &d->pcie[0], &d->pcie[1], &d->pcie[2], &d->pcie[3]);
+        d->replay = option(rest, "replay", 0);
+        d->replay_after = option(rest, "after", -1e9);
+    }
+    if (!strcmp(key, "remapped")) d->remapped = atoi(rest);
+    if (!strcmp(key, "mig")) {
+        d->mig = atoi(rest);
+        d->mig_pending = option(rest, "pending", d->mig > 0);
+        d->mig_energy = strstr(rest, "energy=parent") != NULL;
+    }
+    if (!strcmp(key, "event") && d->n_events < EVENTS) {
+        event_t *e = &d->events[d->n_events++];
+        e->mask = strtoul(rest, NULL, 0);
+        e->after = option(rest, "after", -1e9);
+        e->until = option(rest, "until", 1e18);
+        e->sm = option(rest, "sm", 0);
+    }
+    if (!strcmp(key, "proc") && d->n_procs < EVENTS) {
+        proc_t *p = &d->procs[d->n_procs++];
+        char who[32] = "";
+        sscanf(rest, "%31s %llu", who, &p->bytes);
+        p->pid = strcmp(who, "self") ? atoi(who) : getpid();
+        p->after = option(rest, "after", -1e9);
+        p->until = option(rest, "until", 1e18);
+    }
+}
+
+static device_t *new_device(void) {
+    device_t *d = &devices[s.n_devices];
+    memset(d, 0, sizeof *d);
+    d->number = s.n_devices++;
+    d->has_energy = d->has_instant = d->has_average = d->has_counters = 1;
+    d->reset = d->ecc_after = d->replay_after = 1e18;
+    d->mig = -1;
+    snprintf(d->name, sizeof d->name, "NVIDIA H200");
+    snprintf(d->uuid, sizeof d->uuid, "GPU-%d", d->number);
+    snprintf(d->vbios, sizeof d->vbios, "96.00.A1");
+    d->arch = 9;
+    const char *plain[][2] = {{"wave", " const 300"}, {"energy", " 100"}, {"instant", " 0 20"},
+        {"limit", " 700"}, {"temp", " 50 memory=60"}, {"clocks", " 1980 3201"},
+        {"mem", " 150754820096 1000000000"}, {"ecc", " 1 1"}, {"pcie", " 5 16 5 16"},
+        {"pci", " 233510DE 18BE10DE"}, {"module", " none"}};
+    for (unsigned i = 0; i < sizeof plain / sizeof *plain; i++) of_device(d, plain[i][0], plain[i][1]);
+    return d;
+}
+
+static void load(void) {
+    const char *path = getenv("FAKE_NVML_SCENARIO");
+    struct stat found;
+    if (!path || stat(path, &found)) return;
+    if (!strcmp(path, s.path) && found.st_ino == s.seen.st_ino && found.st_size == s.seen.st_size &&
+        found.st_mtim.tv_sec == s.seen.st_mtim.tv_sec && found.st_mtim.tv_nsec == s.seen.st_mtim.tv_nsec)
+        return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    s.n_devices = s.n_fails = s.n_latencies = s.forgotten = 0;
+    memset(s.fails, 0, sizeof s.fails);
+    s.shutdown = 1e18, s.cuda = 13000, s.t0 = 0;
+    snprintf(s.driver, sizeof s.driver, "595.45.04");
+    snprintf(s.path, sizeof s.path, "%s", path);
+    s.seen = found;
+    char line[1024], key[64];
+    for (device_t *d = NULL; fgets(line, sizeof line, file);) {
+        int used = 0;
+        if (sscanf(line, "%63s%n", key, &used) != 1 || *key == '#') continue;
+        if (!strcmp(key, "device")) d = s.n_devices < DEVICES ? new_device() : d;
+        else if (d) of_device(d, key, line + used);
+        else general(key, line + used);
+    }
+    fclose(file);
+    for (int i = 0; i < s.n_devices; i++)
+        for (int k = 0; k < INSTANCES; k++) {
+            device_t *m = &instances[i][k];
+            *m = devices[i];
+            m->parent = &devices[i];
+            m->number = 100 * (i + 1) + k;
+            snprintf(m->uuid, sizeof m->uuid, "MIG-%d-%d", i, k);
+            snprintf(m->name, sizeof m->name, "%.70s MIG 1g.18gb", devices[i].name);
+        }
+}
+
+/* ---- power ---- */
+
+static double joules(const device_t *d, double t) {
+    double e = 0;
+    switch (d->wave) {
+    case SQUARE: {
+        double high = d->duty * d->period, n = floor(t / d->period), rest = t - n * d->period;
+        return n * (d->b * high + d->a * (d->period - high)) + d->b * fmin(rest, high) +
+               d->a * fmax(rest - high, 0);
+    }
+    case SINE:
+        return d->a * t + d->b * d->period / (2 * M_PI) * (1 - cos(2 * M_PI * t / d->period));
+    case STEPPED:
+        if (t < d->step_at[0]) return d->step_w[0] * (t - d->step_at[0]);
+        for (int i = 0; i < d->n_steps && d->step_at[i] < t; i++)
+            e += d->step_w[i] * ((i + 1 < d->n_steps ? fmin(t, d->step_at[i + 1]) : t) - d->step_at[i]);
+        return e;
+    default:
+        return d->a * t;
+    }
+}
+
+static double mean(const device_t *d, double end, double window_s) {
+    if (window_s <= 0) window_s = 1e-3;
+    return (joules(d, end) - joules(d, end - window_s)) / window_s;
+}
+
+static unsigned instant(const device_t *d) {
+    double t = now(), refresh = d->refresh / 1e3;
+    if (refresh > 0) t = floor(t / refresh) * refresh;
+    return lround(mean(d, t, d->window / 1e3) * 1e3);
+}
+
+static u64 millijoules(const device_t *d) {
+    double t = now(), at = t - d->lag;
+    if (d->quantum > 0) at = floor((t - d->phase) / d->quantum) * d->quantum + d->phase - d->lag;
+    double counted = joules(d, at) + d->base;
+    if (t >= d->reset) counted = fmax(joules(d, at) - joules(d, d->reset), 0);
+    return llround(counted * 1e3);
+}
+
+static u64 active_ns(const device_t *d, unsigned mask) {
+    double sum = 0, t = now();
+    for (int i = 0; i < d->n_events; i++)
+        if (d->events[i].mask & mask)
+            sum += fmax(0, fmin(t, d->events[i].until) - fmax(0, d->events[i].after));
+    return llround(sum * 1e9);
+}
+
+static unsigned reasons(const device_t *d, unsigned *sm) {
+    unsigned mask = 0;
+    double t = now();
+    for (int i = 0; i < d->n_events; i++)
+        if (t >= d->events[i].after && t < d->events[i].until) {
+            mask |= d->events[i].mask;
+            if (sm && d->events[i].sm) *sm = d->events[i].sm;
+        }
+    return mask;
+}
+
+double fake_joules(int device, double begin, double end) {
+    load();
+    return joules(&devices[device], end - s.t0) - joules(&devices[device], begin - s.t0);
+}
+
+/* ---- every call ---- */
+
+static int matches(const char *rule, const char *function) {
+    size_t n = strlen(rule);
+    if (n && rule[n - 1] == '*') return !strncmp(rule, function, n - 1);
+    return !strcmp(rule, function);
+}
+
+static int scripted(const char *function, int dev) {
+    double t = now();
+    for (int i = 0; i < s.n_latencies; i++)
+        if (matches(s.latencies[i].function, function)) {
+            double until = monotonic() + s.latencies[i].us / 1e6;
+            if (!s.latencies[i].spin) usleep(s.latencies[i].us);
+            while (monotonic() < until) {}
+        }
+    for (int i = 0; i < s.n_fails; i++) {
+        fail_t *f = &s.fails[i];
+        if (!matches(f->function, function) || (f->dev >= 0 && f->dev != dev)) continue;
+        f->calls++;
+        if (f->calls >= f->from && f->calls <= f->to && t >= f->after && t < f->until &&
+            f->calls % f->every == 0)
+            return f->code;
+    }
+    return OK;
+}
+
+static int done(const char *function, int dev, int code) {
+    static int log = -1;
+    static char known[512];
+    const char *path = getenv("FAKE_NVML_LOG");
+    if (strcmp(known, path ? path : "")) {
+        if (log >= 0) close(log);
+        snprintf(known, sizeof known, "%s", path ? path : "");
+        log = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+    }
+    if (log >= 0) {
+        char line[160];
+        int n = snprintf(line, sizeof line, "%lld %ld %s %d %d\n", (long long)(monotonic() * 1e9),
+                         (long)syscall(SYS_gettid), function, dev, code);
+        if (write(log, line, n) != n) log = -1;
+    }
+    return code;
+}
+
+static int begin(const char *function, int dev) {
+    load();
+    if (now() >= s.shutdown && !s.forgotten) s.initialised = 0, s.forgotten = 1;
+    int code = scripted(function, dev);
+    return code ? code : s.initialised > 0 ? OK : UNINITIALIZED;
+}
+
+#define START(dev) \
+    do { int code_ = begin(__func__, dev); if (code_) return done(__func__, dev, code_); } while (0)
+#define RETURN(dev, code) return done(__func__, dev, code)
+#define READ(name, type, expression) \
+    int name(device_t *d, type *out) { START(d->number); *out = (expression); RETURN(d->number, OK); }
+#define READ_IF(name, type, has, expression) \
+    int name(device_t *d, type *out) { \
+        START(d->number); \
+        if (!(has)) RETURN(d->number, NOT_SUPPORTED); \
+        *out = (expression); \
+        RETURN(d->number, OK); \
+    }
+#define TEXT(name, expression) \
+    int name(device_t *d, char *out, unsigned n) { \
+        START(d->number); \
+        snprintf(out, n, "%s", expression); \
+        RETURN(d->number, OK); \
+    }
+#define SETTER(name) int name(void) { START(-1); RETURN(-1, OK); }
+#include "setters.inc"
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    load();
+    int code = scripted(__func__, -1);
+    if (!code) s.initialised++;
+    RETURN(-1, code);
+}
+int nvmlShutdown(void) { START(-1); s.initialised--; RETURN(-1, OK); }
+const char *nvmlErrorString(int code) { (void)code; return "an error of the fake library"; }
+int nvmlSystemGetDriverVersion(char *out, unsigned n) {
+    START(-1);
+    snprintf(out, n, "%s", s.driver);
+    RETURN(-1, OK);
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { START(-1); *out = s.cuda; RETURN(-1, OK); }
+int nvmlDeviceGetCount_v2(unsigned *out) { START(-1); *out = s.n_devices; RETURN(-1, OK); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
+    START(-1);
+    if ((int)index >= s.n_devices) RETURN(-1, INVALID);
+    *out = &devices[index];
+    RETURN(-1, OK);
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **out) {
+    START(-1);
+    for (int i = 0; i < s.n_devices; i++) {
+        if (!strcmp(devices[i].uuid, uuid)) { *out = &devices[i]; RETURN(-1, OK); }
+        for (int k = 0; k < devices[i].mig; k++)
+            if (!strcmp(instances[i][k].uuid, uuid)) { *out = &instances[i][k]; RETURN(-1, OK); }
+    }
+    RETURN(-1, NOT_FOUND);
+}
+
+/* ---- identity ---- */
+
+TEXT(nvmlDeviceGetName, d->name)
+TEXT(nvmlDeviceGetUUID, d->uuid)
+TEXT(nvmlDeviceGetVbiosVersion, d->vbios)
+READ(nvmlDeviceGetArchitecture, unsigned, d->arch)
+READ(nvmlDeviceGetPersistenceMode, unsigned, 1)
+READ(nvmlDeviceGetComputeMode, unsigned, 0)
+READ(nvmlDeviceGetVirtualizationMode, unsigned, 0)
+READ(nvmlDeviceGetEnforcedPowerLimit, unsigned, lround(d->limit * 1e3))
+READ(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, lround(d->limit_default * 1e3))
+int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
+    START(d->number);
+    memset(out, 0, sizeof *out);
+    out->bus = d->number + 1, out->id = d->pci_device, out->subsystem = d->pci_subsystem;
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", out->bus);
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetPowerManagementLimitConstraints(device_t *d, unsigned *low, unsigned *high) {
+    START(d->number);
+    *low = lround(d->limit_min * 1e3), *high = lround(d->limit_max * 1e3);
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetEccMode(device_t *d, unsigned *current, unsigned *pending) {
+    START(d->number);
+    if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);
+    *current = d->ecc, *pending = d->ecc_pending;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetMigMode(device_t *d, unsigned *current, unsigned *pending) {
+    START(d->number);
+    if (d->mig < 0) RETURN(d->number, NOT_SUPPORTED);
+    *current = d->mig > 0, *pending = d->mig_pending;
+    RETURN(d->number, OK);
+}
+READ(nvmlDeviceGetMaxMigDeviceCount, unsigned, d->mig > 0 ? INSTANCES : 0)
+READ(nvmlDeviceIsMigDeviceHandle, unsigned, d->parent != NULL)
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *d, unsigned index, device_t **out) {
+    START(d->number);
+    if ((int)index >= d->mig) RETURN(d->number, NOT_FOUND);
+    *out = &instances[d->number][index];
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *d, device_t **out) {
+    START(d->number);
+    if (!d->parent) RETURN(d->number, INVALID);
+    *out = d->parent;
+    RETURN(d->number, OK);
+}
+
+/* ---- power and energy; a MIG instance has none of its own ---- */
+
+READ_IF(nvmlDeviceGetPowerUsage, unsigned, d->has_average && !d->parent,
+        d->arch >= 7 ? lround(mean(d, now(), 1.0) * 1e3) : instant(d))
+READ_IF(nvmlDeviceGetTotalEnergyConsumption, u64,
+        d->has_energy && (!d->parent || d->mig_energy), millijoules(d))
+
+static int field(device_t *d, field_t *f) {
+    static const unsigned masks[] = {0x4, 0x20, 0x10, 0x200, 0x1, 0x400};
+    static const unsigned later[] = {0x20, 0x40, 0x80};
+    int major = atoi(s.driver), minor = strchr(s.driver, 0x2e) ? atoi(strchr(s.driver, 0x2e) + 1) : 0;
+    int first = major < 580 || (major == 580 && minor < 82) ? 251 : 269;
+    char name[48];
+    snprintf(name, sizeof name, "field:%u:%u", f->field, f->scope);
+    int code = scripted(name, d->number);
+    *strrchr(name, ':') = 0;
+    if (!code) code = scripted(name, d->number);
+    if (code) return code;
+    int allowed = f->scope == 0 ? !d->only_module : f->scope == 1 && (d->has_module || d->only_module);
+    f->type = 1;
+    if (d->parent || !allowed) return NOT_SUPPORTED;
+    if (f->field == 186 && d->has_instant) f->value.u = instant(d);
+    else if (f->field == 185 && d->has_average && d->arch >= 7) f->value.u = lround(mean(d, now(), 1) * 1e3);
+    else if (f->field == 82 && d->memory_temp > 0) f->value.u = lround(d->memory_temp);
+    else {
+        f->type = 3;
+        if ((f->field == 83 || f->field == 191) && d->has_energy) f->value.ull = millijoules(d);
+        else if (f->field >= 74 && f->field <= 79 && d->has_counters)
+            f->value.ull = active_ns(d, masks[f->field - 74]);
+        else if ((int)f->field >= first && (int)f->field <= first + 2 && d->has_counters)
+            f->value.ull = active_ns(d, later[f->field - first]);
+        else return NOT_SUPPORTED;
+    }
+    return OK;
+}
+
+int nvmlDeviceGetFieldValues(device_t *d, int n, field_t *fields) {
+    START(d->number);
+    for (int i = 0; i < n; i++) {
+        fields[i].timestamp = 0, fields[i].latency = 0, fields[i].value.ull = 0;
+        fields[i].ret = field(d, &fields[i]);
+    }
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetViolationStatus(device_t *d, unsigned policy, violation_t *out) {
+    static const unsigned masks[] = {0x4, 0x60, 0x10, 0x200, 0x1, 0x400};
+    START(d->number);
+    if (policy > 5) RETURN(d->number, INVALID);
+    out->reference = llround(now() * 1e6);
+    out->violation = active_ns(d, masks[policy]);
+    RETURN(d->number, OK);
+}
+
+/* ---- state ---- */
+
+READ(nvmlDeviceGetCurrentClocksEventReasons, u64, reasons(d, NULL))
+READ(nvmlDeviceGetCurrentClocksThrottleReasons, u64, reasons(d, NULL))
+READ(nvmlDeviceGetPerformanceState, unsigned, d->pstate)
+READ(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, d->pcie[0])
+READ(nvmlDeviceGetCurrPcieLinkWidth, unsigned, d->pcie[1])
+READ(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, d->pcie[2])
+READ(nvmlDeviceGetMaxPcieLinkWidth, unsigned, d->pcie[3])
+READ(nvmlDeviceGetPcieReplayCounter, unsigned, now() >= d->replay_after ? d->replay : 0)
+
+int nvmlDeviceGetClockInfo(device_t *d, unsigned type, unsigned *out) {
+    unsigned sm = d->sm;
+    START(d->number);
+    reasons(d, &sm);
+    *out = type == 2 ? d->mem_clock : sm;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetMaxClockInfo(device_t *d, unsigned type, unsigned *out) {
+    START(d->number);
+    *out = type == 2 ? d->mem_clock : d->sm;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetTemperatureV(device_t *d, temperature_t *out) {
+    START(d->number);
+    if (out->version != 0x100000C || out->sensor) RETURN(d->number, INVALID);
+    out->temperature = lround(d->temp + d->rise * now());
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetTemperature(device_t *d, unsigned sensor, unsigned *out) {
+    START(d->number);
+    if (sensor) RETURN(d->number, INVALID);
+    *out = lround(d->temp + d->rise * now());
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
+    START(d->number);
+    out->total = d->mem_total, out->used = d->mem_used + 512000000, out->free = out->total - out->used;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetMemoryInfo_v2(device_t *d, memory_v2_t *out) {
+    START(d->number);
+    if (out->version != (2u << 24 | sizeof *out)) RETURN(d->number, INVALID);
+    out->total = d->mem_total, out->used = d->mem_used, out->reserved = 512000000;
+    out->free = out->total - out->used - out->reserved;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetUtilizationRates(device_t *d, utilization_t *out) {
+    START(d->number);
+    if (d->mig > 0) RETURN(d->number, NOT_SUPPORTED);
+    out->gpu = d->util_gpu, out->memory = d->util_mem;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetTotalEccErrors(device_t *d, unsigned type, unsigned counter, u64 *out) {
+    START(d->number);
+    if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);
+    *out = counter || now() < d->ecc_after ? 0 : type == 1 ? d->uncorrected : d->corrected;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetRemappedRows(device_t *d, unsigned *c, unsigned *u, unsigned *pending, unsigned *failed) {
+    START(d->number);
+    *c = *u = *failed = 0, *pending = d->remapped;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetAttributes_v2(device_t *d, attributes_t *out) {
+    START(d->number);
+    if (!d->parent) RETURN(d->number, NOT_SUPPORTED);
+    memset(out, 0, sizeof *out);
+    out->counts[6] = 1, out->memory_mb = 18432;
+    RETURN(d->number, OK);
+}
+
+static int processes(const char *function, device_t *d, unsigned *n, process_t *out, int here) {
+    int code = begin(function, d->number);
+    if (code) return done(function, d->number, code);
+    unsigned found = 0, room = *n;
+    double t = now();
+    for (int i = 0; here && i < d->n_procs; i++) {
+        const proc_t *p = &d->procs[i];
+        if (t < p->after || t >= p->until) continue;
+        if (found < room && out)
+            out[found] = (process_t){.pid = p->pid, .used = p->bytes, .gi = ~0u, .ci = ~0u};
+        found++;
+    }
+    *n = found;
+    return done(function, d->number, found > room ? TOO_SMALL : OK);
+}
+#define PROCESSES(name, here) \
+    int name(device_t *d, unsigned *n, process_t *out) { return processes(#name, d, n, out, here); }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 1)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 0)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 0)

@@ -1,0 +1,133 @@
+"""The library of these tests and nvidia-ml-py mean the same memory: a new release fails here."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from types import ModuleType
+
+import pytest
+
+from tests.nvml import library
+
+SIZES = {
+    "nvmlPciInfo_t": 68,
+    "c_nvmlMemory_t": 24,
+    "c_nvmlMemory_v2_t": 40,
+    "c_nvmlFieldValue_t": 40,
+    "c_nvmlProcessInfo_v3_t": 24,
+    "c_nvmlTemperature_v1_t": 12,
+    "c_nvmlViolationTime_t": 16,
+    "c_nvmlUtilization_t": 8,
+    "c_nvmlDeviceAttributes": 40,
+}
+"""The C source asserts the same numbers of its own structs when it is compiled."""
+
+MEMBERS = {
+    "c_nvmlFieldValue_t": {
+        "fieldId": 0,
+        "scopeId": 4,
+        "valueType": 24,
+        "nvmlReturn": 28,
+        "value": 32,
+    },
+    "c_nvmlMemory_v2_t": {"version": 0, "total": 8, "reserved": 16, "free": 24, "used": 32},
+    "c_nvmlProcessInfo_v3_t": {"pid": 0, "usedGpuMemory": 8, "gpuInstanceId": 16},
+    "nvmlPciInfo_t": {"pciDeviceId": 28, "pciSubSystemId": 32, "busId": 36},
+}
+"""Offsets of what is read."""
+
+CONSTANTS = {
+    "NVML_FI_DEV_POWER_INSTANT": 186,
+    "NVML_FI_DEV_POWER_AVERAGE": 185,
+    "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 83,
+    "NVML_FI_DEV_ENERGY": 191,
+    "NVML_FI_DEV_MEMORY_TEMP": 82,
+    "NVML_FI_DEV_PERF_POLICY_POWER": 74,
+    "NVML_FI_DEV_PERF_POLICY_RELIABILITY": 79,
+    "NVML_POWER_SCOPE_GPU": 0,
+    "NVML_POWER_SCOPE_MODULE": 1,
+    "NVML_CLOCK_SM": 1,
+    "NVML_CLOCK_MEM": 2,
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
+    "NVML_DEVICE_ARCH_AMPERE": 7,
+    "NVML_PERF_POLICY_POWER": 0,
+    "NVML_PERF_POLICY_RELIABILITY": 5,
+    "nvmlMemory_v2": 0x02000028,
+    "nvmlTemperature_v1": 0x0100000C,
+    "NVML_ERROR_UNINITIALIZED": 1,
+    "NVML_ERROR_NOT_SUPPORTED": 3,
+    "NVML_ERROR_NO_PERMISSION": 4,
+    "NVML_ERROR_DRIVER_NOT_LOADED": 9,
+    "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
+    "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
+    "NVML_ERROR_GPU_IS_LOST": 15,
+    "NVML_ERROR_RESET_REQUIRED": 16,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18,
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": 25,
+    "NVML_ERROR_DEPRECATED": 26,
+    "NVML_ERROR_UNKNOWN": 999,
+}
+"""Numbers that our modules spell out, because they also run with the oldest binding allowed."""
+
+
+@pytest.fixture(scope="module")
+def pynvml() -> ModuleType:
+    return library.binding()
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES.items())
+def test_structs_have_the_size_that_the_library_was_written_for(
+    pynvml: ModuleType, name: str, size: int
+) -> None:
+    assert ctypes.sizeof(getattr(pynvml, name)) == size
+
+
+@pytest.mark.parametrize(
+    ("struct", "member", "offset"),
+    [(struct, member, at) for struct, members in MEMBERS.items() for member, at in members.items()],
+)
+def test_members_lie_where_the_library_writes_them(
+    pynvml: ModuleType, struct: str, member: str, offset: int
+) -> None:
+    assert getattr(getattr(pynvml, struct), member).offset == offset
+
+
+@pytest.mark.parametrize(("name", "value"), CONSTANTS.items())
+def test_numbers_are_those_of_the_binding(pynvml: ModuleType, name: str, value: int) -> None:
+    assert getattr(pynvml, name) == value
+
+
+def test_the_source_asserts_every_size() -> None:
+    """What is asserted here of Python's structs is asserted there of C's."""
+    asserted = {
+        int(size) for size in re.findall(r"sizeof\(\w+_t\) == (\d+)", library.SOURCE.read_text())
+    }
+
+    assert asserted == set(SIZES.values())
+
+
+def test_the_kinds_of_values_are_the_members_of_the_union(pynvml: ModuleType) -> None:
+    from pytest_mlperf.hardware.nvml import KINDS
+
+    assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == KINDS
+    assert len(KINDS) == pynvml.NVML_VALUE_TYPE_COUNT
+
+
+def test_every_setter_of_the_binding_is_in_the_library() -> None:
+    """So that calling one shows in the log, instead of failing as unknown."""
+    found = set(library.setters())
+
+    assert len(found) > 60
+    assert {
+        "nvmlDeviceSetPowerManagementLimit_v2",
+        "nvmlDeviceSetGpuLockedClocks",
+        "nvmlDeviceResetGpuLockedClocks",
+        "nvmlDeviceSetPersistenceMode",
+        "nvmlDeviceClearEccErrorCounts",
+        "nvmlDeviceSetMigMode",
+        "nvmlDeviceSetEccMode",
+    } <= found

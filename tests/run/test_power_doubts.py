@@ -1,0 +1,205 @@
+"""What makes a run on a GPU invalid, what only its energy, and what is merely told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.counter import Reading
+from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.run.power_doubts import INVALID, NOTED, Doubts, doubts
+from pytest_mlperf.run.power_gpu import GpuLog
+
+BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
+FACTS: dict[str, Any] = {
+    "identity": {
+        "ecc": [1, 1],
+        "remapped_rows_pending": False,
+        "max_pcie_generation": 5,
+        "max_pcie_width": 16,
+        "utilization_percent": 0,
+    },
+    "shared": False,
+    "instances": 0,
+    "processes": [],
+    "memory_used": 5 * 10**8,
+}
+
+
+def state(time_s: float, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "pcie_generation": 5,
+        "pcie_width": 16,
+        "processes": [[1, 10**9]],
+        "ecc_uncorrected": 0,
+        "ecc_corrected": 3,
+        "pcie_replays": 9,
+    }
+    return {"time": time_s, **plain, **changes}
+
+
+def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> GpuLog:
+    """A clean log of 120 s, but for reasons that show for so long from 50 s on."""
+    moments = [i / 10 for i in range(1200)]
+    return GpuLog(
+        uuid="GPU-0",
+        facts={**FACTS, **facts},
+        trace=tuple(Reading(time_s=t, value=500.0) for t in moments),
+        reasons=tuple((t, mask if 50 <= t < 50 + seconds - 1e-9 else 0) for t in moments),
+        states=(state(0.0), state(8.0), state(60.0), state(119.0, **(last or {}))),
+    )
+
+
+def found(gpu: GpuLog, allowed: tuple[int, ...] = ()) -> Doubts:
+    return doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, allowed=allowed)
+
+
+def test_a_clean_run_raises_none() -> None:
+    assert found(log()) == Doubts()
+
+
+@pytest.mark.parametrize(("bit", "name"), REASONS.items())
+@pytest.mark.parametrize("seconds", [0.9, 1.1, 21.0])
+def test_each_event_reason_has_its_verdict(bit: int, name: str, seconds: float) -> None:
+    """Heat and the supply's brake make a run invalid from 1 % of the window; the rest is told."""
+    given = found(log(bit, seconds))
+
+    if name in INVALID:
+        assert bool(given.invalid) == (seconds > 1)
+        assert bool(given.notes) == (seconds < 1)
+    elif name == "gpu_idle":
+        assert (given.invalid, bool(given.notes)) == ((), seconds > 20)
+    else:
+        assert given.invalid == ()
+        assert len(given.notes) == 1
+        assert given.notes[0].startswith(NOTED[name])
+
+
+def test_the_sentence_tells_how_long() -> None:
+    assert found(log(0x40, 2.0)).invalid == (
+        "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the window",
+    )
+
+
+def test_an_unknown_reason_is_told_with_its_bit() -> None:
+    assert found(log(0x800, 2.0)).notes == (
+        "clock event reason unknown 0x800: 2.00 s, 2.0% of the window",
+    )
+
+
+def test_several_reasons_at_once_are_each_judged() -> None:
+    given = found(log(0x4 | 0x20, 5.0))
+
+    assert len(given.invalid) == len(given.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "coarse", "invalid"),
+    [
+        ("hw_thermal_slowdown", False, True),
+        ("hw_power_brake_slowdown", False, True),
+        ("thermal", True, True),
+        ("sw_power_cap", False, False),
+    ],
+)
+def test_what_only_the_gpu_counted_is_judged_too(name: str, coarse: bool, invalid: bool) -> None:
+    """An older GPU counts heat of both kinds together."""
+    names = {name} if coarse else {name, "sw_thermal_slowdown", "hw_thermal_slowdown"}
+    counts = [dict.fromkeys(names, 0), {**dict.fromkeys(names, 0), name: 3_000_000_000}]
+    states = [state(8.0, throttle_ns=counts[0]), state(112.0, throttle_ns=counts[1])]
+    given = found(replace(log(), states=tuple(states)))
+
+    assert bool(given.invalid) == invalid
+    assert bool(given.notes) != invalid
+
+
+@pytest.mark.parametrize(
+    ("changes", "invalid", "note"),
+    [
+        ({"ecc_uncorrected": 2}, "2 uncorrected memory errors (ECC) during the run", ""),
+        ({"ecc_corrected": 7}, "", "4 corrected memory errors (ECC) during the run"),
+        ({"pcie_replays": 12}, "", "3 replays on the PCIe link during the run"),
+    ],
+)
+def test_errors_during_the_run_count_and_older_ones_do_not(
+    changes: dict[str, int], invalid: str, note: str
+) -> None:
+    given = found(log(last=changes))
+
+    assert given.invalid == ((invalid,) if invalid else ())
+    assert given.notes == ((note,) if note else ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"ecc": [1, 0]}, "a change of the ECC mode waits for a reboot"),
+        ({"remapped_rows_pending": True}, "remapped memory rows wait for a reset of the GPU"),
+        ({"max_pcie_width": 32}, "the PCIe link ran at x16, not x32"),
+        ({"max_pcie_generation": 6}, "the PCIe link ran at generation 5, not generation 6"),
+    ],
+)
+def test_a_state_that_is_not_as_it_should_be_is_told(changes: dict[str, Any], note: str) -> None:
+    given = found(log(identity={**FACTS["identity"], **changes}))
+
+    assert given == Doubts(notes=(note,))
+
+
+def test_a_link_that_rests_between_batches_is_none_the_worse() -> None:
+    resting = replace(log(), states=(state(20.0, pcie_generation=1), state(60.0)))
+
+    assert found(resting) == Doubts()
+
+
+def test_a_process_before_the_engine_is_invalid_unless_allowed() -> None:
+    gpu = log(processes=[[42, 2 * 2**30], [43, None]])
+
+    assert found(gpu).invalid == (
+        "in use before the engine was loaded: process 42 (2.0 GiB), process 43",
+    )
+    assert found(gpu, allowed=(42, 43)) == Doubts()
+
+
+def test_a_foreign_process_is_invalid_unless_allowed() -> None:
+    gpu = log(last={"processes": [[1, 10**9], [666, 2**30]]})
+
+    assert found(gpu).invalid == ("used by others during the run: process 666 (1.0 GiB)",)
+    assert found(gpu, allowed=(666,)) == Doubts()
+
+
+def test_work_that_no_list_shows_is_noticed() -> None:
+    busy = log(identity={**FACTS["identity"], "utilization_percent": 35})
+    filled = log(memory_used=3 * 2**30)
+
+    assert found(busy).invalid == ("35 % busy before the engine was loaded",)
+    assert found(filled).notes == (
+        "3.0 GiB were in use before the engine was loaded, by no process that is listed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("shared", "instances", "energy"),
+    [
+        (True, 3, "3 MIG instances share this GPU and its energy"),
+        (None, None, "which MIG instances share this GPU and its energy may not be seen here"),
+        (False, 1, None),
+    ],
+)
+def test_a_shared_gpu_has_a_speed_but_no_energy(
+    shared: bool | None, instances: int | None, energy: str | None
+) -> None:
+    given = found(log(shared=shared, instances=instances))
+
+    assert given == Doubts(energy=(energy,) if energy else ())
+
+
+def test_a_lost_gpu_is_invalid() -> None:
+    assert found(replace(log(), lost="GPU is lost (15)")).invalid == (
+        "the GPU was lost: GPU is lost (15)",
+    )
+
+
+def test_a_gpu_that_could_not_be_read_has_no_energy_and_is_not_blamed() -> None:
+    assert found(GpuLog(uuid="GPU-0", unavailable="no driver")) == Doubts(energy=("no driver",))
