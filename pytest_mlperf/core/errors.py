@@ -35,7 +35,8 @@ class RunError(MlperfError):
     """A run broke before it could be judged.
 
     Attributes:
-        layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer" or "lease".
+        layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler" or
+            "lease".
         log: Path of the log to read, or None.
     """
 
