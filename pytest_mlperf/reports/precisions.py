@@ -165,9 +165,12 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
     gate = next((m for m in verdict.metrics if m.metric == name), None)
     paired = next((p for p in verdict.paired if p.metric == name), None)
     words = [m.outcome for m in (gate, paired) if m is not None and m.outcome is not None]
+    lower = name in verdict.accuracy.lower if verdict.accuracy else False
     needed = None
     if gate is not None and gate.baseline is not None and gate.limit is not None:
-        needed = gate.baseline * (1 - gate.limit)
+        # Of a window the verdict tells one side: that where scores get better is no gate to fear.
+        feared = gate.limit < 0 if lower else gate.limit > 0
+        needed = gate.baseline * (1 - gate.limit) if feared else None
     against = paired if before is not None and _rests_on(verdict, before.case) else None
     change = against.change if against else _plain_change(name, value, verdict, before)
     return Score(
@@ -178,7 +181,7 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
         low=against.low if against else None,
         high=against.high if against else None,
         outcome=worst(words) if words else None,
-        lower=name in verdict.accuracy.lower if verdict.accuracy else False,
+        lower=lower,
     )
 
 

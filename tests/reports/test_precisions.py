@@ -186,6 +186,21 @@ def test_the_paired_comparison_with_the_reference_gives_change_and_interval() ->
     assert score_of(block, "fp32").change is None, "the reference has no change against itself"
 
 
+def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> None:
+    """A verdict tells one side of FID's window; below it the images are better, not worse."""
+    low = MetricVerdict(metric="fid", outcome=Outcome.OK, now=685.0, baseline=685.0, limit=0.02)
+    high = replace(low, limit=-0.02)
+    needed = []
+    for side in (low, high):
+        result = scored(case("fp32"), 685.0)
+        assert result.verdict.accuracy is not None
+        accuracy = replace(result.verdict.accuracy, scores={"fid": 685.0}, lower=("fid",))
+        verdict = replace(result.verdict, metrics=(side,), accuracy=accuracy)
+        needed.append(score_of(only(replace(result, verdict=verdict)), "fp32").needed)
+
+    assert needed == [None, pytest.approx(698.7)]
+
+
 def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() -> None:
     """Then the scores of the two passes are subtracted, and no interval is shown."""
     own = "baselines/accuracy/resnet50/ort.int8.json"
