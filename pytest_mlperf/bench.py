@@ -23,12 +23,13 @@ from pytest_mlperf.core.recording import (
     recorded,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.efficiency import judge_efficiency
 from pytest_mlperf.pair import judge_pair
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.verdicts import against_limits, broken
+from pytest_mlperf.verdicts import against_limits, broken, energy_notes
 
 APPEND_RUNS = 2
 """An appended session adds this many runs (a baseline of 8 is 4 sessions x 2)."""
@@ -70,7 +71,8 @@ class Bench:
             case = self._case(planned)
         except BaselineError as error:
             return broken(planned.case, kind, error, self._policy.shown)
-        answer = self._accuracy if kind == "accuracy" else self._performance
+        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
+        answer = answers.get(kind, self._performance)
         try:
             verdict = answer(case, {*wanted, kind})
         except Unjudgeable as error:
@@ -157,6 +159,14 @@ class Bench:
         if recording:
             return self._record(case, recording)
         return self._judge(case, unchecked(case))
+
+    # --- efficiency ----------------------------------------------------------------------
+
+    def _efficiency(self, case: CaseRuns, wanted: Collection[Kind]) -> Verdict:
+        outcome, headline, metrics = judge_efficiency(case, wanted)
+        return self._verdict(case, "efficiency", outcome, headline, metrics)
+
+    # --- more of performance -------------------------------------------------------------
 
     def _judge(self, case: CaseRuns, unchecked: str) -> Verdict:
         while True:
@@ -282,6 +292,8 @@ class Bench:
         against = case.scores if kind == "accuracy" else case
         if kind == "performance" and case.runs and outcome is not Outcome.INCONCLUSIVE:
             notes = (*notes, *only_reported(case.runs, case.planned.limits))
+        if kind != "accuracy":
+            notes = (*notes, *energy_notes(case.runs))
         if outcome is Outcome.NO_BASELINE and case.distance:
             notes = (*notes, "nearest baseline differs in " + "; ".join(case.distance))
         if self._conditions.handicap:

@@ -133,7 +133,7 @@ class CaseRuns:
         """Do the case's first process: everything that the session wants of it at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = "accuracy" in wanted and missing and bool(self.planned.scorer)
-        if "performance" in wanted and not self.runs:
+        if {"performance", "efficiency"} & set(wanted) and not self.runs:
             self.add_run(accuracy=accuracy)
         elif accuracy:
             self._process(performance=False, accuracy=True)

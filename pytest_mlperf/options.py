@@ -125,8 +125,8 @@ _OPTIONS: tuple[_Option, ...] = (
         _one_of("auto", "require", "off"),
         "auto",
         "auto|require|off",
-        "judge efficiency where a power source is here, insist on one, or leave it out; this "
-        "version reads none yet",
+        "judge efficiency (samples or tokens per joule of GPU boards) where NVML reads it, fail "
+        "where it does not, or leave it out",
     ),
     _Option(
         "runs-dir",
@@ -236,10 +236,6 @@ def _value(config: pytest.Config, option: _Option) -> object:
 
 
 def _check(options: Options) -> None:
-    if options.power == "require":
-        raise pytest.UsageError(
-            "--mlperf-power=require: this version reads no power source yet; none can be required"
-        )
     if options.reason is not None and not options.reason.strip(" ."):
         raise pytest.UsageError("--mlperf-reason: write why the value is accepted; it is kept")
     if options.update and (options.handicap or options.pretend):

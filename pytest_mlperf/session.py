@@ -159,11 +159,9 @@ class MlperfSession:
         """
         if kind == "efficiency" and self.options.power == "off":
             raise pytest.skip.Exception("--mlperf-power=off: efficiency is left out")
-        if kind == "efficiency":
-            raise UnavailableError(
-                f"{planned.case.accelerator} has no power source that this version reads; "
-                "efficiency is not judged"
-            )
+        if kind == "efficiency" and planned.case.accelerator == "cpu":
+            why = "no power source that this version reads; efficiency is not judged"
+            raise UnavailableError(f"{planned.case.accelerator} has {why}")
         wanted = self._wanted.get((planned.path, planned.case.id), {kind})
         with self.live:
             if isinstance(planned, PlannedPair):
@@ -190,6 +188,7 @@ class MlperfSession:
                 patience=Patience(progress_s=self.options.timeout),
                 lease_limit_s=self.options.lease_timeout,
                 machine=self.machine,
+                power=self.options.power != "off",
             )
             policy = Policy(
                 update=cast("Update | None", self.options.update),
@@ -205,7 +204,7 @@ class MlperfSession:
 
     def unavailable(self, error: UnavailableError) -> NoReturn:
         """Skip, or fail where a silent skip would hide that nothing was tested."""
-        if self.options.strict or os.environ.get("CI"):
+        if self.options.strict or os.environ.get("CI") or self.options.power == "require":
             why = "a skip becomes a failure under CI and --mlperf-strict"
             raise pytest.fail.Exception(f"{error} ({why})", pytrace=False) from None
         raise pytest.skip.Exception(str(error)) from None

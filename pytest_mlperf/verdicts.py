@@ -11,6 +11,7 @@ from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.power import LABEL
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.protocol import LoadGenSettings
 from pytest_mlperf.run.supervisor import Designed, log_tail
@@ -59,6 +60,23 @@ def broken(
         log=shown(Path(log)) if log else None,
         folder=shown(Path(log).parent) if log else None,
     )
+
+
+def energy_notes(runs: Sequence[Run]) -> list[str]:
+    """Return what the last run used, and what its GPUs were seen to do."""
+    if not runs:
+        return []
+    power, notes = runs[-1].power, list(runs[-1].notes)
+    if power is not None and power.joules is not None and power.mean_w is not None:
+        peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
+        notes.append(
+            f"{power.joules:,.0f} J (± {power.uncertainty_j or 0.0:,.0f}) in {power.window_s:.1f} "
+            f"s, {power.mean_w:,.0f} W{peak}: {LABEL}"
+        )
+        notes += power.notes
+    elif runs[-1].power_unknown:
+        notes.append(f"energy is not known: {runs[-1].power_unknown}")
+    return list(dict.fromkeys(notes))
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:

@@ -30,6 +30,7 @@ LAYERS = {
     "case_accuracy": 3,
     "case_runs": 3,
     "cli": 3,
+    "efficiency": 3,
     "pair": 3,
     "registry": 3,
     "run": 3,

@@ -42,9 +42,12 @@ datetime.datetime = _Jumping
 
 
 def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
-    """`time.time` appears nowhere in the package; durations come from monotonic clocks."""
+    """Durations come from monotonic clocks. Only the sampler reads `time.time`, beside one.
+
+    LoadGen writes its window in UTC; a wall clock that was set meanwhile makes the energy unknown.
+    """
     uses = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute)
@@ -53,7 +56,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
         and node.value.id == "time"
     ]
 
-    assert uses == []
+    assert uses == ["hardware/sampler.py"]
 
 
 def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_mlperf.core.power import Power
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -23,6 +25,9 @@ class Run:
         folder: Folder with LoadGen's logs, relative to the runs folder's parent where possible.
         invalid: Why the run may not be judged; empty when it may.
         limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
+        power: Energy of the timed part; None where it was not sampled.
+        power_unknown: Why nothing could be sampled, where it should have been.
+        notes: What the sampler saw and nobody is failed for, such as a power cap.
     """
 
     metrics: Mapping[str, float]
@@ -37,6 +42,9 @@ class Run:
     folder: str
     invalid: tuple[str, ...] = ()
     limit_missed: bool = False
+    power: Power | None = None
+    power_unknown: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,9 @@ that. They never compare.
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 """Counts of output that have no better and no worse: they are compared, never gated."""
 
-EFFICIENCY = frozenset({"samples_per_joule", "tokens_per_joule"})
+SAMPLES_PER_JOULE, TOKENS_PER_JOULE = "samples_per_joule", "tokens_per_joule"
+
+EFFICIENCY = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
 """Metrics that need a power source; `test_efficiency` judges them."""
 
 OFFLINE = frozenset({"throughput", "tokens_per_second"})

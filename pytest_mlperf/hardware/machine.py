@@ -58,6 +58,10 @@ class Machine:
             return ["cpu"]
         return sorted(str(gpu["uuid"]) for gpu in self._used(accelerator))
 
+    def uuids(self, accelerator: str) -> list[str]:
+        """Return the GPUs that a run on an accelerator uses, by UUID; none for the CPU."""
+        return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
+
     def _used(self, accelerator: str) -> list[Mapping[str, Property]]:
         count, name = split(accelerator)
         of_class = [g for g in self.gpus if nvidia.accelerator_class(str(g["gpu"])) == name]

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.logs import Detail, parse_detail
+from pytest_mlperf.run.power import Sampling
+from pytest_mlperf.run.power_run import with_power
 from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from pytest_mlperf.run.token_times import with_token_rate
@@ -34,6 +37,7 @@ class Conditions:
         handicap: Share of speed taken away from every engine.
         patience: Limits of a child.
         lease_limit_s: Longest wait for an accelerator.
+        power: Sample the power of GPUs.
         machine: Where it runs.
     """
 
@@ -44,6 +48,7 @@ class Conditions:
     patience: Patience
     lease_limit_s: float
     machine: Machine
+    power: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +121,11 @@ def measure(
     talk = _Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     names = conditions.machine.leases(planned.case.accelerator)
+    gpus = conditions.machine.uuids(planned.case.accelerator) if performance else []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
     with (
         lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
+        Sampling(gpus if conditions.power else [], folder) as sampling,
         Worker(spec, conditions.patience, talk.on_event) as worker,
     ):
         loaded = worker.wait_for("loaded")
@@ -127,6 +134,7 @@ def measure(
             fingerprint=_fingerprint(planned, loaded),
         )
         finished = worker.wait_for("finished") if performance else None
+        sampling.linger()
         worker.wait_for("ready")
         scorer = planned.built_scorer
         if ask and scorer and not subject.dummy and not trouble:
@@ -145,7 +153,7 @@ def measure(
         worker.send({"command": "stop"})
     run = None
     if finished is not None:
-        run = _read_run(spec, finished, talk.target_qps, conditions, started)
+        run = _read_run(spec, finished, talk, conditions, started, sampling)
     found: tuple[Accuracy, Scored] | None = None
     if score:
         with _only_the_scorer() as trouble:
@@ -206,6 +214,7 @@ class _Talk:
         self._expected: dict[str, int] = {}
         self.target_qps: float | None = None
         self.probed = False
+        self.warm_s = 0.0
 
     def show(self, text: str) -> None:
         self._show(f"{self._head}: {text}")
@@ -216,6 +225,8 @@ class _Talk:
                 self.show("loading")
             case {"event": "loaded", "load_s": seconds}:
                 self.show(f"loaded in {seconds:.1f} s, warming up")
+            case {"event": "warmed"}:
+                self.warm_s = time.monotonic()
             case {"event": "probed", "target_qps": rate}:
                 self.target_qps, self.probed = float(rate), True
             case {"event": "running", "phase": phase, "expected": expected, **more}:
@@ -231,9 +242,10 @@ class _Talk:
 def _read_run(
     spec: WorkerSpec,
     finished: Event,
-    target_qps: float | None,
+    talk: _Talk,
     conditions: Conditions,
     started: str,
+    sampling: Sampling,
 ) -> Run:
     """Read LoadGen's own log; the worker's word is only checked against it."""
     folder = Path(finished["folder"])
@@ -266,13 +278,13 @@ def _read_run(
     )
     invalid, limit_missed = _validity(detail, spec.settings)
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
-    return Run(
+    run = Run(
         metrics=metrics,
         within_se=within,
         samples=int(result["completed"]),
         queries=int(detail.values.get("result_query_count") or result["issued"]),
         duration_s=float(result["duration_s"]),
-        target_qps=target_qps or 0.0,
+        target_qps=talk.target_qps or 0.0,
         session=conditions.session,
         started=started,
         commit=conditions.commit,
@@ -280,6 +292,7 @@ def _read_run(
         invalid=invalid,
         limit_missed=limit_missed,
     )
+    return with_power(run, sampling.log, detail.values, warm_s=talk.warm_s)
 
 
 def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...], bool]:

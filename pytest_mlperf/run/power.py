@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.power_gpu import GpuLog, Process, Span
 from pytest_mlperf.run.power_log import PowerLog
@@ -34,8 +35,14 @@ FILE = "power.jsonl"
 LOG = "sampler.log"
 """What the child writes to stderr, there too."""
 
+NO_GPU = "no GPU is used"
+"""Why nothing is sampled on a CPU, or where the user left it out."""
+
 PATIENCE_S = 60.0
 """A driver that needs longer for its first answers is broken."""
+
+MARGIN_S = 0.2
+"""Beyond PAD_S: the energy counter comes late."""
 
 GRACE_S = 5.0
 """Time for the child to write its last records."""
@@ -69,7 +76,7 @@ class Sampling:
             patience_s: How long to wait for the first record.
         """
         self.path = folder / FILE
-        self.unavailable: str | None = None if uuids else "no GPU is used"
+        self.unavailable: str | None = None if uuids else NO_GPU
         self.ready: dict[str, Any] = {}
         self._log_file = folder / LOG
         self._patience_s = patience_s
@@ -114,6 +121,11 @@ class Sampling:
     ) -> None:
         """Stop the child."""
         self.stop()
+
+    def linger(self) -> None:
+        """Sample for a while longer: what stands beside a window tells how sure its energy is."""
+        if self._process is not None:
+            time.sleep(PAD_S + MARGIN_S)
 
     def stop(self) -> None:
         """End the child by closing its stdin; harmless when it has ended."""

@@ -8,7 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.metrics import COUNTS, LATENCIES, METRICS, OFFLINE
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    EFFICIENCY,
+    LATENCIES,
+    METRICS,
+    OFFLINE,
+    SAMPLES_PER_JOULE,
+    TOKENS_PER_JOULE,
+)
 from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, nearest, share, shown
 
@@ -21,6 +29,19 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
     value = float(text.strip().removesuffix("%").removesuffix("points"))
     is_share = text.strip().endswith("%")
     return Margin(value=value / 100 if is_share else value, is_share=is_share)
+
+
+def efficiency_limit(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
+    """Return the metric of `test_efficiency` with its limit, as a share.
+
+    Args:
+        limits: The suite's `[limits]`; a metric of efficiency that is named there is judged.
+        tokens: The workload is a language model: else tokens per joule are, or samples.
+    """
+    named = [name for name in limits if name in EFFICIENCY]
+    name = named[0] if named else TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
+    metric = METRICS[name]
+    return {name: share(limits[name][metric.limit_key]) if named else metric.limit}
 
 
 def limit_defects(

@@ -1,0 +1,69 @@
+"""What a run used: GPU board energy of all its GPUs together, or why it is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_mlperf.core.energy import Energy
+
+LABEL = "GPU board energy by NVML, not MLPerf Power"
+"""How such figures are labelled: MLCommons' own are by a wall meter and another procedure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """Energy of a run's timed part.
+
+    Attributes:
+        joules: Of all GPUs together; None where it is not known of each.
+        uncertainty_j: By which it may be off either way.
+        mean_w: Mean power of all together.
+        peak_w: The highest sampled power of one GPU.
+        window_s: Length of the window, seconds.
+        by_gpu: Joules by UUID, None where they are not known.
+        gated: Good enough to fail a test with.
+        notes: What is to be known, and why something is not.
+    """
+
+    joules: float | None
+    uncertainty_j: float | None
+    mean_w: float | None
+    peak_w: float | None
+    window_s: float
+    by_gpu: Mapping[str, float | None]
+    gated: bool
+    notes: tuple[str, ...] = ()
+
+
+def together(energies: Mapping[str, Energy], *, doubts: tuple[str, ...] = ()) -> Power:
+    """Return the energy of several GPUs in one window; an unknown part makes the whole unknown.
+
+    Errors at the ends of the window have one cause, the counters' lag, so that they add up.
+
+    Args:
+        energies: By UUID; at least one, all of one window.
+        doubts: Why the energy may not be judged, whatever it is.
+    """
+    each = list(energies.values())
+    known = [e.joules for e in each if e.joules is not None]
+    unsure = [e.uncertainty_j for e in each if e.uncertainty_j is not None]
+    whole = len(known) == len(each)
+    window_s = each[0].window_s
+    joules = math.fsum(known) if whole else None
+    said = [
+        (f"{uuid}: {text}" if len(each) > 1 else text)
+        for uuid, energy in energies.items()
+        for text in (*energy.invalid, *energy.notes)
+    ]
+    return Power(
+        joules=joules,
+        uncertainty_j=math.fsum(unsure) if whole else None,
+        mean_w=None if joules is None else joules / window_s,
+        peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
+        window_s=window_s,
+        by_gpu={uuid: energy.joules for uuid, energy in energies.items()},
+        gated=whole and not doubts and all(energy.gated for energy in each),
+        notes=tuple(dict.fromkeys((*doubts, *said))),
+    )

@@ -1,0 +1,76 @@
+"""Put what the sampler recorded onto a run: its energy, and why it may not be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.power import Power, together
+from pytest_mlperf.run.power import NO_GPU, PowerLog
+from pytest_mlperf.run.power_doubts import Doubts, doubts
+
+CLOCK = "%m-%d-%Y %H:%M:%S.%f"
+"""How LoadGen writes power_begin and power_end, in UTC."""
+
+
+def wall_s(text: str) -> float:
+    """Return the wall-clock time of LoadGen's text, seconds since the epoch.
+
+    Raises:
+        ValueError: It is no such time.
+    """
+    return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
+
+
+def with_power(run: Run, log: PowerLog, values: Mapping[str, Any], *, warm_s: float) -> Run:
+    """Return a run with its energy, samples and tokens per joule, and the reasons to doubt it.
+
+    Args:
+        run: As LoadGen and our stamps measured it.
+        log: What was sampled around it.
+        values: LoadGen's log: its window.
+        warm_s: When the engine had warmed up, monotonic: later processes are not ours.
+    """
+    if log.unavailable:
+        why = log.unavailable
+        return run if why == NO_GPU else dataclasses.replace(run, power_unknown=why)
+    if log.clock_stepped:
+        why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+        return dataclasses.replace(run, power_unknown=why)
+    begin_s, end_s = (
+        log.monotonic(wall_s(str(values[key]))) for key in ("power_begin", "power_end")
+    )
+    found = {gpu.uuid: doubts(gpu, begin_s, end_s, warm_s=warm_s) for gpu in log.gpus}
+    power = together(
+        {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus},
+        doubts=_each(found, "energy"),
+    )
+    return dataclasses.replace(
+        run,
+        metrics={**run.metrics, **_per_joule(run, power)},
+        power=power,
+        invalid=(*run.invalid, *_each(found, "invalid")),
+        notes=_each(found, "notes"),
+    )
+
+
+def _each(found: Mapping[str, Doubts], what: str) -> tuple[str, ...]:
+    """Return each GPU's sentences, with its UUID where there are several."""
+    return tuple(
+        f"GPU {uuid}: {text}" if len(found) > 1 else text
+        for uuid, each in found.items()
+        for text in getattr(each, what)
+    )
+
+
+def _per_joule(run: Run, power: Power) -> dict[str, float]:
+    if not power.joules:
+        return {}
+    found = {"samples_per_joule": run.samples / power.joules}
+    tokens = run.metrics.get("tokens_per_sample")
+    if tokens is not None:
+        found["tokens_per_joule"] = run.samples * tokens / power.joules
+    return found

@@ -1,0 +1,141 @@
+"""Energy of runs on a GPU, as sampled through NVML, and what fails for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from tests.nvml.library import Fake, scenario
+from tests.plugin.project import Project
+
+GATED_FROM_1_S = """
+from pytest_mlperf.core import energy
+energy.GATED_S, energy.SHORTEST_S = 1.0, 0.5
+"""
+"""Else a window of 20 s is needed, for the counter's lag; the load here is steady."""
+
+OFFLINE = """
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "1500ms"
+"""
+
+H200 = scenario("wave const 500")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """An H200 that draws 500 W, for all processes of the project's pytest."""
+    found = Fake(tmp_path)
+    found.write(*H200)
+    for name, value in found.environment.items():
+        if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"}:
+            monkeypatch.setenv(name, value)
+    project.pytester.makeconftest(GATED_FROM_1_S)
+    return found
+
+
+LIMITS = """
+[limits]
+throughput = { max_drop = "40%" }
+samples_per_joule = { max_drop = "5%" }
+"""
+
+
+def suite(project: Project) -> None:
+    project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)
+
+
+def run(project: Project, *arguments: str) -> pytest.RunResult:
+    return project.run_process("suites", *arguments)
+
+
+def outcomes(project: Project) -> dict[str, Outcome]:
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    from pytest_mlperf.stores.results import read_results
+
+    return {each.verdict.kind: each.verdict.outcome for each in read_results(newest).cases}
+
+
+def rescale(fake: Fake, watts: float) -> None:
+    fake.write(*scenario(f"wave const {watts:g}"))
+
+
+def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: Project) -> None:
+    """The same speed at half as much power again is a POWER DROP, and no PERF DROP."""
+    suite(project)
+    run(project, "-k", "performance", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+
+    run(project)
+    before = outcomes(project)
+    rescale(fake, 750)
+    hungrier = run(project, "-k", "performance or efficiency")
+
+    assert before == {"performance": Outcome.OK, "efficiency": Outcome.OK}
+    assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
+    hungrier.stdout.re_match_lines(
+        [
+            r"POWER DROP samples/J −3\d\.\d % \(.*\); −5 % exceeded",
+            r"samples/J .* −5 %  POWER DROP",
+            r"note +[\d,]+ J \(± \d+\) in \d\.\d s, 75\d W, 75\d W at most: GPU board energy by",
+        ]
+    )
+
+
+def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project: Project) -> None:
+    """INVALID says why, for how long, and shows the number."""
+    suite(project)
+    fake.write(*scenario("wave const 500", "event 0x40 after=0"))
+
+    result = run(project, "-k", "performance")
+
+    assert outcomes(project) == {"performance": Outcome.INVALID}
+    result.stdout.re_match_lines(
+        [r"INVALID heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of"]
+    )
+
+
+def test_someone_elses_process_makes_a_run_invalid(fake: Fake, project: Project) -> None:
+    suite(project)
+    fake.write(*scenario("wave const 500", "proc 4242 2000000000"))
+
+    result = run(project, "-k", "performance")
+
+    assert outcomes(project) == {"performance": Outcome.INVALID}
+    result.stdout.re_match_lines([r"INVALID in use before the engine was loaded: .*4242"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "skipped", "failed"),
+    [((), 1, 0), (("--mlperf-power=require",), 0, 1), (("--mlperf-power=off",), 1, 0)],
+    ids=["auto", "require", "off"],
+)
+def test_an_energy_that_nobody_can_read_is_never_0(
+    fake: Fake, project: Project, arguments: Sequence[str], skipped: int, failed: int
+) -> None:
+    """A skip that says why, a failure where it is required; speed is judged all the same."""
+    suite(project)
+    fake.write(
+        *scenario("energy none", "instant none", "average none"), "fail nvmlDeviceGetPowerUsage 3"
+    )
+
+    result = run(project, "-rs", *arguments)
+
+    result.assert_outcomes(skipped=skipped, failed=failed)
+    assert outcomes(project)["performance"] is Outcome.NO_BASELINE
+    if "off" not in "".join(arguments):
+        result.stdout.fnmatch_lines(["*H200: energy is not known: *"])
+
+
+def test_a_short_run_is_reported_and_not_gated(fake: Fake, project: Project) -> None:
+    (project.path / "conftest.py").unlink()
+    suite(project)
+
+    result = run(project, "-k", "efficiency")
+
+    assert outcomes(project) == {"efficiency": Outcome.NOT_EVALUATED}
+    result.stdout.fnmatch_lines(["*not evaluated*a window of 1.* s is too short for energy*"])
