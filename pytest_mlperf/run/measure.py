@@ -153,7 +153,8 @@ def measure(
         worker.send({"command": "stop"})
     run = None
     if finished is not None:
-        run = _read_run(spec, finished, talk, conditions, started, sampling)
+        run = _read_run(spec, finished, talk.target_qps, conditions, started)
+        run = with_power(run, sampling.log, warm_s=talk.warm_s)
     found: tuple[Accuracy, Scored] | None = None
     if score:
         with _only_the_scorer() as trouble:
@@ -242,10 +243,9 @@ class _Talk:
 def _read_run(
     spec: WorkerSpec,
     finished: Event,
-    talk: _Talk,
+    target_qps: float | None,
     conditions: Conditions,
     started: str,
-    sampling: Sampling,
 ) -> Run:
     """Read LoadGen's own log; the worker's word is only checked against it."""
     folder = Path(finished["folder"])
@@ -278,13 +278,13 @@ def _read_run(
     )
     invalid, limit_missed = _validity(detail, spec.settings)
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
-    run = Run(
+    return Run(
         metrics=metrics,
         within_se=within,
         samples=int(result["completed"]),
         queries=int(detail.values.get("result_query_count") or result["issued"]),
         duration_s=float(result["duration_s"]),
-        target_qps=talk.target_qps or 0.0,
+        target_qps=target_qps or 0.0,
         session=conditions.session,
         started=started,
         commit=conditions.commit,
@@ -292,7 +292,6 @@ def _read_run(
         invalid=invalid,
         limit_missed=limit_missed,
     )
-    return with_power(run, sampling.log, detail.values, warm_s=talk.warm_s)
 
 
 def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...], bool]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.power import Power, together
+from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
 
@@ -25,13 +26,12 @@ def wall_s(text: str) -> float:
     return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
 
 
-def with_power(run: Run, log: PowerLog, values: Mapping[str, Any], *, warm_s: float) -> Run:
+def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
     """Return a run with its energy, samples and tokens per joule, and the reasons to doubt it.
 
     Args:
-        run: As LoadGen and our stamps measured it.
+        run: As LoadGen and our stamps measured it; its folder has LoadGen's log of the window.
         log: What was sampled around it.
-        values: LoadGen's log: its window.
         warm_s: When the engine had warmed up, monotonic: later processes are not ours.
     """
     if log.unavailable:
@@ -40,6 +40,7 @@ def with_power(run: Run, log: PowerLog, values: Mapping[str, Any], *, warm_s: fl
     if log.clock_stepped:
         why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
         return dataclasses.replace(run, power_unknown=why)
+    values = parse_detail(Path(run.folder) / DETAIL).values
     begin_s, end_s = (
         log.monotonic(wall_s(str(values[key]))) for key in ("power_begin", "power_end")
     )
