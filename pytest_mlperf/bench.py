@@ -25,6 +25,7 @@ from pytest_mlperf.core.recording import (
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.efficiency import judge_efficiency
 from pytest_mlperf.pair import judge_pair
+from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -299,6 +300,11 @@ class Bench:
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)
+        cost = (
+            None
+            if kind == "accuracy" or not subject
+            else cost_of(case.planned, case.runs, subject.identity)
+        )
         folders = [run.folder for run in case.runs]
         last = folders[-1] if folders else case.accuracy.folder if case.accuracy else None
         return Verdict(
@@ -315,5 +321,6 @@ class Bench:
             notes=notes,
             baseline_file=self._policy.shown(against.file),
             baseline_set=against.set_by,
+            cost=cost,
             folder=self._policy.shown(Path(last)) if last else None,
         )

@@ -9,6 +9,8 @@ from pytest_mlperf.case_runs import CaseRuns
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.judge.ruling import rule_on
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import BY_METER
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 Answer = tuple[Outcome, str, tuple[MetricVerdict, ...]]
@@ -18,12 +20,15 @@ Answer = tuple[Outcome, str, tuple[MetricVerdict, ...]]
 def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
     """Measure what is missing and judge the energy of the runs by rule R.
 
+    Of the metrics that the suite limits, those are judged whose power source is there and saw
+    enough.
+
     Args:
         case: The case.
         wanted: The kinds that the session asks for.
 
     Raises:
-        UnavailableError: The energy is not known.
+        UnavailableError: No energy is known.
     """
     case.first(wanted)
     accuracy = case.find_accuracy(required=case.planned.suite.profile == "official")
@@ -31,16 +36,37 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
     if answer and answer.failed:
         headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
         return Outcome.INVALID, headline, ()
-    run = case.runs[0]
-    if run.power is None or run.power.joules is None:
-        why = run.power_unknown or "; ".join(run.power.notes if run.power else ())
+    run, limits = case.runs[0], case.planned.efficiency_limits
+    known = [name for name in limits if name in run.metrics]
+    if not known:
+        why = "; ".join(dict.fromkeys(_unknown(run, name) for name in limits))
         raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {why}")
-    if not run.power.gated:
-        headline = "; ".join(run.power.notes) or "the energy may not be judged"
+    gated = {name: limit for name, limit in limits.items() if name in known and _gated(run, name)}
+    if not gated:
+        notes = [note for name in known for note in _notes(run, name)]
+        headline = "; ".join(dict.fromkeys(notes)) or "the energy may not be judged"
         return Outcome.NOT_EVALUATED, headline, ()
-    limits = case.planned.efficiency_limit
     while True:
-        ruling = rule_on(case.runs, case.record, limits, case.rule, Outcome.POWER_DROP)
+        ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP)
         if not ruling.more:
             return ruling.outcome, ruling.headline + unchecked(case), ruling.metrics
         case.add_run()
+
+
+def _gated(run: Run, name: str) -> bool:
+    source = run.wall if name in BY_METER else run.power
+    return source is not None and source.gated
+
+
+def _notes(run: Run, name: str) -> tuple[str, ...]:
+    source = run.wall if name in BY_METER else run.power
+    return source.notes if source else ()
+
+
+def _unknown(run: Run, name: str) -> str:
+    """Return why a metric of efficiency was not measured."""
+    if notes := _notes(run, name):
+        return "; ".join(notes)
+    if name in BY_METER:
+        return "no wall meter is read: name its file with --mlperf-meter"
+    return run.power_unknown or f"{name} needs what this engine does not count"

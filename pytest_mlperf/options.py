@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.run.wall import Meter
+
 
 @dataclass(frozen=True)
 class _Option:
@@ -42,6 +44,12 @@ def _max_runs(text: str) -> int:
 
 def _seconds(text: str) -> float:
     if not 0 < float(text) < 1e9:  # nan never ends a wait, more overflows the system calls
+        raise ValueError
+    return float(text)
+
+
+def _finite(text: str) -> float:
+    if not abs(float(text)) < 1e9:
         raise ValueError
     return float(text)
 
@@ -129,6 +137,22 @@ _OPTIONS: tuple[_Option, ...] = (
         "where it does not, or leave it out",
     ),
     _Option(
+        "meter",
+        str,
+        None,
+        "FILE",
+        "also read a wall meter's log, of lines with time and watts or an spl.txt: gives "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        is_path=True,
+    ),
+    _Option(
+        "meter-offset",
+        _finite,
+        0.0,
+        "SECONDS",
+        "how far the meter's clock is ahead of UTC, where it writes no zone (default 0)",
+    ),
+    _Option(
         "runs-dir",
         str,
         ".mlperf",
@@ -195,6 +219,8 @@ class Options:
     inconclusive: str
     max_runs: int
     power: str
+    meter: Path | None
+    meter_offset: float
     runs_dir: Path
     handicap: float
     timeout: float
@@ -202,6 +228,11 @@ class Options:
     json: Path | None
     strict: bool
     plan: bool
+
+    @property
+    def wall_meter(self) -> Meter | None:
+        """The wall meter, if one is named."""
+        return Meter(path=self.meter, offset_s=self.meter_offset) if self.meter else None
 
 
 def read_options(config: pytest.Config) -> Options:

@@ -28,12 +28,13 @@ from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_
 from pytest_mlperf.live import Live
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.reports import selection, text
+from pytest_mlperf.reports.properties import properties
 from pytest_mlperf.run.measure import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.verdicts import fails
+from pytest_mlperf.verdicts import fails, require_power_source
 
 KINDS: dict[str, Kind] = {
     "test_accuracy": "accuracy",
@@ -157,11 +158,10 @@ class MlperfSession:
         Raises:
             UnavailableError: Model or data set is not here.
         """
-        if kind == "efficiency" and self.options.power == "off":
-            raise pytest.skip.Exception("--mlperf-power=off: efficiency is left out")
-        if kind == "efficiency" and planned.case.accelerator == "cpu":
-            why = "no power source that this version reads; efficiency is not judged"
-            raise UnavailableError(f"{planned.case.accelerator} has {why}")
+        if kind == "efficiency" and not self.options.meter:
+            if self.options.power == "off":
+                raise pytest.skip.Exception("--mlperf-power=off: efficiency is left out")
+            require_power_source(planned.case)
         wanted = self._wanted.get((planned.path, planned.case.id), {kind})
         with self.live:
             if isinstance(planned, PlannedPair):
@@ -189,6 +189,7 @@ class MlperfSession:
                 lease_limit_s=self.options.lease_timeout,
                 machine=self.machine,
                 power=self.options.power != "off",
+                meter=self.options.wall_meter,
             )
             policy = Policy(
                 update=cast("Update | None", self.options.update),
@@ -225,7 +226,7 @@ class MlperfSession:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
         result = self._result(item, planned, verdict, failed=failed)
         item.stash[VERDICT] = result
-        item.user_properties += text.properties(result)
+        item.user_properties += properties(result)
 
     def _result(
         self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.errors import BaselineError, RunError, UnavailableError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.meter import LABEL as METER_LABEL
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.power import LABEL
@@ -33,6 +34,17 @@ def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool)
             return bool(os.environ.get("CI")) and named
         return no_baseline == "fail"
     return outcome.fails
+
+
+def require_power_source(case: Case) -> None:
+    """Make sure that something may measure the energy of a case without a wall meter.
+
+    Raises:
+        UnavailableError: It runs on a CPU.
+    """
+    if case.accelerator == "cpu":
+        why = "no power source but a wall meter: name its file with --mlperf-meter"
+        raise UnavailableError(f"{case.accelerator} has {why}")
 
 
 def broken(
@@ -66,7 +78,7 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     """Return what the last run used, and what its GPUs were seen to do."""
     if not runs:
         return []
-    power, notes = runs[-1].power, list(runs[-1].notes)
+    power, wall, notes = runs[-1].power, runs[-1].wall, list(runs[-1].notes)
     if power is not None and power.joules is not None and power.mean_w is not None:
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
         notes.append(
@@ -76,6 +88,12 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         notes += power.notes
     elif runs[-1].power_unknown:
         notes.append(f"energy is not known: {runs[-1].power_unknown}")
+    if wall is not None and wall.joules is not None and wall.mean_w is not None:
+        notes.append(
+            f"{wall.joules:,.0f} J (± {wall.uncertainty_j or 0.0:,.0f}) at the wall in "
+            f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W: {METER_LABEL}"
+        )
+    notes += wall.notes if wall is not None else ()
     return list(dict.fromkeys(notes))
 
 

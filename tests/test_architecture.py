@@ -67,6 +67,7 @@ SHARED = {
     "hardware.nvml_quantities",
     "reports.benchmark_json",
     "reports.cells",
+    "reports.figures",
     "reports.layout",
     "scorers.clip",
     "scorers.decode",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
+from pytest_mlperf.core.roofline.light import Light
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,10 @@ class Run:
         limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
         power: Energy of the timed part; None where it was not sampled.
         power_unknown: Why nothing could be sampled, where it should have been.
+        wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
         notes: What the sampler saw and nobody is failed for, such as a power cap.
+        light: How near its figures came to what is physically possible, the case's own first;
+            empty on CPUs whose figures nobody gave.
     """
 
     metrics: Mapping[str, float]
@@ -44,7 +49,9 @@ class Run:
     limit_missed: bool = False
     power: Power | None = None
     power_unknown: str | None = None
+    wall: WallEnergy | None = None
     notes: tuple[str, ...] = ()
+    light: tuple[Light, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

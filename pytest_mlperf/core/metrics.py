@@ -64,6 +64,8 @@ def _time(name: str, title: str, limit: float, min_queries: int = 0) -> Metric:
     )
 
 
+_WALL = "at the wall"
+
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
@@ -88,6 +90,8 @@ METRICS: dict[str, Metric] = {
         ),
         _rate("samples_per_joule", "samples/J", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
         _rate("tokens_per_joule", "tokens/J", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
+        _rate("samples_per_joule_wall", f"samples/J {_WALL}", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
+        _rate("tokens_per_joule_wall", f"tokens/J {_WALL}", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
     )
 }
 
@@ -123,7 +127,13 @@ COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 
 SAMPLES_PER_JOULE, TOKENS_PER_JOULE = "samples_per_joule", "tokens_per_joule"
 
-EFFICIENCY = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
+BY_GPUS = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
+"""Metrics of the energy that GPUs count: that of their boards."""
+
+BY_METER = frozenset(f"{name}_wall" for name in BY_GPUS)
+"""Metrics of the energy of a whole machine, by a wall meter; never compared with `BY_GPUS`."""
+
+EFFICIENCY = BY_GPUS | BY_METER
 """Metrics that need a power source; `test_efficiency` judges them."""
 
 OFFLINE = frozenset({"throughput", "tokens_per_second"})

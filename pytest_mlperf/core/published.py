@@ -15,7 +15,7 @@ from pytest_mlperf.core.conversions import (
     samples_to_tokens,
     tokens_to_samples,
 )
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, PUBLISHED, Direction, Metric
+from pytest_mlperf.core.metrics import BY_GPUS, EFFICIENCY, METRICS, PUBLISHED, Direction, Metric
 from pytest_mlperf.core.origin import Accelerator, Origin, RoundResults
 from pytest_mlperf.core.printed import Printed
 from pytest_mlperf.core.units import Kind, Quantity, Unit, exact, listed, rounded, unit_of_result
@@ -155,9 +155,10 @@ class Published:
         if field is None:
             raise ValueError("an official MLPerf figure needs result_field")
         if self.metric in EFFICIENCY:
+            whose = "the accelerators' own counters" if self.metric in BY_GPUS else "any meter"
             raise ValueError(
                 f"MLPerf Power measures the whole system by a wall meter, so {self.metric}, which "
-                f"is by the accelerators' own counters, cannot be; use {listed(_BY_WALL_METER)}"
+                f"is by {whose}, cannot be; use {listed(_BY_WALL_METER)}"
             )
         right, unit = unit_of_result(field), self.quantity.unit
         if self.metric in _BY_WALL_METER:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.roofline.cost import PerDollar
 
 
 class Outcome(StrEnum):
@@ -203,6 +204,7 @@ class Verdict:
         notes: Sentences for the failure message, most important first.
         baseline_file: Path of the baseline file, or where it would be.
         baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
+        cost: What a dollar buys, where the suite says what a GPU costs.
         folder: Folder with the logs of the last run.
         log: The log to read after an ERROR.
     """
@@ -221,5 +223,6 @@ class Verdict:
     notes: tuple[str, ...] = ()
     baseline_file: str | None = None
     baseline_set: str | None = None
+    cost: PerDollar | None = None
     folder: str | None = None
     log: str | None = None

@@ -127,6 +127,13 @@ class CnnDailyMailDataset:
             raise IndexError(f"sample {index!r} of {len(self)}")
         return self._prompts.prompt(index)
 
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
+        prompts = self._prompts
+        if not isinstance(prompts, TokenLists):
+            return {}
+        return {"input_tokens": prompts.mean_length(indices)}
+
     def reference(self, index: int) -> str:
         """Return the summary that a model's is compared with."""
         return self._summaries[index]

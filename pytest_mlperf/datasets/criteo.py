@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
@@ -139,6 +140,11 @@ class CriteoDataset:
             "dense": self._tables.dense.read(start, stop),
             "sparse": [feature.read(start, stop) for feature in self._tables.sparse],
         }
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean number of pairs of these samples, "parts"."""
+        bounds = map(self._bounds, indices)
+        return {"parts": fmean(stop - start for start, stop in bounds)}
 
     def reference(self, index: int) -> NDArray[np.float32]:
         """Read the labels of one sample: 1 where an item was clicked, else 0; shape (pairs,).

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
@@ -125,6 +127,13 @@ class Kits19Dataset:
 
         return np.ascontiguousarray(self._case(index).image.load())
 
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean number of windows over these cases, "parts", as the reference moves them.
+
+        Windows of 128^3 that overlap by half, over sides that are rounded up to whole halves.
+        """
+        return {"parts": fmean(_windows(self._case(index).image.shape[1:]) for index in indices)}
+
     def reference(self, index: int) -> dict[str, Any]:
         """Read the label of one case.
 
@@ -166,6 +175,10 @@ class Kits19Dataset:
         if not 0 <= index < len(self._cases):
             raise IndexError(f"case {index!r} of {len(self._cases)}")
         return self._cases[index]
+
+
+def _windows(sides: Sequence[int]) -> int:
+    return math.prod(max(math.ceil(side / 64) - 1, 1) for side in sides)
 
 
 def _look(path: str, checksums: str | None, count: int | None) -> Path:

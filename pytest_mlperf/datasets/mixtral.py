@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,10 @@ class MixtralDataset:
             IndexError: There is no such sample.
         """
         return self._prompts.prompt(self._known(index))
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean prompt of these samples, "input_tokens"."""
+        return {"input_tokens": self._prompts.mean_length(indices)}
 
     def stop(self, index: int) -> list[int]:
         r"""Return the token ids after which the answer to one sample ends.

@@ -6,6 +6,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
@@ -111,6 +112,10 @@ class TokenLists:
         """Return one list."""
         tokens: list[int] = self._slice(index).tolist()
         return tokens
+
+    def mean_length(self, indices: Sequence[int]) -> float:
+        """Return the mean number of token ids of these lists."""
+        return fmean(len(self._slice(index)) for index in indices)
 
     def content(self, index: int) -> bytes:
         """Return one list as little-endian int32."""

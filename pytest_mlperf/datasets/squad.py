@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
@@ -133,6 +135,15 @@ class SquadDataset:
         arrays[1, : len(numbers)] = 1
         arrays[2, len(feature.numbers) : len(numbers)] = 1
         return {"input_ids": arrays[0], "input_mask": arrays[1], "segment_ids": arrays[2]}
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean length of these features without padding, and of its square.
+
+        Returns:
+            "tokens" and "tokens_squared".
+        """
+        lengths = [len(self._numbers(self._feature(index))) for index in indices]
+        return {"tokens": fmean(lengths), "tokens_squared": fmean(n * n for n in lengths)}
 
     def reference(self, index: int) -> dict[str, Any]:
         """Return what scores a feature; lists are shared between features, so leave them as is.

@@ -19,6 +19,7 @@ from pytest_mlperf.reports.cells import (
     score_cells,
     title,
 )
+from pytest_mlperf.reports.figures import beside, cost, light
 from pytest_mlperf.reports.layout import (
     column_widths,
     duration,
@@ -89,6 +90,10 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         if metric.note and metric.note not in verdict.headline:
             notes.append(f"{title(metric.metric)}: {metric.note}")
     yield paragraphs("note", notes, width)
+    if found := light(verdict):
+        yield paragraph("physics", found, width)
+    if found := cost(verdict):
+        yield paragraph("cost", found, width)
     judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if verdict.kind == "performance" and judged:
         counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
@@ -160,8 +165,9 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(last)
-            if result.division == "open":
-                lines += fold(division(result), width, first="  ", rest="  ")
+            said = [division(result)] if result.division == "open" else []
+            for text_beside in (*said, *_beside(results, last)):
+                lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):
             lines.append(f"  {text}")
             continue
@@ -175,6 +181,12 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines += fold(_counts(results), width)
     lines.append(LABEL)
     return lines
+
+
+def _beside(results: Results, case: str) -> list[str]:
+    """Return what stands beside a case's figures, from whichever of its tests has them."""
+    own = (result.verdict for result in results.cases if result.verdict.case.id == case)
+    return next(filter(None, map(beside, own)), [])
 
 
 def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
@@ -298,28 +310,3 @@ def _counts(results: Results) -> str:
         f"{unbroken(plural(len(runs), 'run'))}, {unbroken(duration(results.seconds))}, "
         f"profile {profiles}"
     )
-
-
-# --- properties ------------------------------------------------------------------------------
-
-
-def properties(result: CaseResult) -> list[tuple[str, str]]:
-    """Return the JUnit properties of a test: verdict, values, and what they were set against."""
-    verdict = result.verdict
-    found = [
-        ("mlperf.case", verdict.case.id),
-        ("mlperf.verdict", str(verdict.outcome)),
-        ("mlperf.headline", verdict.headline),
-        ("mlperf.profile", result.profile),
-        ("mlperf.division", result.division),
-        *(("mlperf.technique", name) for name in result.techniques),
-        ("mlperf.runs", str(len(verdict.runs))),
-    ]
-    for metric in verdict.metrics:
-        if metric.now is not None:
-            found.append((f"mlperf.{metric.metric}", f"{metric.now:.9g}"))
-        if metric.baseline is not None:
-            found.append((f"mlperf.{metric.metric}.baseline", f"{metric.baseline:.9g}"))
-        if metric.change is not None:
-            found.append((f"mlperf.{metric.metric}.change", f"{metric.change:.6f}"))
-    return found

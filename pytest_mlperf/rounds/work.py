@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -58,6 +59,38 @@ def find_work(name: str) -> WorkloadWork | None:
         if found is not None and found.name in known_work():
             return known_work()[found.name]
     return None
+
+
+def parse_work(figures: Mapping[str, Any]) -> AnyWork:
+    """Build the work of a model from the figures that a suite gives for its own.
+
+    Args:
+        figures: `kind`, a name of `KINDS`, and what the formulas of that kind need; positive
+            numbers, and texts where they ask for a word.
+
+    Raises:
+        ValueError: A name or a value cannot be; it says what is needed.
+    """
+    kind = figures.get("kind")
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    needed = {own.name: own for own in fields(known) if own.name != "share"}
+    given = {name: value for name, value in figures.items() if name != "kind"}
+    if unknown := sorted(set(given) - set(needed)):
+        raise ValueError(f"unknown {unknown[0]!r}; a {kind} has {', '.join(needed)}")
+    least = [name for name, own in needed.items() if own.default is MISSING]
+    if missing := [name for name in least if name not in given]:
+        raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(least)}")
+    for name, value in given.items():
+        if needed[name].type == "str":
+            if not isinstance(value, str):
+                raise ValueError(f"{name} is {value!r}; must be a word")
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} is {value!r}; must be a number")
+        elif not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; must be positive and finite")
+    return known(**given)
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:

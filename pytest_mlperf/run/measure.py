@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +15,15 @@ from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
+from pytest_mlperf.run.fingerprint import subject_of
+from pytest_mlperf.run.light import with_light
 from pytest_mlperf.run.logs import Detail, parse_detail
 from pytest_mlperf.run.power import Sampling
 from pytest_mlperf.run.power_run import with_power
 from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from pytest_mlperf.run.token_times import with_token_rate
+from pytest_mlperf.run.wall import Meter, with_wall
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.preflight import problems, require
 
@@ -39,6 +41,7 @@ class Conditions:
         lease_limit_s: Longest wait for an accelerator.
         power: Sample the power of GPUs.
         machine: Where it runs.
+        meter: A wall meter that logs meanwhile, or None.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class Conditions:
     lease_limit_s: float
     machine: Machine
     power: bool = True
+    meter: Meter | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +133,7 @@ def measure(
         Worker(spec, conditions.patience, talk.on_event) as worker,
     ):
         loaded = worker.wait_for("loaded")
-        subject = Subject(
-            identity=conditions.machine.identity(planned.case.accelerator),
-            fingerprint=_fingerprint(planned, loaded),
-        )
+        subject = subject_of(planned, conditions.machine, loaded)
         finished = worker.wait_for("finished") if performance else None
         sampling.linger()
         worker.wait_for("ready")
@@ -155,6 +156,14 @@ def measure(
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
         run = with_power(run, sampling.log, warm_s=talk.warm_s)
+        run = with_wall(run, conditions.meter)
+        run = with_light(
+            run,
+            planned,
+            subject.identity,
+            engine=loaded["engine"],
+            sizes=loaded["dataset"]["sizes"],
+        )
     found: tuple[Accuracy, Scored] | None = None
     if score:
         with _only_the_scorer() as trouble:
@@ -310,18 +319,3 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...
     }
     reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
     return tuple(f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]), False
-
-
-def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:
-    """Return what is shown under "what changed"; options are kept as the suite writes them."""
-    workload = planned.suite.workload
-    return {
-        **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
-        "engine": planned.engine.use,
-        "options": json.dumps(planned.engine.options, sort_keys=True),
-        "dataset": str(loaded["dataset"]["digest"]),
-        "dataset.options": json.dumps(workload.dataset.options, sort_keys=True),
-        "round": planned.suite.round,
-        **({"division": "open"} if planned.suite.division == "open" else {}),
-        **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
-    }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.power import Power, together
+from pytest_mlperf.core.power import together
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
@@ -26,6 +26,12 @@ def wall_s(text: str) -> float:
     return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
 
 
+def window_s(run: Run) -> tuple[float, float]:
+    """Return when the timed part began and ended, wall clock, seconds since the epoch."""
+    values = parse_detail(Path(run.folder) / DETAIL).values
+    return wall_s(str(values["power_begin"])), wall_s(str(values["power_end"]))
+
+
 def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
     """Return a run with its energy, samples and tokens per joule, and the reasons to doubt it.
 
@@ -40,10 +46,7 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
     if log.clock_stepped:
         why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
         return dataclasses.replace(run, power_unknown=why)
-    values = parse_detail(Path(run.folder) / DETAIL).values
-    begin_s, end_s = (
-        log.monotonic(wall_s(str(values[key]))) for key in ("power_begin", "power_end")
-    )
+    begin_s, end_s = map(log.monotonic, window_s(run))
     found = {gpu.uuid: doubts(gpu, begin_s, end_s, warm_s=warm_s) for gpu in log.gpus}
     power = together(
         {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus},
@@ -51,7 +54,7 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
     )
     return dataclasses.replace(
         run,
-        metrics={**run.metrics, **_per_joule(run, power)},
+        metrics={**run.metrics, **per_joule(run, power.joules)},
         power=power,
         invalid=(*run.invalid, *_each(found, "invalid")),
         notes=_each(found, "notes"),
@@ -67,11 +70,18 @@ def _each(found: Mapping[str, Doubts], what: str) -> tuple[str, ...]:
     )
 
 
-def _per_joule(run: Run, power: Power) -> dict[str, float]:
-    if not power.joules:
+def per_joule(run: Run, joules: float | None, suffix: str = "") -> dict[str, float]:
+    """Return samples, and tokens where they are counted, per joule.
+
+    Args:
+        run: The run.
+        joules: What it used; None: unknown, which gives no metric.
+        suffix: "_wall" for what a wall meter measured.
+    """
+    if not joules:
         return {}
-    found = {"samples_per_joule": run.samples / power.joules}
+    found = {f"samples_per_joule{suffix}": run.samples / joules}
     tokens = run.metrics.get("tokens_per_sample")
     if tokens is not None:
-        found["tokens_per_joule"] = run.samples * tokens / power.joules
+        found[f"tokens_per_joule{suffix}"] = run.samples * tokens / joules
     return found

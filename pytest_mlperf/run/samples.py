@@ -55,6 +55,27 @@ def as_dataset(built: object) -> Dataset:
     return Samples(built) if isinstance(built, list | tuple) else cast("Dataset", built)
 
 
+def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
+    """Return the means that decide the work of a performance run, empty where none are told.
+
+    Args:
+        dataset: The samples; one that has a method `sizes` tells the means of some of them.
+        performance_samples: How many LoadGen draws from: the first ones.
+
+    Raises:
+        SuiteError: It told something else than numbers by name.
+    """
+    ask = getattr(dataset, "sizes", None)
+    if not callable(ask):
+        return {}
+    told = ask(range(min(performance_samples, len(dataset))))
+    if not isinstance(told, dict) or not all(
+        isinstance(name, str) and isinstance(value, int | float) for name, value in told.items()
+    ):
+        raise SuiteError(f"the data set's sizes are {told!r}; numbers by name are needed")
+    return {name: float(value) for name, value in told.items()}
+
+
 def check_count(dataset: Dataset, expected: Expected) -> None:
     """Refuse a data set of another size.
 

@@ -30,7 +30,7 @@ from pytest_mlperf.run.handicap import HandicapEngine
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.protocol import Factory, Finished, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.reporter import Reporter, leave
-from pytest_mlperf.run.samples import as_dataset, check_count, check_digest
+from pytest_mlperf.run.samples import as_dataset, check_count, check_digest, sizes
 from pytest_mlperf.run.sink import Faults, GuardedSink
 from pytest_mlperf.stores import atomic
 
@@ -70,7 +70,11 @@ class Worker:
         with self._reporter.blaming("dataset"):
             self._dataset = as_dataset(build("dataset", self._spec.dataset))
             check_count(self._dataset, self._spec.expected)
-            facts = {"digest": self._dataset.digest, "samples": len(self._dataset)}
+            facts = {
+                "digest": self._dataset.digest,
+                "samples": len(self._dataset),
+                "sizes": sizes(self._dataset, self._spec.settings.performance_samples),
+            }
             check_digest(str(facts["digest"]), self._spec.expected)
         with self._reporter.blaming("engine"):
             engine = build(

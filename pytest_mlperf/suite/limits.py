@@ -31,17 +31,18 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
     return Margin(value=value / 100 if is_share else value, is_share=is_share)
 
 
-def efficiency_limit(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
-    """Return the metric of `test_efficiency` with its limit, as a share.
+def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
+    """Return the metrics of `test_efficiency` with their limits, as shares.
 
     Args:
-        limits: The suite's `[limits]`; a metric of efficiency that is named there is judged.
+        limits: The suite's `[limits]`; every metric of efficiency that is named there is judged.
         tokens: The workload is a language model: else tokens per joule are, or samples.
     """
-    named = [name for name in limits if name in EFFICIENCY]
-    name = named[0] if named else TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
-    metric = METRICS[name]
-    return {name: share(limits[name][metric.limit_key]) if named else metric.limit}
+    named = {
+        name: share(limits[name][METRICS[name].limit_key]) for name in limits if name in EFFICIENCY
+    }
+    usual = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
+    return named or {usual: METRICS[usual].limit}
 
 
 def limit_defects(

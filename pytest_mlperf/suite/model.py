@@ -10,8 +10,13 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 from pytest_mlperf.core.case import NAME, Profile
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
+from pytest_mlperf.core.roofline.gpu import GpuSpec, parse_gpu
+from pytest_mlperf.core.roofline.work import AnyWork
+from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.rounds.work import parse_work
 from pytest_mlperf.suite.limits import limit_defects, margin_of
+from pytest_mlperf.suite.physics import FIGURES_SCHEMA, figure_defects, work_defects
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
     EngineEntry,
@@ -63,6 +68,9 @@ class Suite(Table):
     prices: dict[Accelerator, Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
+    accelerators: Annotated[dict[StrictStr, dict[str, Any]], WithJsonSchema(FIGURES_SCHEMA)] = (
+        Field(default_factory=dict)
+    )
     expected_failures: list[ExpectedFailure] = Field(default_factory=list)
     pairs: list[PairEntry] = Field(
         default_factory=list, description="Claims that one engine entry beats another."
@@ -73,7 +81,7 @@ class Suite(Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (_workload, _scenarios, _rates, _limits, _engines, _expected_failures)
+        checks = (_workload, _scenarios, _rates, _limits, _physics, _engines, _expected_failures)
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -105,6 +113,20 @@ class Suite(Table):
     def margin(self) -> Margin | None:
         """The drop of accuracy that does not matter; None where the suite says none."""
         return margin_of(self._accuracy)
+
+    @property
+    def figures(self) -> dict[str, GpuSpec]:
+        """Figures of accelerators that the suite gives, by class."""
+        return {name: parse_gpu(name, given) for name, given in self.accelerators.items()}
+
+    @property
+    def work(self) -> AnyWork | None:
+        """What a sample costs, where the suite says so of its own model."""
+        return parse_work(self.workload.work) if self.workload.work is not None else None
+
+    def price(self, accelerator: str) -> Price | None:
+        """Return what one GPU of an accelerator costs, or None: "8xH100", else "H100"."""
+        return self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
 
     @property
     def _accuracy(self) -> AccuracyLimit:
@@ -222,6 +244,12 @@ def _rates(suite: Suite) -> Iterator[Defect]:
 
 def _limits(suite: Suite) -> Iterator[Defect]:
     return limit_defects(suite.limits, suite.scenarios, suite.engines)
+
+
+def _physics(suite: Suite) -> Iterator[Defect]:
+    used = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
+    yield from figure_defects(suite.accelerators, used)
+    yield from work_defects(suite.workload)
 
 
 def _engines(suite: Suite) -> Iterator[Defect]:

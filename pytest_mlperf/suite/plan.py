@@ -18,7 +18,7 @@ from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite import preflight
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.limits import efficiency_limit
+from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import all_of, available, local, near
@@ -165,9 +165,9 @@ class Planned:
         return self.suite.gated(self.scenario)
 
     @property
-    def efficiency_limit(self) -> dict[str, float]:
-        """The metric of `test_efficiency` with its limit, as a share."""
-        return efficiency_limit(self.suite.limits, tokens=self.suite.tokens)
+    def efficiency_limits(self) -> dict[str, float]:
+        """The metrics of `test_efficiency` with their limits, as shares."""
+        return efficiency_limits(self.suite.limits, tokens=self.suite.tokens)
 
     @property
     def seconds_per_run(self) -> float:

@@ -103,6 +103,10 @@ class Workload(Table):
     target: Share = Field(
         default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'
     )
+    work: dict[StrictStr, Any] | None = Field(
+        default=None,
+        description="What a model of your own computes for a sample: gives its physical limit.",
+    )
 
 
 class EngineEntry(Table):

@@ -37,11 +37,13 @@ class PerDollar:
 
     Attributes:
         value: Samples or tokens for a dollar, as the rate counts.
+        of: What is counted: "samples" or "tokens".
         gpus: How many were paid for.
         price: Of each, with its day.
     """
 
     value: float
+    of: str
     gpus: int
     price: GpuPrice
 
@@ -61,7 +63,9 @@ def fewest_gpus(weight_bytes: float, memory: float) -> int:
     return math.ceil(weight_bytes / memory)
 
 
-def per_dollar(rate: float, price: GpuPrice, *, gpus: int, holding: int = 1) -> PerDollar:
+def per_dollar(
+    rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
+) -> PerDollar:
     """Return what a dollar buys: rate x 3600 s / (USD per GPU-hour x GPUs).
 
     Args:
@@ -70,6 +74,7 @@ def per_dollar(rate: float, price: GpuPrice, *, gpus: int, holding: int = 1) -> 
         gpus: How many the result names.
         holding: How many hold one copy of the model: never fewer are paid for, however many the
             result names.
+        of: What the rate counts.
 
     Raises:
         ValueError: The rate or a number of GPUs cannot be.
@@ -80,4 +85,4 @@ def per_dollar(rate: float, price: GpuPrice, *, gpus: int, holding: int = 1) -> 
         raise ValueError(f"{gpus} GPUs, {holding} of them for one model: must be at least 1")
     paid = max(gpus, holding)
     dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
-    return PerDollar(value=rate / dollars_per_s, gpus=paid, price=price)
+    return PerDollar(value=rate / dollars_per_s, of=of, gpus=paid, price=price)

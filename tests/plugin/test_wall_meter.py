@@ -1,0 +1,129 @@
+"""The log of a wall meter beside a run: a metric of its own, on any machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import Project
+
+LIMITS = """
+[limits]
+throughput = { max_drop = "40%" }
+samples_per_joule_wall = { max_drop = "5%" }
+"""
+
+OFFLINE = """
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "1500ms"
+"""
+
+GATED_FROM_1_S = """
+from pytest_mlperf.core import energy
+energy.GATED_S = 1.0
+"""
+"""Else a window of 20 s is needed, for the meter's slow readings; this one has 20 a second."""
+
+LOGGER = """
+import select, sys, time
+with open(sys.argv[1], "w", buffering=1) as file:
+    print("time,watts", file=file)
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        print(f"{time.time():.3f},{open(sys.argv[2]).read().strip()}", file=file)
+"""
+
+
+class Logger:
+    """A meter that logs the watts that a file says, 20 times a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._watts = folder / "meter.csv", folder / "watts"
+        self.read(400)
+        command = [sys.executable, "-c", LOGGER, str(self.path), str(self._watts)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        first = threading.Event()
+        while not (self.path.exists() and self.path.read_text("utf-8").count("\n") > 1):
+            first.wait(0.02)
+
+    def read(self, watts: float) -> None:
+        draft = self._watts.with_suffix(".new")
+        draft.write_text(f"{watts}", "utf-8")
+        draft.replace(self._watts)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def meter(tmp_path: Path, project: Project) -> Iterator[Logger]:
+    project.pytester.makeconftest(GATED_FROM_1_S)
+    project.suite(scenarios=OFFLINE, more=LIMITS)
+    logger = Logger(tmp_path)
+    yield logger
+    logger.stop()
+
+
+def outcomes(project: Project) -> dict[str, Outcome]:
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    return {each.verdict.kind: each.verdict.outcome for each in read_results(newest).cases}
+
+
+def test_samples_per_joule_at_the_wall_are_judged_on_any_machine(
+    meter: Logger, project: Project
+) -> None:
+    """Half as much power again at the same speed is a POWER DROP."""
+    given = ("suites", f"--mlperf-meter={meter.path}")
+    recorded = ("-k", "performance", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    project.run_process(*given, *recorded)
+
+    meter.read(600)
+    result = project.run_process(*given)
+
+    assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
+    result.stdout.re_match_lines(
+        [
+            r"POWER DROP samples/J at the wall −3\d\.\d % .*",
+            r".* J \(± .*\) at the wall in \d\.\d s, 600 W: wall energy by the given meter.*",
+        ]
+    )
+
+
+def test_a_meter_that_stopped_gives_no_energy_and_never_0(meter: Logger, project: Project) -> None:
+    meter.stop()
+
+    result = project.run_process("suites", f"--mlperf-meter={meter.path}", "-rs")
+
+    result.stdout.fnmatch_lines(["*cpu: energy is not known: *window is from*"])
+    assert outcomes(project) == {"performance": Outcome.NO_BASELINE}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "*the wall meter's file *meter.log cannot be read: No such file or directory; *"),
+        ("volts,amps\n1,2\n", "*meter.log*"),
+    ],
+    ids=["not there", "no meter's"],
+)
+def test_a_wrong_file_is_said(
+    tmp_path: Path, project: Project, content: str | None, message: str
+) -> None:
+    project.suite(scenarios=OFFLINE, more=LIMITS)
+    path = tmp_path / "meter.log"
+    if content is not None:
+        path.write_text(content, "utf-8")
+
+    result = project.run_process("suites", "-k", "efficiency", f"--mlperf-meter={path}")
+
+    assert result.ret != 0
+    result.stdout.fnmatch_lines([message])
