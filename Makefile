@@ -5,6 +5,8 @@
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
 # make precisions  accuracy and speed of the tiny suite in every precision, with a plot
 # make energy  how far off energies are, against simulated loads
+# make decisions  how often every rule of judgement errs, simulated beside other tools
+# make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
 # make train   train the tiny models anew
 # make schemas write the published JSON Schemas
 
@@ -13,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench repeats precisions energy train schemas clean
+.PHONY: demo test check bench repeats precisions energy decisions gpu train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +46,12 @@ precisions: $(READY)
 
 energy: $(READY)
 	$(BIN)/python tools/energy.py
+
+decisions: $(READY)
+	$(BIN)/python tools/decisions.py
+
+gpu: $(READY)
+	$(BIN)/python -m benchmarks.gpu
 
 train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,vision,diffusion]'

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.case_runs import CaseRuns, Policy
-from pytest_mlperf.core.judge.answer import AccuracyAnswer, combine
+from pytest_mlperf.core.judge.answer import Answer, combine
 from pytest_mlperf.core.judge.gate import gate
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import Outcome
 
 
-def answer_for(case: CaseRuns, accuracy: Accuracy) -> AccuracyAnswer:
+def answer_for(case: CaseRuns, accuracy: Accuracy) -> Answer:
     """Judge an accuracy pass by the gate and against the accepted scores.
 
     Raises:
@@ -35,9 +35,7 @@ def records(case: CaseRuns, policy: Policy) -> bool:
     return wanted and case.scores.may_record
 
 
-def record(
-    case: CaseRuns, policy: Policy, answer: AccuracyAnswer, *, commit: str | None
-) -> AccuracyAnswer:
+def record(case: CaseRuns, policy: Policy, answer: Answer, *, commit: str | None) -> Answer:
     """Accept the scores of a whole data set and return the answer that says so.
 
     Raises:

@@ -11,6 +11,7 @@ from typing import Literal
 from pytest_mlperf.case_accuracy import CaseAccuracy
 from pytest_mlperf.core.baseline import Baseline, find, nearest
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.control import Slow
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.rule_r import RuleR, outlier
@@ -19,7 +20,8 @@ from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.run.accuracy_pass import accuracy_key
-from pytest_mlperf.run.measure import Conditions, Process, measure
+from pytest_mlperf.run.measure import Process, measure
+from pytest_mlperf.run.steady import Conditions, machine_off
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.plan import Planned
@@ -186,14 +188,25 @@ class CaseRuns:
             return None
         return self.scores.ruling(self.accuracy, self.scored, self.subject)
 
+    def off(self) -> Slow | None:
+        """Look once more at the machine, and say how it differs from the baseline's, if it does."""
+        accelerator = self.planned.case.accelerator
+        return machine_off(accelerator, self.runs, self.record, self._conditions, self._show)
+
     @property
     def set_by(self) -> str | None:
         """Where the performance baseline comes from."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return what differs from the performance baseline's fingerprint."""
-        return changes(self.record.fingerprint, subject.fingerprint) if self.record else ()
+        """Return what differs from what the performance baseline was recorded with, and where."""
+        if self.record is None:
+            return ()
+        beside = self.record.surroundings
+        return (
+            *changes(self.record.fingerprint, subject.fingerprint),
+            *(changes(beside, subject.surroundings) if beside else ()),
+        )
 
     def outlier(self) -> str | None:
         """Return which run the leave-one-out screen rejects, in words."""

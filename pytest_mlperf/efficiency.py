@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_mlperf.accuracy import answer_for, unchecked
+from pytest_mlperf.accuracy import unchecked
 from pytest_mlperf.case_runs import CaseRuns
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_METER
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
-
-Answer = tuple[Outcome, str, tuple[MetricVerdict, ...]]
-"""The word, what follows it on the first line, and each metric."""
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.performance import accuracy_failed, unless_off
 
 
 def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
@@ -31,11 +30,8 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
         UnavailableError: No energy is known.
     """
     case.first(wanted)
-    accuracy = case.find_accuracy(required=case.planned.suite.profile == "official")
-    answer = answer_for(case, accuracy) if accuracy else None
-    if answer and answer.failed:
-        headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
-        return Outcome.INVALID, headline, ()
+    if failed := accuracy_failed(case):
+        return failed
     run, limits = case.runs[0], case.planned.efficiency_limits
     known = [name for name in limits if name in run.metrics]
     if not known:
@@ -45,12 +41,16 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
     if not gated:
         notes = [note for name in known for note in _notes(run, name)]
         headline = "; ".join(dict.fromkeys(notes)) or "the energy may not be judged"
-        return Outcome.NOT_EVALUATED, headline, ()
+        return Answer(outcome=Outcome.NOT_EVALUATED, headline=headline)
     while True:
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP)
         if not ruling.more:
-            return ruling.outcome, ruling.headline + unchecked(case), ruling.metrics
+            break
         case.add_run()
+    headline = ruling.headline + unchecked(case)
+    return unless_off(
+        case, Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
+    )
 
 
 def _gated(run: Run, name: str) -> bool:

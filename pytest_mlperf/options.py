@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.run.wall import Meter
-
 
 @dataclass(frozen=True)
 class _Option:
@@ -153,6 +151,14 @@ _OPTIONS: tuple[_Option, ...] = (
         "how far the meter's clock is ahead of UTC, where it writes no zone (default 0)",
     ),
     _Option(
+        "control",
+        _one_of("auto", "off"),
+        "auto",
+        "auto|off",
+        "measure the machine by a short fixed benchmark before each run: a drop on a machine that "
+        "differs from the baseline's is INVALID, or do not",
+    ),
+    _Option(
         "runs-dir",
         str,
         ".mlperf",
@@ -219,6 +225,7 @@ class Options:
     inconclusive: str
     max_runs: int
     power: str
+    control: str
     meter: Path | None
     meter_offset: float
     runs_dir: Path
@@ -228,11 +235,6 @@ class Options:
     json: Path | None
     strict: bool
     plan: bool
-
-    @property
-    def wall_meter(self) -> Meter | None:
-        """The wall meter, if one is named."""
-        return Meter(path=self.meter, offset_s=self.meter_offset) if self.meter else None
 
 
 def read_options(config: pytest.Config) -> Options:

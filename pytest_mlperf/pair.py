@@ -15,7 +15,7 @@ from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import times
 from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
-from pytest_mlperf.run.measure import Conditions
+from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
 
 OUTCOMES = {

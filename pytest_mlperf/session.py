@@ -29,8 +29,9 @@ from pytest_mlperf.live import Live
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.reports import selection, text
 from pytest_mlperf.reports.properties import properties
-from pytest_mlperf.run.measure import Conditions
+from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.run.wall import Meter
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
@@ -137,7 +138,7 @@ class MlperfSession:
         self.look_for({name})
         if not self.machine.has(name) and name != self.options.pretend:
             pytest.exit(
-                f"mlperf: accelerator {name} is required and not here; here: {self.machine.names}",
+                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}",
                 returncode=EXIT_ENVIRONMENT,
             )
 
@@ -189,7 +190,8 @@ class MlperfSession:
                 lease_limit_s=self.options.lease_timeout,
                 machine=self.machine,
                 power=self.options.power != "off",
-                meter=self.options.wall_meter,
+                meter=Meter.at(self.options.meter, self.options.meter_offset),
+                control=self.options.control != "off",
             )
             policy = Policy(
                 update=cast("Update | None", self.options.update),
@@ -213,8 +215,8 @@ class MlperfSession:
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
         named = planned.suite.profile == "official" and planned.case.accelerator != "cpu"
-        given = {name: getattr(self.options, name) for name in ("inconclusive", "no_baseline")}
-        return fails(verdict.outcome, **given, named=named)
+        asked = {name: getattr(self.options, name) for name in ("inconclusive", "no_baseline")}
+        return fails(verdict.outcome, **asked, named=named)
 
     def message(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> str:
         """Return the failure message."""
@@ -254,8 +256,6 @@ class MlperfSession:
             techniques=planned.techniques,
         )
 
-    # --- reporting -----------------------------------------------------------------------
-
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
         self.results.append(case_result().validate_python(report.mlperf))
@@ -279,10 +279,9 @@ class MlperfSession:
             left_out = (dict(self.not_here), list(map(str, self.uncollected)))
             self.config.workeroutput["mlperf_notices"] = left_out  # type: ignore[attr-defined]
         elif self.results:
-            summary = self.summary
             for path in filter(None, (self.folder / "results.json", self.options.json)):
                 try:
-                    write_results(path, summary)
+                    write_results(path, self.summary)
                     self._written.append(f"results: {selection.relative(path)}")
                 except MlperfError as error:
                     self._written.append(f"ERROR {error}")

@@ -114,6 +114,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
         profile=file.profile,
         identity=record.identity,
         fingerprint=record.fingerprint,
+        surroundings=record.surroundings,
         rate=record.target_qps if case.scenario in LOADED else None,
         runs=tuple(_runs(record)),
         gated=frozenset(record.minimum_detectable_change),

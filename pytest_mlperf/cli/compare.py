@@ -130,7 +130,7 @@ def compare_case(
         case=case,
         outcome=ruling.outcome,
         metrics=ruling.metrics,
-        changed=changes(a.fingerprint, b.fingerprint),
+        changed=_changes(a, b),
         notes=notes,
     )
 
@@ -150,6 +150,12 @@ def why_not(a: Measured, b: Measured) -> str:
     if a.rate != b.rate:
         return f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
     return ""
+
+
+def _changes(a: Measured, b: Measured) -> tuple[str, ...]:
+    """Return what differs of engine and data, and of the machines where both are known."""
+    beside = changes(a.surroundings, b.surroundings) if a.surroundings and b.surroundings else ()
+    return (*changes(a.fingerprint, b.fingerprint), *beside)
 
 
 def _rate(rate: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
@@ -23,6 +23,7 @@ class Measured:
         identity: The hardware.
         fingerprint: Engine, versions, weights, options, data.
         rate: Offered rate, per second; None where it is no condition of the measurement.
+        surroundings: Driver, kernel, card and the like.
         runs: Valid runs, oldest first; empty where nothing could be measured.
         limits: Gated metrics with their limits; None: not known here.
         gated: Metrics that these runs have enough queries for; None: the runs themselves tell.
@@ -38,6 +39,7 @@ class Measured:
     limits: Mapping[str, float] | None = None
     gated: frozenset[str] | None = None
     why: str = ""
+    surroundings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def division(self) -> str:

@@ -143,6 +143,7 @@ def _measured(result: CaseResult) -> Measured:
         profile=result.profile,
         identity=subject.identity if subject else {},
         fingerprint=subject.fingerprint if subject else {},
+        surroundings=subject.surroundings if subject else {},
         rate=result.target_qps if verdict.case.scenario in LOADED else None,
         runs=verdict.runs,
         limits=result.limits,

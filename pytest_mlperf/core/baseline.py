@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
@@ -30,6 +30,7 @@ class BaselineRun:
         samples: Samples completed.
         duration_s: Length of the timed part.
         commit: Commit of the tested project, or None outside git.
+        control: What the fixed micro-benchmark found just before it; empty: not made.
     """
 
     metrics: dict[str, float]
@@ -39,6 +40,7 @@ class BaselineRun:
     samples: int
     duration_s: float
     commit: str | None
+    control: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.metrics.items():
@@ -47,6 +49,9 @@ class BaselineRun:
         for name, value in self.within_se.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"within_se of {name!r} is {value!r}; must be 0 or positive")
+        for name, value in self.control.items():
+            if not 0 < value < math.inf:
+                raise ValueError(f"control {name!r} is {value!r}; must be positive and finite")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +89,8 @@ class Record:
         runs: At least one, oldest first.
         minimum_detectable_change: Smallest share these runs can prove, by metric.
         history: Oldest first.
+        surroundings: Driver, kernel, card and the like: shown under "what changed", and never
+            compared with anything.
     """
 
     identity: dict[str, Property]
@@ -93,6 +100,7 @@ class Record:
     runs: tuple[BaselineRun, ...]
     minimum_detectable_change: dict[str, float]
     history: tuple[HistoryEntry, ...]
+    surroundings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.runs:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.roofline.light import Light
@@ -31,6 +32,8 @@ class Run:
         power_unknown: Why nothing could be sampled, where it should have been.
         wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
         notes: What the sampler saw and nobody is failed for, such as a power cap.
+        timeline: Picture of power, clock and temperature; None where none was drawn.
+        control: What the fixed micro-benchmark found just before it; empty: not made.
         light: How near its figures came to what is physically possible, the case's own first;
             empty on CPUs whose figures nobody gave.
     """
@@ -51,6 +54,8 @@ class Run:
     power_unknown: str | None = None
     wall: WallEnergy | None = None
     notes: tuple[str, ...] = ()
+    timeline: str | None = None
+    control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()
 
 
@@ -100,10 +105,13 @@ class Subject:
     Attributes:
         identity: Properties of the hardware that must equal the baseline's.
         fingerprint: Versions, weights, options, data: shown under "what changed", never a key.
+        surroundings: Driver, kernel, card and the like, shown there too: runs of the same engine
+            and data belong together whatever these are.
     """
 
     identity: Mapping[str, str | int | float | bool | None]
     fingerprint: Mapping[str, str]
+    surroundings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dummy(self) -> bool:

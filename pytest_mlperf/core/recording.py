@@ -36,6 +36,7 @@ def baseline_run(run: Run) -> BaselineRun:
         samples=run.samples,
         duration_s=run.duration_s,
         commit=run.commit,
+        control=dict(run.control),
     )
 
 
@@ -89,6 +90,7 @@ def new_record(
         runs=tuple(fresh),
         minimum_detectable_change={},
         history=old.history if old else (),
+        surroundings=dict(subject.surroundings),
     )
     if action == "append" and old:
         base = append_runs(old, tuple(fresh), subject.fingerprint)

@@ -206,6 +206,7 @@ class Verdict:
         baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
         cost: What a dollar buys, where the suite says what a GPU costs.
         folder: Folder with the logs of the last run.
+        timeline: Picture of the last run's power, clock and temperature.
         log: The log to read after an ERROR.
     """
 
@@ -225,4 +226,5 @@ class Verdict:
     baseline_set: str | None = None
     cost: PerDollar | None = None
     folder: str | None = None
+    timeline: str | None = None
     log: str | None = None

@@ -7,7 +7,7 @@ the end of the GPU. What is done about each return code, once and here:
 |---|---|---|
 | 3 | not supported | three in a row from the start: the next way; later: a missed sample |
 | 13, 2, 25, 26 | the driver does not know it | the next way, at once |
-| 4 | no permission, as for MIG in a container | given up, with a note |
+| 4 | no permission, as for MIG in a container | given up, with a note; no energy for a counter |
 | 15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` |
 | 10, 999, others | passing | asked three more times, then a missed sample |
 | 1 | someone shut NVML down | initialised again, once; then `Lost` |
@@ -34,6 +34,9 @@ UNKNOWN_WAY = frozenset({INVALID_ARGUMENT, FUNCTION_NOT_FOUND, 25, 26})
 REFUSALS = 3
 """So many "not supported" in a row from the start are meant."""
 
+LASTING = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
+"""Asking again at once is of no use after these."""
+
 RETRIES = 3
 """How often a passing failure is asked again."""
 
@@ -45,9 +48,6 @@ ADVICE = {
     "performance is suspect too",
     NO_PERMISSION: "this user may not open NVIDIA's device files",
 }
-
-KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
 
 
 class UnavailableNvml(Exception):
@@ -97,7 +97,7 @@ class Library:
                 "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
             )
         try:
-            nvml.nvmlInit()
+            patiently(nvml, nvml.nvmlInit)
         except nvml.NVMLError as error:
             reason = ADVICE.get(error.value, f"NVML does not start: {words(error)}")
             raise UnavailableNvml(reason, error.value) from None
@@ -154,7 +154,7 @@ def find(library: Library, uuid: str) -> Device:
     """
     nvml = library.nvml
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
     except nvml.NVMLError as error:
         if error.value in {NOT_FOUND, INVALID_ARGUMENT}:
             raise UnavailableNvml(f"there is no GPU {uuid} here", error.value) from None
@@ -162,9 +162,9 @@ def find(library: Library, uuid: str) -> Device:
     instance = False
     try:
         # The binding gives a ctypes number here, which is true even where it is 0.
-        instance = bool(nvml.nvmlDeviceIsMigDeviceHandle(handle).value)
+        instance = bool(patiently(nvml, nvml.nvmlDeviceIsMigDeviceHandle, handle).value)
         if instance:
-            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            handle = patiently(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
     except nvml.NVMLError as error:
         if instance:
             reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
@@ -177,15 +177,16 @@ def find(library: Library, uuid: str) -> Device:
 def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
     """Return how many MIG instances a GPU has; None where they may not be counted."""
     try:
-        if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+        if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
             return 0
-        most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        most = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     except nvml.NVMLError as error:
-        return None if at_least_one or error.value == NO_PERMISSION else 0
+        without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
+        return 0 if without and not at_least_one else None
     found = 0
     for index in range(most):
         try:
-            nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         except nvml.NVMLError as error:
             if error.value != NOT_FOUND:
                 return None
@@ -217,6 +218,7 @@ class Probe:
         ways: What is still to be tried, best first; the first is asked.
         way: The one that answered.
         why: Why there is none: the quantity was given up.
+        forbidden: That is for lack of permission, so that no other way is to stand in for it.
         missed: Reads without an answer since the first one that had one.
     """
 
@@ -225,6 +227,7 @@ class Probe:
     ways: Sequence[Way]
     way: str | None = None
     why: str | None = None
+    forbidden: bool = False
     missed: int = 0
     _refused: int = 0
     _well: bool = True
@@ -263,7 +266,6 @@ class Probe:
         A quantity that failed last time is asked only once, lest a dead sensor takes all the time.
         """
         nvml, device = self.device.library.nvml, self.device
-        lasting = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION}
         left = RETRIES if self._well else 0
         while True:
             try:
@@ -274,7 +276,7 @@ class Probe:
                     raise Lost(ADVICE.get(code, words(error)), code) from None
                 if code == UNINITIALIZED:
                     self._begin_again()
-                elif code in lasting or not left:
+                elif code in LASTING or not left:
                     raise
                 left -= 1
 
@@ -292,7 +294,7 @@ class Probe:
         """Take note of a failure; True when another way is to be tried now."""
         code, self._well, self._last = error.value, False, words(error)
         if code == NO_PERMISSION:
-            self.why = f"{self.ways[0].name}: {words(error)}"
+            self.why, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
             return False
         if self.way is not None:
             self.missed += 1
@@ -308,21 +310,21 @@ class Probe:
         return True
 
 
+def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the binding answers, asked again where the failure may pass."""
+    left = RETRIES
+    while True:
+        try:
+            return ask(*arguments)
+        except nvml.NVMLError as error:
+            if error.value in LASTING | {UNINITIALIZED} or not left:
+                raise
+            left -= 1
+
+
 def words(error: Any) -> str:
     """Return an error of NVML as "Not Supported (3)"."""
     text = str(error)
     # The binding prints NVML's own words, for codes it has none for, as Python bytes.
     text = text[2:-1] if text.startswith("b'") else text
     return text if f"code {error.value}" in text else f"{text} ({error.value})"
-
-
-def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
-    """Return what reads one field value, whatever type the driver gives it."""
-
-    def read(nvml: Any, handle: Any) -> Any:
-        (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
-        if entry.nvmlReturn:
-            raise nvml.NVMLError(entry.nvmlReturn)
-        return getattr(entry.value, KINDS[entry.valueType])
-
-    return read

@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import GONE, KINDS, REFUSALS, Device, Probe, Way, read_field
+from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device, Probe, Way
 
 Property = str | int | float | bool | list[int] | list[float] | None
+
+KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
 
 POWER_AVERAGE, POWER_INSTANT, TOTAL_ENERGY, ENERGY, MEMORY_TEMPERATURE = 185, 186, 83, 191, 82
 GPU_SCOPE, MODULE_SCOPE = 0, 1
@@ -91,6 +94,7 @@ STATE = (
     "pstate",
     "average_w",
     "memory_used",
+    "utilization_percent",
     "throttle_ns",
     "pcie_generation",
     "pcie_width",
@@ -134,11 +138,31 @@ def _nonzero(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda nvml, handle: read(nvml, handle) or None
 
 
+def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
+    """Return what reads one field value, whatever type the driver gives it."""
+
+    def read(nvml: Any, handle: Any) -> Any:
+        (entry,) = nvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
+        if entry.nvmlReturn:
+            raise nvml.NVMLError(entry.nvmlReturn)
+        return getattr(entry.value, KINDS[entry.valueType])
+
+    return read
+
+
+def _known(nvml: Any, function: str) -> Callable[..., Any]:
+    """Return a function of the binding; its newer releases drop what is deprecated."""
+    found: Callable[..., Any] | None = getattr(nvml, function, None)
+    if found is None:
+        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+    return found
+
+
 def _call(function: str, *more: int, scale: float | None = None) -> Way:
     """Return the way through one function of the binding."""
 
     def read(nvml: Any, handle: Any) -> Any:
-        value = getattr(nvml, function)(handle, *more)
+        value = _known(nvml, function)(handle, *more)
         return value if scale is None else value * scale
 
     return Way(name=function, read=read)
@@ -187,7 +211,8 @@ def _violations(nvml: Any, handle: Any) -> Any:
     found, last = {}, None
     for policy, name in enumerate(POLICIES):
         try:
-            found[name] = nvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime
+            ask = _known(nvml, "nvmlDeviceGetViolationStatus")
+            found[name] = ask(handle, policy).violationTime
         except nvml.NVMLError as error:
             if error.value in GONE:
                 raise
@@ -202,7 +227,7 @@ def _processes(nvml: Any, handle: Any) -> Any:
     found = {}
     for kind in ("Compute", "Graphics", "MPSCompute"):
         try:
-            listed = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+            listed = _known(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
         except nvml.NVMLError:
             if kind == "Compute":
                 raise
@@ -217,6 +242,11 @@ def _pci(member: str) -> Way:
         read=lambda nvml, handle: getattr(nvml.nvmlDeviceGetPciInfo(handle), member),
     )
 
+
+_UTILIZATION = Way(
+    name="nvmlDeviceGetUtilizationRates",
+    read=lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+)
 
 IDENTITY = {
     "uuid": _call("nvmlDeviceGetUUID"),
@@ -246,10 +276,7 @@ IDENTITY = {
         name="nvmlDeviceGetRemappedRows",
         read=lambda nvml, handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     ),
-    "utilization_percent": Way(
-        name="nvmlDeviceGetUtilizationRates",
-        read=lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-    ),
+    "utilization_percent": _UTILIZATION,
 }
 """How each property is read; of [current, pending] where a mode has both."""
 
@@ -282,6 +309,7 @@ WAYS: dict[str, list[Way]] = {
             read=lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
         ),
     ],
+    "utilization_percent": [_UTILIZATION],
     "pcie_generation": [_call("nvmlDeviceGetCurrPcieLinkGeneration")],
     "pcie_width": [_call("nvmlDeviceGetCurrPcieLinkWidth")],
     "pcie_replays": [_call("nvmlDeviceGetPcieReplayCounter")],

@@ -18,12 +18,14 @@ cut.
     gpus        one each, in the order asked for:
         index, uuid     the number that later records carry, and the UUID asked for
         unavailable     why this GPU cannot be read; then nothing else is there
+        lost            beside it, true: the GPU is here but gone, or must be reset
         identity        what it is and is set to: nvml_quantities.IDENTITY
         instance, instances, shared  of MIG: a reading is that of the whole GPU
         scope           "gpu", or "module" where power counts CPU and memory too
         covers          whether the power sensor is known to see all of the time
         ways            by quantity, which of its ways answered
         unavailable_quantities  by quantity, why there is none
+        forbidden       quantities among them that may not be read here
         cost_us         by quantity, of 20 reads: [median, longest, CPU mean]
         counter_period_s  median time between changes of the energy counter; null: not seen
         processes       [[pid, bytes], ...] at the start, pids as the host knows them
@@ -34,7 +36,8 @@ cut.
 {"end": {...}}  once, last
     time, wall, elapsed_s, cpu_s  the clocks again; how long it sampled, at what cost
     ticks, planned, slow          made, due, and begun late by more than half a period
-    gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...}}, ...]
+    gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...},
+                  "forbidden": [...]}, ...]
 
 A null is a missed sample. Units are in the names, but: throttle_ns holds ns under each reason since
 the driver was loaded, reasons is the bit mask of nvml_quantities.REASONS.
@@ -59,7 +62,7 @@ from typing import IO, Any
 
 from pytest_mlperf.hardware.nvml import Library, Lost, UnavailableNvml
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
-from pytest_mlperf.hardware.sampler_gpu import Gpu, begin, timed, watch_periods
+from pytest_mlperf.hardware.sampler_gpu import Gpu, begin, said, timed, watch_periods
 from pytest_mlperf.hardware.sampler_rates import Cost, Rates, choose
 
 VERSION = 1
@@ -105,8 +108,9 @@ class Sampler:
         while self.gpus and not stop.is_set() and os.getppid() == parent:
             due = began + self.planned * period
             late = time.monotonic() - due
-            if late < 0 and stop.wait(-late):
-                break
+            if late < 0:
+                # Not stop.wait, which costs half as much again: the stop can wait for a tick.
+                time.sleep(-late)
             self.slow += late > period / 2
             self._tick()
             # What was missed is not made up for: it would only crowd the readings.
@@ -233,8 +237,8 @@ def _sample(
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
     gpus, silent = begin(library, options.gpu, str(versions["driver"]))
-    for index, why in watch_periods(gpus, options.watch_s, stop).items():
-        silent.append({"index": index, "uuid": options.gpu[index], "unavailable": why})
+    for index, error in watch_periods(gpus, options.watch_s, stop).items():
+        silent.append(said(index, options.gpu[index], error))
         gpus = [gpu for gpu in gpus if gpu.index != index]
     paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
     costs = {
@@ -254,6 +258,7 @@ def _sample(
             "index": gpu.index,
             "missed": {name: p.missed for name, p in gpu.probes.items() if p.missed},
             "unavailable_quantities": gpu.unavailable(),
+            "forbidden": gpu.forbidden(),
         }
         for gpu in gpus
     ]

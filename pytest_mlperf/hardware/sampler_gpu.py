@@ -9,7 +9,16 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import Device, Library, Lost, Probe, UnavailableNvml, find
+from pytest_mlperf.hardware.nvml import (
+    GPU_IS_LOST,
+    RESET_REQUIRED,
+    Device,
+    Library,
+    Lost,
+    Probe,
+    UnavailableNvml,
+    find,
+)
 from pytest_mlperf.hardware.nvml_quantities import covers, identity, probes, scope
 
 TIMINGS = 20
@@ -78,6 +87,7 @@ class Gpu:
             "covers": covers(self.identity),
             "ways": {name: p.way for name, p in self.probes.items() if p.way},
             "unavailable_quantities": self.unavailable(),
+            "forbidden": self.forbidden(),
             "cost_us": self.cost_us,
             "counter_period_s": self.period_s,
             "processes": self.first.get("processes"),
@@ -88,24 +98,28 @@ class Gpu:
         """Return why there is no reading, by quantity."""
         return {name: probe.why for name, probe in self.probes.items() if probe.why}
 
+    def forbidden(self) -> list[str]:
+        """Return the quantities that may not be read here."""
+        return [name for name, probe in self.probes.items() if probe.forbidden]
 
-def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) -> dict[int, str]:
+
+def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) -> dict[int, Lost]:
     """Find how often each GPU's energy counter changes.
 
     Returns:
-        Why a GPU was lost meanwhile, by index.
+        Which GPUs were lost meanwhile, by index.
     """
     live = [gpu for gpu in gpus if gpu.probes["energy_j"].why is None]
     pause = max(LOOK_S, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
-    lost: dict[int, str] = {}
+    lost: dict[int, Lost] = {}
     end = time.monotonic() + seconds
     while live and time.monotonic() < end and not stop.wait(pause):
         for gpu in list(live):
             try:
                 at, joules = timed(gpu.probes["energy_j"])
             except Lost as error:
-                lost[gpu.index] = str(error)
+                lost[gpu.index] = error
                 live.remove(gpu)
                 continue
             seen = changes[gpu.index]
@@ -116,6 +130,13 @@ def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) ->
         gaps = [later[0] - earlier[0] for earlier, later in pairwise(changes[gpu.index][1:])]
         gpu.period_s = round(median(gaps), 4) if gaps else None
     return lost
+
+
+def said(index: int, uuid: str, error: UnavailableNvml | Lost) -> dict[str, Any]:
+    """Return the first record's part for a GPU that does not answer."""
+    found = {"index": index, "uuid": uuid, "unavailable": str(error)}
+    gone = isinstance(error, Lost) or error.code in {GPU_IS_LOST, RESET_REQUIRED}
+    return {**found, "lost": True} if gone else found
 
 
 def timed(probe: Probe) -> tuple[float, Any]:
@@ -139,7 +160,7 @@ def begin(
         try:
             gpu = Gpu(index, find(library, uuid), driver)
         except (UnavailableNvml, Lost) as error:
-            silent.append({"index": index, "uuid": uuid, "unavailable": str(error)})
+            silent.append(said(index, uuid, error))
             continue
         known = gpu.identity["uuid"]
         twins = [g.device.uuid for g in gpus if known is not None and g.identity["uuid"] == known]

@@ -168,7 +168,7 @@ def environment(verdict: Verdict, width: int) -> list[str]:
         return []
     identity = ", ".join(f"{name} {value}" for name, value in subject.identity.items())
     lines = _said(identity, width)
-    for name, value in subject.fingerprint.items():
+    for name, value in (*subject.fingerprint.items(), *subject.surroundings.items()):
         lines += fold(f"{name} {value}", width, first=INDENT, rest=INDENT * 2)
     return ["Measured on and with", *lines]
 

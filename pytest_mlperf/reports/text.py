@@ -133,6 +133,8 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield [line("log", verdict.log)]
         tail = [note.removeprefix(LOG) for note in verdict.notes if note.startswith(LOG)]
         yield [line("", text) for text in tail]
+    if verdict.timeline:
+        yield [line("timeline", verdict.timeline)]
     if verdict.folder:
         yield [line("files", verdict.folder)]
 

@@ -21,6 +21,7 @@ def subject_of(planned: Planned, machine: Machine, loaded: Event) -> Subject:
     return Subject(
         identity=machine.identity(planned.case.accelerator),
         fingerprint=_fingerprint(planned, loaded),
+        surroundings=machine.surroundings(planned.case.accelerator),
     )
 
 

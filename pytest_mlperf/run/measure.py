@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
-from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.run import lease
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.fingerprint import subject_of
 from pytest_mlperf.run.light import with_light
@@ -21,38 +19,14 @@ from pytest_mlperf.run.logs import Detail, parse_detail
 from pytest_mlperf.run.power import Sampling
 from pytest_mlperf.run.power_run import with_power
 from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
-from pytest_mlperf.run.supervisor import Patience, Worker
+from pytest_mlperf.run.steady import Conditions, held
+from pytest_mlperf.run.supervisor import Worker
+from pytest_mlperf.run.talk import Talk
+from pytest_mlperf.run.timeline import draw_timeline
 from pytest_mlperf.run.token_times import with_token_rate
-from pytest_mlperf.run.wall import Meter, with_wall
+from pytest_mlperf.run.wall import with_wall
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.preflight import problems, require
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What all runs of a session share.
-
-    Attributes:
-        folder: The session's folder; each process gets a folder of its own below it.
-        session: Id of the session.
-        commit: Commit of the tested project, or None.
-        handicap: Share of speed taken away from every engine.
-        patience: Limits of a child.
-        lease_limit_s: Longest wait for an accelerator.
-        power: Sample the power of GPUs.
-        machine: Where it runs.
-        meter: A wall meter that logs meanwhile, or None.
-    """
-
-    folder: Path
-    session: str
-    commit: str | None
-    handicap: float
-    patience: Patience
-    lease_limit_s: float
-    machine: Machine
-    power: bool = True
-    meter: Meter | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +96,16 @@ def measure(
         handicap=conditions.handicap,
         import_path=_import_path(),
     )
-    talk = _Talk(planned, number, show)
+    talk = Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    names = conditions.machine.leases(planned.case.accelerator)
-    gpus = conditions.machine.uuids(planned.case.accelerator) if performance else []
+    accelerator = planned.case.accelerator
+    gpus = conditions.machine.uuids(accelerator) if performance else []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
+    used = conditions.machine.environment(accelerator)
     with (
-        lease.hold(names, limit_s=conditions.lease_limit_s, waiting=talk.show),
+        held(accelerator, conditions, talk.show, look=performance) as looked,
         Sampling(gpus if conditions.power else [], folder) as sampling,
-        Worker(spec, conditions.patience, talk.on_event) as worker,
+        Worker(spec, conditions.patience, talk.on_event, environment=used) as worker,
     ):
         loaded = worker.wait_for("loaded")
         subject = subject_of(planned, conditions.machine, loaded)
@@ -157,6 +132,13 @@ def measure(
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
         run = with_power(run, sampling.log, warm_s=talk.warm_s)
         run = with_wall(run, conditions.meter)
+        picture = draw_timeline(folder) if sampling.log.gpus else None
+        run = dataclasses.replace(
+            run,
+            control=looked[0],
+            notes=(*run.notes, *looked[1:]),
+            timeline=str(picture) if picture else None,
+        )
         run = with_light(
             run,
             planned,
@@ -213,40 +195,6 @@ def new_folder(parent: Path, name: str) -> Path:
             raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
         return path.resolve()
     raise RunError("worker", f"{parent} holds 999 folders called {name}")
-
-
-class _Talk:
-    """Turns a worker's events into progress lines, and keeps the rate it used."""
-
-    def __init__(self, planned: Planned, number: int, show: Callable[[str], None]) -> None:
-        self._head = f"{planned.case.id} run {number}"
-        self._show = show
-        self._expected: dict[str, int] = {}
-        self.target_qps: float | None = None
-        self.probed = False
-        self.warm_s = 0.0
-
-    def show(self, text: str) -> None:
-        self._show(f"{self._head}: {text}")
-
-    def on_event(self, event: Event) -> None:
-        match event:
-            case {"event": "loading"}:
-                self.show("loading")
-            case {"event": "loaded", "load_s": seconds}:
-                self.show(f"loaded in {seconds:.1f} s, warming up")
-            case {"event": "warmed"}:
-                self.warm_s = time.monotonic()
-            case {"event": "probed", "target_qps": rate}:
-                self.target_qps, self.probed = float(rate), True
-            case {"event": "running", "phase": phase, "expected": expected, **more}:
-                self._expected[phase] = expected
-                if phase == "performance":
-                    self.target_qps = float(more["settings"]["target_qps"])
-            case {"event": "progress", "phase": phase, "done": done, "elapsed_s": elapsed}:
-                of = f" of {self._expected[phase]:,}" if phase in self._expected else ""
-                rate = done / elapsed if elapsed > 0 else 0.0
-                self.show(f"{phase} {done:,}{of} samples, {rate:,.0f}/s")
 
 
 def _read_run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from statistics import fmean, median
 
 from pytest_mlperf.run.power_gpu import GpuLog, Process
 
@@ -22,6 +23,15 @@ BUSY_PERCENT = 10
 
 MEMORY_IN_USE = 2**30
 """Bytes in use before the engine was loaded that a driver alone does not take."""
+
+BEFORE_S = 0.5
+"""The GPU is at rest for so long after sampling began: no engine is loaded faster."""
+
+ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
+"""Share, and watts, by which the power of a GPU at rest may rise by itself."""
+
+TAKEN = 64 * 2**20
+"""Bytes of memory that whoever computes takes at least."""
 
 INVALID = {
     "hw_slowdown": "a hardware slowdown",
@@ -69,8 +79,9 @@ def doubts(
         warm_s: When the engine had warmed up: a process that comes later is foreign.
         allowed: Processes that may be there, as the host numbers them.
     """
+    lost = [f"the GPU was lost: {gpu.lost}"] if gpu.lost else []
     if gpu.unavailable:
-        return Doubts(energy=(gpu.unavailable,))
+        return Doubts(invalid=tuple(lost), energy=(gpu.unavailable,))
     invalid, notes = _clocks(gpu, begin_s, end_s)
     faults, warnings = _faults(gpu, begin_s, end_s)
     others, hints = _others(gpu, warm_s, allowed)
@@ -79,9 +90,8 @@ def doubts(
         energy.append(f"{gpu.facts['instances']} MIG instances share this GPU and its energy")
     elif gpu.facts.get("shared", False) is None:
         energy.append("which MIG instances share this GPU and its energy may not be seen here")
-    lost = [f"the GPU was lost: {gpu.lost}"] if gpu.lost else []
     return Doubts(
-        invalid=(*lost, *invalid, *faults, *others),
+        invalid=(*lost, *invalid, *faults, *others, *_idle(gpu, begin_s, end_s)),
         energy=tuple(energy),
         notes=(*notes, *warnings, *hints),
     )
@@ -118,6 +128,9 @@ def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[
     ecc = identity.get("ecc")
     if ecc and ecc[0] != ecc[1]:
         notes.append("a change of the ECC mode waits for a reboot")
+    mig = identity.get("mig")
+    if mig and mig[0] != mig[1]:
+        notes.append("a change of the MIG mode waits for a reset of the GPU")
     if identity.get("remapped_rows_pending"):
         notes.append("remapped memory rows wait for a reset of the GPU")
     for name, unit in (("generation", "generation "), ("width", "x")):
@@ -146,6 +159,35 @@ def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[
             "that is listed"
         )
     return invalid, notes
+
+
+def _idle(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
+    """Return that the GPU did nothing, where all that is known says so.
+
+    One sign of work is enough: power above that before the engine was loaded, utilisation, a new
+    process, or memory that was taken. Two of these must be known, one of them power or
+    utilisation.
+    """
+    first_s = gpu.trace[0].time_s if gpu.trace else begin_s
+    before = [r.value for r in gpu.trace if r.time_s <= first_s + BEFORE_S]
+    inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
+    used = [r.value for r in gpu.series("utilization_percent", begin_s, end_s)]
+    memory = [r.value for r in gpu.series("memory_used", begin_s, end_s)]
+    seen, rest_bytes = gpu.processes_seen(begin_s, end_s), gpu.facts.get("memory_used") or 0
+    told = []
+    if before and inside:
+        rest_w, mean_w = median(before), fmean(inside)
+        if mean_w > max(rest_w * (1 + ABOVE_IDLE), rest_w + ABOVE_IDLE_W):
+            return []
+        told.append(f"{mean_w:.0f} W, {rest_w:.0f} W before the engine was loaded")
+    if used:
+        if max(used) > 0:
+            return []
+        told.append("no utilisation")
+    if not told or seen or (memory and max(memory) > rest_bytes + TAKEN):
+        return []
+    told += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
+    return [f"the GPU did not do the work: {', '.join(told)}"] if len(told) > 1 else []
 
 
 def _named(processes: Collection[Process]) -> str:

@@ -66,6 +66,7 @@ class GpuLog:
         reasons: (time, bit mask) of samples; of a row of equal ones only the first and the last.
         states: Slower quantities, each with "time", oldest first.
         missing: Why a quantity was not read, by quantity.
+        forbidden: Quantities that may not be read here: without its counter a GPU has no energy.
         rate_hz: Planned rate of the trace.
     """
 
@@ -78,6 +79,7 @@ class GpuLog:
     reasons: tuple[tuple[float, int], ...] = ()
     states: tuple[Mapping[str, Any], ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    forbidden: frozenset[str] = frozenset()
     rate_hz: float | None = None
 
     @property
@@ -101,6 +103,8 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
         )
+        if "energy_j" in self.forbidden:
+            found = replace(found, joules=None, uncertainty_j=None, method=None)
         why = self.unavailable or self.missing.get("energy_j")
         notes = (why,) if why else ()
         lost = (f"the GPU was lost: {self.lost}",) if self.lost else ()
@@ -185,6 +189,16 @@ class GpuLog:
             for pid, memory in listed
             if pid not in allowed
         )
+
+    def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
+        """Return which processes were listed in a window and not before; None: nothing was."""
+        before = {pid for pid, _ in self.facts.get("processes") or ()}
+        listed = [
+            state["processes"]
+            for state in self.states
+            if state.get("processes") is not None and begin_s <= state["time"] <= end_s
+        ]
+        return {pid for each in listed for pid, _ in each} - before if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[Process, ...]:
         """Return the processes that came after ours were all there.

@@ -48,6 +48,11 @@ class PowerLog:
         """Whether the wall clock was set meanwhile, so that its times cannot be converted."""
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What to say of each GPU that was lost, also of one that was before the run."""
+        return tuple(f"the GPU was lost: {gpu.lost}" for gpu in self.gpus if gpu.lost)
+
     def monotonic(self, wall_s: float) -> float:
         """Return the monotonic time of a wall-clock time, as LoadGen logs it.
 
@@ -98,6 +103,7 @@ class PowerLog:
     ) -> Self:
         for gpu in end["gpus"] if end else ():
             parts[gpu["index"]].missing |= gpu["unavailable_quantities"]
+            parts[gpu["index"]].forbidden.update(gpu.get("forbidden", ()))
         gpus = tuple(parts[index].log(ready["rates"]["trace_hz"]) for index in sorted(parts))
         silent = [f"{gpu.uuid}: {gpu.unavailable}" for gpu in gpus if gpu.unavailable]
         clocks = [ready, end] if end else [ready]
@@ -118,7 +124,8 @@ class _Part:
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
         self.missing: dict[str, str] = dict(facts.get("unavailable_quantities", {}))
-        self.lost: str | None = None
+        self.forbidden = set(facts.get("forbidden", ()))
+        self.lost: str | None = facts["unavailable"] if facts.get("lost") else None
         self.states: list[Mapping[str, Any]] = []
         self.counter: list[Reading] = []
         self.trace: list[Reading] = []
@@ -141,7 +148,7 @@ class _Part:
         """Return all of it as a value."""
         uuid = self.facts["uuid"]
         if why := self.facts.get("unavailable"):
-            return GpuLog(uuid=uuid, unavailable=why)
+            return GpuLog(uuid=uuid, unavailable=why, lost=self.lost)
         return GpuLog(
             uuid=uuid,
             lost=self.lost,
@@ -151,6 +158,7 @@ class _Part:
             reasons=tuple(self.reasons),
             states=tuple(self.states),
             missing=self.missing,
+            forbidden=frozenset(self.forbidden),
             rate_hz=rate_hz,
         )
 

@@ -42,7 +42,9 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
     """
     if log.unavailable:
         why = log.unavailable
-        return run if why == NO_GPU else dataclasses.replace(run, power_unknown=why)
+        if why == NO_GPU:
+            return run
+        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *log.lost))
     if log.clock_stepped:
         why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
         return dataclasses.replace(run, power_unknown=why)

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
@@ -26,6 +26,8 @@ STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
 
 LOG_TAIL_LINES = 12
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Designed(RunError):
@@ -54,7 +56,12 @@ class Worker:
     """
 
     def __init__(
-        self, spec: WorkerSpec, patience: Patience, on_event: Callable[[Event], None]
+        self,
+        spec: WorkerSpec,
+        patience: Patience,
+        on_event: Callable[[Event], None],
+        *,
+        environment: Mapping[str, str] = _NOTHING,
     ) -> None:
         """Keep what to run; nothing starts yet.
 
@@ -62,12 +69,14 @@ class Worker:
             spec: What the worker does; its folder must exist.
             patience: The limits.
             on_event: Sees every event, progress included.
+            environment: Variables that the process gets besides this one's own.
         """
         self.spec = spec
         self.folder = Path(spec.folder)
         self.log = self.folder / "engine.log"
         self._patience = patience
         self._on_event = on_event
+        self._environment = environment
         self._phase = "start"
         self._buffer = b""
         self._progress: Event = {}
@@ -91,7 +100,7 @@ class Worker:
                     stderr=subprocess.STDOUT,
                     pass_fds=[events_end],
                     start_new_session=True,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    env={**os.environ, **self._environment, "PYTHONUNBUFFERED": "1"},
                 )
         finally:
             os.close(events_end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.meter import wall_energy
@@ -23,6 +24,11 @@ class Meter:
 
     path: Path
     offset_s: float = 0.0
+
+    @classmethod
+    def at(cls, path: Path | None, offset_s: float) -> Self | None:
+        """Return the meter of an option; None where no file is named."""
+        return cls(path=path, offset_s=offset_s) if path else None
 
 
 def with_wall(run: Run, meter: Meter | None) -> Run:

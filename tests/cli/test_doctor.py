@@ -522,10 +522,10 @@ def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
 
 
 def test_no_gpu_is_said_plainly_and_why() -> None:
-    found = gpus(HERE)
+    found = gpus(replace(HERE, nvml_trouble="NVML's library is not here"))
 
     assert found.state == "note"
-    assert found.text.startswith("none: NVML ")
+    assert found.text.startswith("none: NVML's library is not here")
     assert found.text.endswith("; only cases on cpu run here")
 
 

@@ -34,6 +34,7 @@ REFUSED = {
     "pstate": ("nvmlDeviceGetPerformanceState",),
     "average_w": ("field:185", "nvmlDeviceGetPowerUsage"),
     "memory_used": ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
+    "utilization_percent": ("nvmlDeviceGetUtilizationRates",),
     "throttle_ns": (*(f"field:{n}" for n in (*range(74, 80), 269, 270, 271)), "nvmlDeviceGetVio*"),
     "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
     "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),

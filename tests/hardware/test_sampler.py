@@ -82,9 +82,9 @@ def test_slow_probes_are_read_less_often(fake: Fake) -> None:
     rates = child.ready["rates"]
     (end,) = child.of("end")
 
-    assert rates["counter_hz"] <= 5
+    assert rates["counter_hz"] < 10
     assert rates["trace_hz"] < 50
-    assert child.ready["gpus"][0]["cost_us"]["energy_j"][2] > 3500
+    assert child.ready["gpus"][0]["cost_us"]["energy_j"][2] > 2000
     assert child.ready["gpus"][0]["cost_us"]["power_w"][2] < 1500
     assert end["ticks"] == pytest.approx(end["planned"], abs=6)
 

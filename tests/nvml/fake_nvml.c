@@ -21,6 +21,7 @@
  *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after=] | remapped PENDING
  *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
  *   proc PID|self BYTES [after= until=] | counters none
+ *   virtualization N | gsp TEXT | nvlink UP LINKS | application SM DEFAULT
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -36,7 +37,7 @@
 
 typedef unsigned long long u64;
 enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7 };
-enum { DEVICES = 16, RULES = 32, EVENTS = 16, STEPS = 64, INSTANCES = 7 };
+enum { DEVICES = 48, RULES = 96, EVENTS = 16, STEPS = 64, INSTANCES = 7 };
 enum { CONST, SQUARE, SINE, STEPPED };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
@@ -51,11 +52,12 @@ typedef struct { unsigned version, sensor; int temperature; } temperature_t;
 typedef struct { u64 reference, violation; } violation_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned counts[7]; u64 memory_mb; } attributes_t;
+typedef struct { u64 time; value_t value; } sample_t;
 
 _Static_assert(sizeof(pci_t) == 68 && sizeof(memory_t) == 24 && sizeof(memory_v2_t) == 40, "");
 _Static_assert(sizeof(field_t) == 40 && sizeof(process_t) == 24 && sizeof(temperature_t) == 12, "");
 _Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
-_Static_assert(sizeof(attributes_t) == 40, "");
+_Static_assert(sizeof(attributes_t) == 40 && sizeof(sample_t) == 16, "");
 
 typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
 typedef struct { char function[64]; double us; int spin; } latency_t;
@@ -78,6 +80,8 @@ typedef struct device {
     double ecc_after, replay_after;
     unsigned pcie[4], replay;
     int mig, mig_pending, mig_energy, n_events, n_procs;
+    unsigned virtualization, links_up, links, application[2];
+    char gsp[32];
     event_t events[EVENTS];
     proc_t procs[EVENTS];
 } device_t;
@@ -202,6 +206,10 @@ static void of_device(device_t *d, const char *key, const char *rest) {
         d->replay = option(rest, "replay", 0);
         d->replay_after = option(rest, "after", -1e9);
     }
+    if (!strcmp(key, "virtualization")) sscanf(rest, "%u", &d->virtualization);
+    if (!strcmp(key, "gsp")) sscanf(rest, "%31s", d->gsp);
+    if (!strcmp(key, "nvlink")) sscanf(rest, "%u %u", &d->links_up, &d->links);
+    if (!strcmp(key, "application")) sscanf(rest, "%u %u", &d->application[0], &d->application[1]);
     if (!strcmp(key, "remapped")) d->remapped = atoi(rest);
     if (!strcmp(key, "mig")) {
         d->mig = atoi(rest);
@@ -457,7 +465,7 @@ TEXT(nvmlDeviceGetVbiosVersion, d->vbios)
 READ(nvmlDeviceGetArchitecture, unsigned, d->arch)
 READ(nvmlDeviceGetPersistenceMode, unsigned, 1)
 READ(nvmlDeviceGetComputeMode, unsigned, 0)
-READ(nvmlDeviceGetVirtualizationMode, unsigned, 0)
+READ(nvmlDeviceGetVirtualizationMode, unsigned, d->virtualization)
 READ(nvmlDeviceGetEnforcedPowerLimit, unsigned, lround(d->limit * 1e3))
 READ(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, lround(d->limit_default * 1e3))
 int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
@@ -484,6 +492,21 @@ int nvmlDeviceGetMigMode(device_t *d, unsigned *current, unsigned *pending) {
     *current = d->mig > 0, *pending = d->mig_pending;
     RETURN(d->number, OK);
 }
+int nvmlDeviceGetGspFirmwareVersion(device_t *d, char *out) {
+    START(d->number);
+    if (!*d->gsp) RETURN(d->number, NOT_SUPPORTED);
+    strcpy(out, d->gsp);
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetNvLinkState(device_t *d, unsigned link, unsigned *out) {
+    START(d->number);
+    if (!d->links) RETURN(d->number, NOT_SUPPORTED);
+    if (link >= d->links) RETURN(d->number, INVALID);
+    *out = link < d->links_up;
+    RETURN(d->number, OK);
+}
+READ(nvmlDeviceGetGpuInstanceId, unsigned, d->number % 100 + 1)
+READ(nvmlDeviceGetComputeInstanceId, unsigned, 0)
 READ(nvmlDeviceGetMaxMigDeviceCount, unsigned, d->mig > 0 ? INSTANCES : 0)
 READ(nvmlDeviceIsMigDeviceHandle, unsigned, d->parent != NULL)
 int nvmlDeviceGetMigDeviceHandleByIndex(device_t *d, unsigned index, device_t **out) {
@@ -564,10 +587,22 @@ READ(nvmlDeviceGetMaxPcieLinkWidth, unsigned, d->pcie[3])
 READ(nvmlDeviceGetPcieReplayCounter, unsigned, now() >= d->replay_after ? d->replay : 0)
 
 int nvmlDeviceGetClockInfo(device_t *d, unsigned type, unsigned *out) {
-    unsigned sm = d->sm;
     START(d->number);
+    unsigned sm = d->sm;
     reasons(d, &sm);
     *out = type == 2 ? d->mem_clock : sm;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetApplicationsClock(device_t *d, unsigned type, unsigned *out) {
+    START(d->number);
+    if (type != 1 || !d->application[0]) RETURN(d->number, NOT_SUPPORTED);
+    *out = d->application[0];
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetDefaultApplicationsClock(device_t *d, unsigned type, unsigned *out) {
+    START(d->number);
+    if (type != 1 || !d->application[1]) RETURN(d->number, NOT_SUPPORTED);
+    *out = d->application[1];
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMaxClockInfo(device_t *d, unsigned type, unsigned *out) {

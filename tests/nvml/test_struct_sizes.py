@@ -20,6 +20,7 @@ SIZES = {
     "c_nvmlViolationTime_t": 16,
     "c_nvmlUtilization_t": 8,
     "c_nvmlDeviceAttributes": 40,
+    "c_nvmlSample_t": 16,
 }
 """The C source asserts the same numbers of its own structs when it is compiled."""
 
@@ -59,8 +60,10 @@ CONSTANTS = {
     "nvmlMemory_v2": 0x02000028,
     "nvmlTemperature_v1": 0x0100000C,
     "NVML_ERROR_UNINITIALIZED": 1,
+    "NVML_ERROR_INVALID_ARGUMENT": 2,
     "NVML_ERROR_NOT_SUPPORTED": 3,
     "NVML_ERROR_NO_PERMISSION": 4,
+    "NVML_ERROR_NOT_FOUND": 6,
     "NVML_ERROR_DRIVER_NOT_LOADED": 9,
     "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
     "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
@@ -69,6 +72,7 @@ CONSTANTS = {
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18,
     "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": 25,
     "NVML_ERROR_DEPRECATED": 26,
+    "NVML_ERROR_TIMEOUT": 10,
     "NVML_ERROR_UNKNOWN": 999,
 }
 """Numbers that our modules spell out, because they also run with the oldest binding allowed."""
@@ -111,7 +115,7 @@ def test_the_source_asserts_every_size() -> None:
 
 
 def test_the_kinds_of_values_are_the_members_of_the_union(pynvml: ModuleType) -> None:
-    from pytest_mlperf.hardware.nvml import KINDS
+    from pytest_mlperf.hardware.nvml_quantities import KINDS
 
     assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == KINDS
     assert len(KINDS) == pynvml.NVML_VALUE_TYPE_COUNT

@@ -15,12 +15,16 @@ import pytest_mlperf.collect
 import pytest_mlperf.xdist  # noqa: F401
 from tests.plugin.project import Project
 
+NO_CONTROL = "--mlperf-control=off"
+"""The machine's own speed takes 0.6 s a run; tests/plugin/test_control.py is about it."""
+
 
 @pytest.fixture(autouse=True)
 def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let no test wait for another one's lease; hide that CI or xdist runs the tests."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
 

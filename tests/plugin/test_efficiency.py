@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mlperf.core.verdict import Outcome
 from tests.nvml.library import Fake, scenario
-from tests.plugin.project import Project
+from tests.plugin.project import OPTIONS, Project
 
 GATED_FROM_1_S = """
 from pytest_mlperf.core import energy
@@ -36,8 +36,42 @@ def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> F
         if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"}:
             monkeypatch.setenv(name, value)
     project.pytester.makeconftest(GATED_FROM_1_S)
+    project.pytester.makepyfile(working=WORKING)
     return found
 
+
+WORKING = """
+import os
+from pathlib import Path
+
+from pytest_mlperf.engines.null import NullEngine
+
+SCENARIO = Path(os.environ["FAKE_NVML_SCENARIO"])
+
+
+class Working(NullEngine):
+    # The GPU shows that it works while this engine is loaded.
+    def __enter__(self):
+        self.rest = SCENARIO.read_text()
+        self.put(self.rest + "util 95 40\\n")
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.put(self.rest)
+
+    def put(self, text):
+        draft = SCENARIO.with_suffix(".draft")
+        draft.write_text(text)
+        draft.replace(SCENARIO)
+"""
+
+ENGINE = f"""
+[[engines]]
+use = "working:Working"
+accelerators = ["H200"]
+options = {OPTIONS}
+"""
 
 LIMITS = """
 [limits]
@@ -47,7 +81,7 @@ samples_per_joule = { max_drop = "5%" }
 
 
 def suite(project: Project) -> None:
-    project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)
+    project.suite(engines=ENGINE, scenarios=OFFLINE, more=LIMITS)
 
 
 def run(project: Project, *arguments: str) -> pytest.RunResult:
@@ -132,10 +166,37 @@ def test_an_energy_that_nobody_can_read_is_never_0(
 
 
 def test_a_short_run_is_reported_and_not_gated(fake: Fake, project: Project) -> None:
-    (project.path / "conftest.py").unlink()
+    project.pytester.makeconftest("")
     suite(project)
 
     result = run(project, "-k", "efficiency")
 
     assert outcomes(project) == {"efficiency": Outcome.NOT_EVALUATED}
     result.stdout.fnmatch_lines(["*not evaluated*a window of 1.* s is too short for energy*"])
+
+
+def test_a_gpu_that_did_nothing_did_not_do_the_work(fake: Fake, project: Project) -> None:
+    """An engine that fell back to the CPU is no result of the GPU, however good its figures."""
+    project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)
+
+    result = run(project, "-k", "performance")
+
+    assert outcomes(project) == {"performance": Outcome.INVALID}
+    result.stdout.fnmatch_lines(
+        [
+            "INVALID the GPU did not do the work: 500 W, 500 W before the engine was loaded, no "
+            "utilisation,*"
+        ]
+    )
+
+
+def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -> None:
+    """Whatever the order of CUDA's own numbers: by UUID."""
+    fake.write(*scenario("wave const 500"), "device", "wave const 500")
+    seen = 'Path("seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"])\n'
+    project.pytester.makepyfile(working=WORKING + seen)
+    suite(project)
+
+    run(project, "-k", "performance")
+
+    assert Path(project.path / "seen").read_text("utf-8") == "GPU-0"

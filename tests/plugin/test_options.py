@@ -22,11 +22,13 @@ NAMES = [
     ("inconclusive", "fail", "fail"),
     ("max-runs", "3", 3),
     ("power", "off", "off"),
+    ("control", "off", "off"),
+    ("meter-offset", "-3600", -3600.0),
     ("handicap", "25%", 0.25),
     ("timeout", "30", 30.0),
     ("lease-timeout", "60", 60.0),
 ]
-PATHS = ["baselines", "runs-dir", "json"]
+PATHS = ["baselines", "meter", "runs-dir", "json"]
 
 
 def field(options: Options, name: str) -> object:

@@ -203,3 +203,47 @@ def test_a_lost_gpu_is_invalid() -> None:
 
 def test_a_gpu_that_could_not_be_read_has_no_energy_and_is_not_blamed() -> None:
     assert found(GpuLog(uuid="GPU-0", unavailable="no driver")) == Doubts(energy=("no driver",))
+
+
+QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used": 5 * 10**8}
+
+
+def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
+    """A log of a GPU that does nothing but for what is changed, in its window alone."""
+    plain = log()
+    trace = [
+        replace(r, value=watts if BEGIN_S <= r.time_s <= END_S else 500.0) for r in plain.trace
+    ]
+    states = [state(0.0, **QUIET), state(8.0, **{**QUIET, **changes})]
+    states += [state(60.0, **{**QUIET, **changes}), state(119.0, **QUIET)]
+    return replace(plain, trace=tuple(trace), states=tuple(states))
+
+
+def test_a_gpu_that_shows_no_sign_of_work_makes_a_run_invalid() -> None:
+    assert found(idle()).invalid == (
+        "the GPU did not do the work: 500 W, 500 W before the engine was loaded, no utilisation, "
+        "no process, no memory taken",
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"watts": 530.0},
+        {"utilization_percent": 1},
+        {"processes": [[7, None]]},
+        {"memory_used": 6 * 10**8},
+    ],
+    ids=["power", "utilisation", "a process", "memory"],
+)
+def test_one_sign_of_work_is_enough(changes: dict[str, Any]) -> None:
+    assert found(idle(**changes)).invalid == ()
+
+
+def test_without_power_and_utilisation_nothing_is_said_of_work() -> None:
+    silent = replace(idle(utilization_percent=None), trace=())
+    silent = replace(
+        silent, states=tuple({**s, "utilization_percent": None} for s in silent.states)
+    )
+
+    assert found(silent).invalid == ()

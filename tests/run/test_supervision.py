@@ -147,7 +147,7 @@ def test_warm_up_and_probe_show_progress_so_that_a_long_one_is_no_hang(tmp_path:
 
     progress = [event for event in events if event["event"] == "progress"]
     assert {event["phase"] for event in progress} >= {"warm-up", "probe"}
-    assert len({event["done"] for event in progress}) == len(progress) > 1
+    assert len({(event["phase"], event["done"]) for event in progress}) == len(progress) > 1
 
 
 PARENT = """

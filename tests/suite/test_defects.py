@@ -87,7 +87,8 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     strange_key=(
         with_(("schema = 1", 'schema = 1\n"a\\u001b[31m b" = 1')),
         "2: 'a\\x1b[31m b': unknown key 'a\\x1b[31m b'; known: schema, round, profile, "
-        "division, workload, engines, scenarios, limits, prices, accelerators, expected_failures, pairs",
+        "division, workload, engines, scenarios, limits, prices, accelerators, "
+        "expected_failures, pairs",
     ),
 )
 def test_an_unknown_key_is_named_with_the_nearest_valid_one(text: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The answer for the accuracy of a case: gate and accepted scores together."""
+"""The answer to one test of a case; for its accuracy, gate and accepted scores together."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyAnswer:
-    """What the gate and the baseline say together.
+class Answer:
+    """What the rules say of accuracy, performance or efficiency.
 
     Attributes:
         outcome: The word.
         headline: What follows it on the first line.
-        metrics: The gate's entries.
-        paired: The baseline's.
+        metrics: One entry per metric, gated first; of accuracy the gate's.
+        paired: Of accuracy, the comparisons with the accepted scores.
         notes: Sentences for the message.
     """
 
     outcome: Outcome
     headline: str
-    metrics: tuple[MetricVerdict, ...]
+    metrics: tuple[MetricVerdict, ...] = ()
     paired: tuple[PairedVerdict, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -33,7 +33,7 @@ class AccuracyAnswer:
         return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
 
 
-def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> AccuracyAnswer:
+def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> Answer:
     """Return the answer of gate and baseline: neither excuses the other.
 
     Args:
@@ -44,7 +44,7 @@ def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> A
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
-        return AccuracyAnswer(
+        return Answer(
             outcome=gated.outcome,
             headline=gated.headline,
             metrics=gated.metrics,
@@ -52,13 +52,13 @@ def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> A
             notes=notes,
         )
     if ruling is None:
-        return AccuracyAnswer(
+        return Answer(
             outcome=Outcome.OK if gated.evaluated else Outcome.NO_BASELINE,
             headline=gated.headline,
             metrics=gated.metrics,
             notes=(f"only the gate was checked: {missing}",) if gated.evaluated else (missing,),
         )
-    return AccuracyAnswer(
+    return Answer(
         outcome=ruling.outcome,
         headline=ruling.headline,
         metrics=gated.metrics if gated.evaluated else (),

@@ -1,0 +1,195 @@
+"""Answer for the performance of a case: measure until it is decided, judge, or record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_mlperf.accuracy import answer_for, unchecked
+from pytest_mlperf.case_runs import CaseRuns, Policy, Update
+from pytest_mlperf.core.baseline import Baseline, Record, with_record
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.answer import Answer
+from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
+from pytest_mlperf.core.recording import (
+    baseline_run,
+    detectable_notes,
+    empty_baseline,
+    new_record,
+    provable,
+    recorded,
+)
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.verdicts import against_limits
+
+APPEND_RUNS = 2
+"""An appended session adds this many runs (a baseline of 8 is 4 sessions x 2)."""
+
+OUTLIER_EXTRA_RUNS = 2
+"""Runs added at most when the leave-one-out screen rejects one; all of them are kept."""
+
+RATE_BACK = (
+    "latencies at different rates cannot be compared: set target_qps back, "
+    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
+"""What may be the machine's doing as well."""
+
+
+def judge_performance(case: CaseRuns, policy: Policy, wanted: Collection[Kind]) -> Answer:
+    """Measure what is missing, then judge the runs by rule R, or record them.
+
+    Args:
+        case: The case.
+        policy: How verdicts are reached and recorded.
+        wanted: The kinds that the session asks for.
+
+    Raises:
+        BaselineError: There is nothing to append to, or it cannot be written.
+    """
+    recording = _recording(case, policy)
+    if found := _rate_differs(case, recording):
+        return Answer(outcome=Outcome.INVALID, headline=found, notes=(RATE_BACK,))
+    case.first(wanted)
+    if failed := accuracy_failed(case, required=bool(recording)):
+        return failed
+    if recording:
+        return _record(case, policy, recording)
+    while True:
+        if missed := _limit_missed(case):
+            return missed
+        ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
+        if not ruling.more:
+            break
+        case.add_run()
+    return unless_off(
+        case,
+        Answer(
+            outcome=ruling.outcome,
+            headline=ruling.headline + unchecked(case),
+            metrics=ruling.metrics,
+        ),
+    )
+
+
+def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Answer | None:
+    """Return the answer of speed or energy where accuracy is not what it was, else None.
+
+    Args:
+        case: The case.
+        required: Make the accuracy pass if there is none; the official profile always does.
+    """
+    official = case.planned.suite.profile == "official"
+    accuracy = case.find_accuracy(required=official or required)
+    answer = answer_for(case, accuracy) if accuracy else None
+    if answer is None or not answer.failed:
+        return None
+    headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
+    return Answer(outcome=Outcome.INVALID, headline=headline)
+
+
+def unless_off(case: CaseRuns, answer: Answer) -> Answer:
+    """Return an answer, INVALID where the machine itself explains that something changed."""
+    if answer.outcome not in CHANGED or not (found := case.off()):
+        return answer
+    notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
+    return Answer(
+        outcome=Outcome.INVALID, headline=found.in_words, metrics=answer.metrics, notes=notes
+    )
+
+
+def reported(case: CaseRuns, answer: Answer) -> tuple[str, ...]:
+    """Return which limits these runs have too few queries for."""
+    if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
+        return ()
+    return only_reported(case.runs, case.planned.limits)
+
+
+def _rate_differs(case: CaseRuns, recording: Update | None) -> str | None:
+    """Return how the offered rate differs from the baseline's, where it must not."""
+    record = case.record
+    loaded = case.planned.case.scenario in {"Server", "Interactive"}
+    if not loaded or not record or recording == "replace" or case.rate == record.target_qps:
+        return None
+    return f"offered rate differs: suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
+
+
+def _limit_missed(case: CaseRuns) -> Answer | None:
+    """Return the answer of a latency limit missed twice; measure again after the first."""
+    missed = [run for run in case.runs if run.limit_missed]
+    if missed and len(case.runs) == 1:
+        case.add_run()
+        missed = [run for run in case.runs if run.limit_missed]
+    if len(missed) < 2:
+        return None
+    ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
+    shown = against_limits(missed, case.planned.settings(target_qps=case.rate))
+    if case.record:
+        outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
+    else:
+        outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
+    return Answer(outcome=outcome, headline=f"{headline}: {shown}", metrics=ruling.metrics)
+
+
+# --- recording -------------------------------------------------------------------------------
+
+
+def _recording(case: CaseRuns, policy: Policy) -> Update | None:
+    update = policy.update
+    if update == "missing" and case.record:
+        return None
+    if update == "append" and not case.record:
+        raise BaselineError(
+            f"{policy.shown(case.file)}: there is no baseline of this machine to append "
+            "to; record one with --mlperf-update=missing"
+        )
+    return update
+
+
+def _record(case: CaseRuns, policy: Policy, action: Update) -> Answer:
+    wanted = APPEND_RUNS if action == "append" else policy.baseline_runs
+    while len(case.runs) < wanted:
+        case.add_run()
+    if missed := _limit_missed(case):
+        return missed
+    for _ in range(OUTLIER_EXTRA_RUNS):
+        if case.outlier() is None:
+            break
+        case.add_run()
+    if found := case.outlier():
+        return Answer(
+            outcome=Outcome.INVALID,
+            headline=f"nothing recorded: {found}",
+            notes=("the machine was disturbed during one run; record again when it is quiet",),
+        )
+    record = _new_record(case, policy, action)
+    suite = case.planned.suite
+    empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
+
+    def put(old: Baseline | None) -> Baseline:
+        return with_record(old or empty, record)
+
+    baselines.update(case.file, put)
+    case.record = record
+    metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
+    headline = f"{len(record.runs)} runs in {policy.shown(case.file)}"
+    notes = (f"{headline}; {provable(record)}; commit it", *detectable_notes(metrics))
+    return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
+
+
+def _new_record(case: CaseRuns, policy: Policy, action: Update) -> Record:
+    assert case.subject is not None
+    old = case.record
+    return new_record(
+        tuple(map(baseline_run, case.runs)),
+        old,
+        action="append" if action == "append" else "replace" if old else "record",
+        reason=policy.reason or "first baseline",
+        subject=case.subject,
+        target_qps=case.rate,
+        qps_source=case.rate_source,
+        limits=countable(case.runs, case.planned.limits),
+        rule=case.rule,
+    )

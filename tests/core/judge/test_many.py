@@ -1,0 +1,192 @@
+"""Many pairs in one session: what stands among them, and when a pair needs no further run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import false_discovery_control
+
+from pytest_mlperf.core.judge.many import (
+    FALSE_SHARE,
+    FEW,
+    Among,
+    among,
+    benjamini_hochberg,
+    rule_among,
+)
+from pytest_mlperf.core.judge.quantiles import t_sf
+from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.metrics import Direction
+
+RULE = RuleR()
+MANY = FEW + 1
+
+p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), max_size=60)
+
+
+def values(*numbers: float) -> list[Value]:
+    return [
+        Value(value=number, session=session)
+        for number, session in zip(numbers, "aabbccdd", strict=False)
+    ]
+
+
+WAVY = values(101, 99, 101, 99, 101, 99, 101, 99)
+
+
+def named(p_values: Sequence[float]) -> dict[int, float]:
+    return dict(enumerate(p_values))
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        # the example of Benjamini and Hochberg's paper, 15 hypotheses: the first four at 5 %
+        (
+            [
+                *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344),
+                *(0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000),
+            ],
+            {0, 1, 2, 3},
+        ),
+        ([0.05], {0}),
+        ([0.0501], set()),
+        ([0.04, 0.05], {0, 1}),  # the larger one carries the smaller one: step-up
+        ([0.03, 0.06], set()),
+        ([0.02, 0.02, 0.5], {0, 1}),
+        ([1.0, 1.0], set()),
+        ([], set()),
+    ],
+)
+def test_step_up_rejects_by_rank(p_values: list[float], rejected: set[int]) -> None:
+    """Cases computed by hand."""
+    assert benjamini_hochberg(named(p_values), 0.05) == rejected
+
+
+@given(p_values=p_lists, share=st.floats(0.001, 0.5))
+def test_step_up_is_that_of_scipy(p_values: list[float], share: float) -> None:
+    """scipy's adjusted p values lie below the share for the same hypotheses."""
+    adjusted = false_discovery_control(p_values) if p_values else []
+    near = [abs(p - share) < 1e-12 for p in adjusted]
+    expected = {i for i, p in enumerate(adjusted) if p <= share}
+
+    assert any(near) or benjamini_hochberg(named(p_values), share) == expected
+
+
+@given(p_values=p_lists)
+def test_nothing_stands_that_bonferroni_would_not_doubt_and_none_is_lost(
+    p_values: list[float],
+) -> None:
+    """A p value below 5 % / M is rejected whatever the others say; one above 5 % never is."""
+    found = benjamini_hochberg(named(p_values), FALSE_SHARE)
+
+    assert {i for i, p in enumerate(p_values) if p <= FALSE_SHARE / len(p_values)} <= found
+    assert all(p_values[i] <= FALSE_SHARE for i in found)
+
+
+@given(p_values=p_lists, better=st.floats(0, 1))
+def test_a_smaller_p_value_clears_no_other_pair(p_values: list[float], better: float) -> None:
+    """Step-up is monotone."""
+    smaller = [p * better for p in p_values]
+
+    assert benjamini_hochberg(named(p_values), 0.05) <= benjamini_hochberg(named(smaller), 0.05)
+
+
+@pytest.mark.parametrize("count", [1, FEW])
+def test_few_pairs_are_each_judged_alone(count: int) -> None:
+    """Up to twenty pairs each keeps rule R's own error rate; none is suspect."""
+    p_values = named([0.0099] + [0.01] * (count - 1))
+
+    assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
+
+
+def test_among_many_a_drop_must_stand_out() -> None:
+    """What would have failed alone and does not stand among 21 pairs is suspect."""
+    p_values = {"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2))
+    found = among(p_values, RULE)
+
+    assert [found["drop"], found["doubt"]] == [Among.FAIL, Among.SUSPECT]
+    assert {found[i] for i in range(MANY - 2)} == {Among.CLEAR}
+
+
+def test_many_drops_support_each_other() -> None:
+    """The more pairs fall, the less each of them needs."""
+    few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
+    more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
+
+    assert among(few, RULE)["x"] is Among.SUSPECT
+    assert among(more, RULE)["x"] is Among.FAIL
+
+
+@given(p_values=st.lists(st.floats(0, 1), min_size=MANY, max_size=80))
+def test_every_pair_gets_a_word_and_no_pair_that_passed_fails(p_values: list[float]) -> None:
+    """A pass has p = 1, which stands for nothing however many others fall."""
+    found = among({"passed": 1.0} | named(p_values), RULE)
+
+    assert found.keys() == {"passed", *range(len(p_values))}
+    assert found["passed"] is Among.CLEAR
+
+
+@pytest.mark.parametrize(
+    ("pairs", "alpha"), [(1, 0.01), (FEW, 0.01), (MANY, 0.05 / 21), (600, 0.05 / 600)]
+)
+def test_many_pairs_are_measured_until_they_stand_out(pairs: int, alpha: float) -> None:
+    """Only alpha is another: 5 % shared by all pairs."""
+    found = rule_among(RULE, pairs)
+
+    assert found.alpha == alpha
+    assert found.beta == RULE.beta
+    assert found.max_runs == RULE.max_runs
+
+
+def test_a_pair_among_many_keeps_running_where_one_alone_had_failed() -> None:
+    """Two runs at -3.5 % fail a pair alone; among 600 its p value asks for more."""
+    runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
+
+    def at(pairs: int, k: int) -> tuple[Decision, float]:
+        found = judge(
+            WAVY, runs[:k], direction=Direction.HIGHER, limit=0.03, rule=rule_among(RULE, pairs)
+        )
+        return found.decision, found.p_value
+
+    assert at(1, 2)[0] is Decision.FAIL
+    assert at(600, 2)[0] is Decision.MORE
+    assert at(600, 2)[1] == pytest.approx(0.0020450981779556923)
+    assert at(600, 5)[1] < at(600, 2)[1]
+
+
+def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None:
+    """(K - 1) · min over looks of Student's tail, from figures computed by hand.
+
+    Baseline without spread, two runs at -1 %: d = log 0.99, ν = 4 + 7 + 1, s² = 4 · 0.7 %² / 12,
+    v0 = 0.25 / 4 + 0.75 / 8, se = s · √(0.25 + 0.75 / 2 + v0).
+    """
+    flat = values(*[100.0] * 8)
+    se = 0.007 * math.sqrt(4 / 12) * math.sqrt(0.25 + 0.375 + 0.0625 + 0.09375)
+    expected = 4 * t_sf(-math.log(0.99) / se, 12)
+    rule = rule_among(RULE, 600)
+    tight = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.005, rule=rule)
+    wide = judge(flat, values(99, 99), direction=Direction.HIGHER, limit=0.03, rule=rule)
+
+    assert tight.p_value == pytest.approx(expected)
+    assert (wide.decision, wide.p_value) == (Decision.PASS, 1.0)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
+@pytest.mark.parametrize("others", [0, MANY])
+def test_what_is_no_probability_is_refused(p: float, others: int) -> None:
+    """By name, whatever their number."""
+    with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
+        among({"x": p} | named([1.0] * others), RULE)
+
+
+def test_no_pair_and_no_share_are_refused() -> None:
+    """Both are mistakes of the caller."""
+    with pytest.raises(ValueError, match="at least one"):
+        rule_among(RULE, 0)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        benjamini_hochberg({}, 1.0)

@@ -1,0 +1,256 @@
+"""When a machine counts as slow, and how often one that is not does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.control import (
+    COPY,
+    FLOOR_CPU,
+    FLOOR_GPU,
+    LIBRARY,
+    MATMUL,
+    Control,
+    Slow,
+    cannot_say,
+    slow,
+)
+
+BASELINE = [1.45e12, 1.46e12, 1.44e12, 1.45e12]
+
+
+def controls(matmul: Sequence[float], copy: float = 2e10, library: float = 1.0) -> list[Control]:
+    return [{MATMUL: value, COPY: copy, LIBRARY: library} for value in matmul]
+
+
+@pytest.mark.parametrize(
+    ("off", "words"),
+    [
+        (
+            Slow(what=MATMUL, now=1.02e12, baseline=1.45e12, sd=0.018),
+            "the machine is slow: matrix product 1.02 TFLOP/s now, 1.45 TFLOP/s when the baseline "
+            "was recorded (−29.7 %, its own spread 1.8 %)",
+        ),
+        (
+            Slow(what=COPY, now=3.5e12, baseline=3.2e12, sd=0.0075),
+            "the machine is fast: copy 3.50 TB/s now, 3.20 TB/s when the baseline was recorded "
+            "(+9.4 %, its own spread 0.75 %)",
+        ),
+        (
+            Slow(what=COPY, now=999.6e6, baseline=14.5e9, sd=0.07),
+            "the machine is slow: copy 1.00 GB/s now, 14.5 GB/s when the baseline was recorded "
+            "(−93.1 %, its own spread 7 %)",
+        ),
+        (
+            Slow(what=MATMUL, now=99.6e12, baseline=712e12, sd=0.0075),
+            "the machine is slow: matrix product 99.6 TFLOP/s now, 712 TFLOP/s when the baseline "
+            "was recorded (−86.0 %, its own spread 0.75 %)",
+        ),
+    ],
+)
+def test_both_numbers_are_said_with_what_is_chance(off: Slow, words: str) -> None:
+    assert off.in_words == words
+
+
+def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
+    """By hand: s² = (4 · 0.01² + 2 · 0.03²) / 5, a difference's is s · sqrt(1 + 2/2)."""
+    baseline = controls([math.exp(0.03), math.exp(-0.03)])
+    sd = math.sqrt((4 * 0.01**2 + 2 * 0.03**2) / 5)
+    edge = 4 * sd * math.sqrt(2)
+
+    assert slow(controls([math.exp(-edge * 0.999)]), baseline, floor=0.01) is None
+    off = slow(controls([math.exp(-edge * 1.001)]), baseline, floor=0.01)
+    assert off is not None
+    assert (off.what, off.faster) == (MATMUL, False)
+    assert off.sd == pytest.approx(sd)
+    assert off.now == pytest.approx(math.exp(-edge * 1.001))
+    assert off.baseline == pytest.approx(1.0)
+
+
+def test_no_spread_is_believed_below_the_floor() -> None:
+    """Equal baseline values do not turn the next one's noise into a slow machine."""
+    baseline = controls([1e12] * 8)
+    edge = 4 * 0.02 * math.sqrt(1.25)
+
+    assert slow(controls([1e12 * math.exp(-edge * 0.999)]), baseline, floor=0.02) is None
+    off = slow(controls([1e12 * math.exp(-edge * 1.001)]), baseline, floor=0.02)
+    assert off is not None
+    assert off.sd == 0.02
+
+
+def test_a_faster_machine_is_off_too() -> None:
+    off = slow(controls([1.9e12]), controls(BASELINE), floor=FLOOR_GPU)
+
+    assert off is not None
+    assert off.faster
+
+
+def test_the_one_that_is_off_most_is_told() -> None:
+    now = controls([1.2e12], copy=1e10)
+
+    off = slow(now, controls(BASELINE), floor=FLOOR_GPU)
+
+    assert off is not None
+    assert off.what == COPY
+    assert off.now == pytest.approx(1e10)
+    assert off.baseline == pytest.approx(2e10)
+
+
+def test_a_moment_of_disturbance_is_not_the_machines_state() -> None:
+    """One of three values is far off, and the middle one counts; two of three are its state."""
+    assert slow(controls([1.45e12, 0.4e12, 1.45e12]), controls(BASELINE), floor=FLOOR_CPU) is None
+    assert slow(controls([0.45e12, 0.4e12, 1.45e12]), controls(BASELINE), floor=FLOOR_CPU)
+
+
+def test_a_baseline_of_a_restless_machine_accuses_nobody() -> None:
+    restless = controls([1.4e12, 0.4e12, 1.5e12, 0.45e12])
+
+    assert slow(controls([0.4e12]), restless, floor=FLOOR_CPU) is None
+    assert slow(controls([1.5e12]), restless, floor=FLOOR_CPU) is None
+
+
+NOW = controls([1e12])
+OTHER = controls(BASELINE, library=2.0)
+ANOTHER_LIBRARY = (
+    "the control's matrix product is not compared: another library multiplied when the baseline "
+    "was recorded"
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "baseline", "why"),
+    [
+        ([], controls(BASELINE), "no control was measured now"),
+        ([{}, {}], controls(BASELINE), "no control was measured now"),
+        (NOW, [], "fewer than 2 runs of the baseline have a control"),
+        (NOW, controls(BASELINE[:1]), "fewer than 2 runs of the baseline have a control"),
+        (NOW, [*controls(BASELINE[:1]), {}], "fewer than 2 runs of the baseline have a control"),
+        (NOW, OTHER, ANOTHER_LIBRARY),
+        (NOW, [*controls(BASELINE[:1]), *OTHER], ANOTHER_LIBRARY),
+    ],
+)
+def test_what_cannot_be_said_is_not_said(
+    now: list[Control], baseline: list[Control], why: str
+) -> None:
+    assert slow(now, baseline, floor=FLOOR_GPU) is None
+    assert cannot_say(now, baseline) == why
+
+
+def test_all_that_is_there_is_compared() -> None:
+    assert cannot_say(NOW, controls(BASELINE)) is None
+    assert slow(NOW, [*controls(BASELINE[:2]), {}, {}, *OTHER], floor=FLOOR_GPU)
+    assert cannot_say([{}, *NOW], [*controls(BASELINE[:2]), {}, *OTHER]) is None
+
+
+def test_another_library_leaves_the_copy_compared() -> None:
+    """A product twice as fast by a new release is no fast machine; a copy half as fast is slow."""
+    assert slow(controls([3e12]), OTHER, floor=FLOOR_GPU) is None
+    off = slow(controls([3e12], copy=1e10), OTHER, floor=FLOOR_GPU)
+    assert off is not None
+    assert off.what == COPY
+
+
+values = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=6)
+
+
+@given(values, values, st.floats(0.001, 0.1), st.floats(1e-3, 1e3))
+def test_neither_order_nor_unit_matters(
+    now: list[float], baseline: list[float], floor: float, unit: float
+) -> None:
+    """The verdict is of ratios; that of the mirrored values is its mirror."""
+    there = [math.exp(x) for x in now], [math.exp(x) for x in baseline]
+    first = slow(*map(controls, there), floor=floor)
+    others = (
+        slow(*(controls([unit * v for v in side][::-1]) for side in there), floor=floor),
+        slow(*(controls([1 / v for v in side]) for side in there), floor=floor),
+    )
+
+    for other in others:
+        assert (first is None) == (other is None)
+    if first and others[0] and others[1]:
+        assert others[0].now / others[0].baseline == pytest.approx(first.now / first.baseline)
+        assert others[0].faster == first.faster != others[1].faster
+        assert others[0].sd == pytest.approx(first.sd) == others[1].sd
+
+
+@given(values, st.floats(0.001, 0.1))
+def test_a_machine_as_it_was_is_never_off(xs: list[float], floor: float) -> None:
+    """Where its middle value is the baseline's mean."""
+    mean = math.exp(math.fsum(xs) / len(xs))
+
+    assert slow(controls([mean]), controls([math.exp(x) for x in xs]), floor=floor) is None
+
+
+def sessions(
+    sd: float, shared: float, shape: str, drop: float, count: int
+) -> Iterator[tuple[list[Control], list[Control]]]:
+    """Yield a session of 1 to 5 values and a baseline of 8 in 4 sessions, both figures of each.
+
+    Args:
+        sd: Relative standard deviation of a value.
+        shared: Share of its variance that the values of one session have in common.
+        shape: "normal", or "t3": Student's t of 3 degrees of freedom, scaled to `sd`.
+        drop: Share by which the machine is slower now.
+        count: How many.
+    """
+    draw = np.random.default_rng(2024)
+
+    def noise(*size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        if shape == "t3":
+            return draw.standard_t(3, size) / math.sqrt(3)
+        return draw.standard_normal(size)
+
+    for number in range(count):
+        together = sd * math.sqrt(shared) * np.repeat(noise(5, 2), [2, 2, 2, 2, 5], axis=0)
+        logs = together + sd * math.sqrt(1 - shared) * noise(13, 2)
+        logs[8:] += math.log1p(-drop)
+        both: list[Control] = [
+            dict(zip((MATMUL, COPY), row, strict=True)) for row in np.exp(logs).tolist()
+        ]
+        yield both[8 : 9 + number % 5], both[:8]
+
+
+def found(floor: float, noise: tuple[float, float, str], drop: float, count: int) -> float:
+    """Return the share of sessions in which the machine is off."""
+    return (
+        sum(
+            slow(now, baseline, floor=floor) is not None
+            for now, baseline in sessions(*noise, drop, count)
+        )
+        / count
+    )
+
+
+@pytest.mark.parametrize("shared", [0.25, 0.6])
+@pytest.mark.parametrize(
+    ("shape", "most"), [("normal", 0.0005), ("t3", 0.003)], ids=["normal", "heavy tails"]
+)
+@pytest.mark.parametrize(("floor", "sd"), [(FLOOR_GPU, 0.005), (FLOOR_CPU, 0.05)])
+def test_an_unchanged_machine_is_hardly_ever_off(
+    floor: float, sd: float, shape: str, most: float, shared: float
+) -> None:
+    """Of sessions with 1 to 5 values, at most so many in both figures and either direction."""
+    assert found(floor, (sd, shared, shape), 0.0, 4000) <= most
+
+
+@pytest.mark.parametrize(
+    ("floor", "sd", "drop", "least", "most"),
+    [
+        (FLOOR_GPU, 0.005, 0.025, 0.0, 0.15),
+        (FLOOR_GPU, 0.005, 0.032, 0.5, 0.8),
+        (FLOOR_GPU, 0.005, 0.038, 0.95, 1.0),
+        (FLOOR_CPU, 0.05, 0.20, 0.0, 0.2),
+        (FLOOR_CPU, 0.05, 0.26, 0.5, 0.8),
+        (FLOOR_CPU, 0.05, 0.31, 0.95, 1.0),
+    ],
+)
+def test_how_slow_a_machine_must_be_to_be_found(
+    floor: float, sd: float, drop: float, least: float, most: float
+) -> None:
+    assert least <= found(floor, (sd, 0.25, "normal"), drop, 1000) <= most

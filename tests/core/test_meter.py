@@ -1,0 +1,344 @@
+"""A wall meter's readings: MLPerf's mean over a window, and when nothing may be said."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core import energy
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.meter import LABEL, MeterReading, parse_meter, wall_energy
+
+NOON_S = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC).timestamp()
+
+
+def parsed(*lines: str, local_offset_s: float = 0.0) -> list[tuple[float, float]]:
+    """Return seconds after noon and watts."""
+    text = "".join(f"{line}\n" for line in lines)
+    found = parse_meter(text, name="meter.csv", local_offset_s=local_offset_s)
+    return [(reading.time_s - NOON_S, reading.watts) for reading in found]
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["time,watts", f"{NOON_S:.1f},412.5", f"{NOON_S + 1:.0f},413"], [(0, 412.5), (1, 413)]),
+        (["time,watts", "2026-11-20T12:00:00Z,1.5e3"], [(0, 1500)]),
+        (["Time,Watts", "2026-11-20 13:00:00.25+01:00,400"], [(0.25, 400)]),
+        (["# volts,W", ""], None),
+        (["volts, power_w ,timestamp", "230,400,2026-11-20T12:00:05Z"], [(5, 400)]),
+        (['"time","watts","note"', '"2026-11-20T12:00:00Z","400","a, b"'], [(0, 400)]),
+        (["", "time,watts", "", "2026-11-20T12:00:00Z,400", " "], [(0, 400)]),
+        (["\ufefftime,watts", "2026-11-20T12:00:00Z,400"], [(0, 400)]),
+        (["time,watts", "2026-11-20T12:00:00Z,-2.0", "2026-11-20T12:00:01Z,0"], [(0, -2), (1, 0)]),
+        (["time,watts"], []),
+        ([""], []),
+        ([], []),
+    ],
+)
+def test_a_csv_file_has_a_heading_with_time_and_watts(
+    lines: Sequence[str], found: list[tuple[float, float]] | None
+) -> None:
+    """Epoch or ISO 8601 with a zone; what failed is kept, for `wall_energy` to count."""
+    if found is None:
+        with pytest.raises(SuiteError, match="is no heading"):
+            parsed(*lines)
+    else:
+        assert parsed(*lines) == found
+
+
+MARK = "Volts,239.18,Amps,3.43,PF,0.964,Mark,run_1"
+SPL = [
+    f"Time,11-20-2026 12:00:00.963,Watts,2371.600000,{MARK},Ch1,Watts,800.6,Volts,239.33",
+    f"Time,11-20-2026 12:00:01.964,Watts,-2.000000,{MARK}",
+    "PTDaemon says something else",
+    f"Time,11-20-2026 12:00:02,Watts,2422.4,{MARK}",
+    "",
+]
+
+
+def test_an_spl_file_is_of_utc_as_mlperf_takes_it() -> None:
+    found = parsed(*SPL)
+
+    assert [round(time_s, 6) for time_s, _ in found] == [0.963, 1.964, 2.0]
+    assert [watts for _, watts in found] == [2371.6, -2.0, 2422.4]
+
+
+def test_an_spl_file_of_a_clock_ahead_of_utc_is_shifted_back() -> None:
+    ahead = parsed(*SPL, local_offset_s=3600)
+
+    assert [time_s + 3600 for time_s, _ in ahead] == pytest.approx([t for t, _ in parsed(*SPL)])
+    with_zone = ["time,watts", "2026-11-20T12:00:00Z,400"]
+    assert parsed(*with_zone, local_offset_s=3600) == [(0, 400)]
+
+
+HEADING = "time,watts"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["power", "400"],
+            "meter.csv:1: 'power' is no heading with one column time or time_s or timestamp: a "
+            "meter's file is a CSV file with the heading \"time,watts\", or the spl.txt of SPEC's "
+            "PTDaemon",
+        ),
+        (
+            ["time,watts,watts", "1,2,3"],
+            "meter.csv:1: 'time,watts,watts' is no heading with one column watts or power_w: a "
+            "meter's file is a CSV file with the heading \"time,watts\", or the spl.txt of SPEC's "
+            "PTDaemon",
+        ),
+        (
+            [HEADING, "2026-11-20T12:00:00,400"],
+            "meter.csv:2: '2026-11-20T12:00:00' has no zone: write it with one, as in "
+            "2026-11-20T10:00:00+01:00 or with a Z",
+        ),
+        (
+            [HEADING, "noon,400"],
+            "meter.csv:2: 'noon' is no time: write seconds since 1970, or "
+            "2026-11-20T10:00:00.5+01:00",
+        ),
+        ([HEADING, "12.5,400"], "meter.csv:2: '12.5' is no time in seconds since 1970"),
+        (
+            [HEADING, "1763640000000,400"],
+            "meter.csv:2: '1763640000000' is no time in seconds since 1970",
+        ),
+        ([HEADING, "nan,400"], "meter.csv:2: 'nan' is no time in seconds since 1970"),
+        ([HEADING, "", "1763640000,4OO"], "meter.csv:3: '4OO' is no power in watts"),
+        ([HEADING, "1763640000,inf"], "meter.csv:2: 'inf' is no power in watts"),
+        ([HEADING, "1763640000"], "meter.csv:2: '1763640000' has fewer columns than the heading"),
+        (
+            [SPL[0], "Time,2026-11-20 12:00:00,Watts,400"],
+            "meter.csv:2: 'Time,2026-11-20 12:00:00,Watts,400' is not "
+            '"Time,MM-DD-YYYY HH:MM:SS.mmm,Watts,W,..."',
+        ),
+        (
+            [SPL[0], "Time,11-31-2026 12:00:00,Watts,400"],
+            "meter.csv:2: '11-31-2026 12:00:00' is no time: day is out of range for month",
+        ),
+        (
+            [SPL[0], "Time,11-20-2026 12:00:0"],
+            "meter.csv:2: 'Time,11-20-2026 12:00:0' is not "
+            '"Time,MM-DD-YYYY HH:MM:SS.mmm,Watts,W,..."',
+        ),
+        ([SPL[0], "Time,11-20-2026 12:00:01,Watts,W"], "meter.csv:2: 'W' is no power in watts"),
+    ],
+)
+def test_a_damaged_line_is_named(lines: Sequence[str], message: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        parsed(*lines)
+
+    assert str(caught.value).startswith(message)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 86_400_000), st.floats(-2, 1e5).map(lambda w: round(w, 6))),
+        max_size=20,
+    )
+)
+def test_both_formats_say_the_same(samples: list[tuple[int, float]]) -> None:
+    def moment(ms: int) -> dt.datetime:
+        return dt.datetime.fromtimestamp(NOON_S, dt.UTC) + dt.timedelta(milliseconds=ms)
+
+    spl = [
+        f"Time,{moment(ms):%m-%d-%Y %H:%M:%S}.{ms % 1000:03d},Watts,{w:.6f},{MARK}"
+        for ms, w in samples
+    ]
+    table = ["time,watts", *(f"{moment(ms).isoformat()},{w:.6f}" for ms, w in samples)]
+
+    assert parsed(*spl) == parsed(*table)
+
+
+# --- energy ------------------------------------------------------------------------------------
+
+Load = Callable[[float], float]
+
+
+def meter(load: Load, first_s: float, last_s: float, every_s: float = 1.0) -> list[MeterReading]:
+    count = int((last_s - first_s) / every_s) + 1
+    moments = [first_s + i * every_s for i in range(count)]
+    return [MeterReading(time_s=t, watts=load(t)) for t in moments]
+
+
+def job(t: float) -> float:
+    """Return the power of a machine that works from 0 s to 60 s."""
+    return 5000.0 if 0 <= t < 60 else 2400.0
+
+
+@given(
+    st.lists(st.floats(-2, 9e3), min_size=70, max_size=70),
+    st.floats(0.1, 5),
+    st.floats(50, 65),
+)
+def test_the_mean_is_that_of_mlperfs_checker(
+    watts: list[float], begin_s: float, end_s: float
+) -> None:
+    """Readings strictly inside the window and above 0 W, and nothing else."""
+    readings = [MeterReading(time_s=float(i), watts=w) for i, w in enumerate(watts)]
+    plain = [w for i, w in enumerate(watts) if begin_s < i < end_s and w > 0]
+    failed = sum(begin_s < i < end_s for i in range(70)) - len(plain)
+
+    found = wall_energy(readings, begin_s, end_s)
+
+    assert (found.readings, found.dropped) == (len(plain), failed)
+    if found.mean_w is not None:
+        assert found.mean_w == pytest.approx(sum(plain) / len(plain))
+        assert found.joules == pytest.approx(found.mean_w * (end_s - begin_s))
+
+
+@given(st.floats(0, 1), st.floats(0.2, 2.0), st.floats(-0.8, 0.8))
+def test_the_exact_energy_is_within_the_uncertainty(
+    phase: float, every_s: float, ahead_s: float
+) -> None:
+    """Wherever the readings fall, and with the meter's clock off by as much as MLPerf allows."""
+    readings = meter(job, phase * every_s - 10, 75.0, every_s)
+    readings = [MeterReading(time_s=r.time_s + ahead_s, watts=r.watts) for r in readings]
+
+    found = wall_energy(readings, 0.0, 60.0)
+
+    assert found.joules is not None
+    assert found.uncertainty_j is not None
+    assert abs(found.joules - 300_000) <= found.uncertainty_j
+    assert found.uncertainty_j <= 2 * (every_s + 0.81) * 2600
+
+
+def test_a_reading_at_either_end_is_not_inside() -> None:
+    readings = meter(lambda t: 9000.0 if t in {0.0, 60.0} else 400.0, -2.0, 62.0)
+
+    found = wall_energy(readings, 0.0, 60.0)
+
+    assert (found.mean_w, found.readings) == (400.0, 59)
+
+
+def test_a_failed_reading_is_left_out_and_counted() -> None:
+    readings = meter(lambda t: -2.0 if t in {7.0, 31.0} else 400.0, -2.0, 62.0)
+
+    found = wall_energy(readings, 0.0, 60.0)
+
+    assert (found.joules, found.readings, found.dropped) == (24_000.0, 57, 2)
+    assert found.notes == ("2 of 59 readings of the meter failed and are left out",)
+    assert found.gated
+
+
+STEADY = meter(lambda _: 400.0, -5.0, 65.0)
+
+
+def without(begin_s: float, end_s: float) -> list[MeterReading]:
+    return [r for r in STEADY if not begin_s < r.time_s < end_s]
+
+
+@pytest.mark.parametrize(
+    ("readings", "why"),
+    [
+        ([], "the meter's file holds no reading"),
+        (
+            [MeterReading(time_s=1.0, watts=-2.0), MeterReading(time_s=2.0, watts=float("nan"))],
+            "the meter's file holds no reading above 0 W",
+        ),
+        (
+            [r for r in STEADY if r.time_s > 3],
+            "the meter began 4.0 s after the window did: start it earlier",
+        ),
+        (
+            [r for r in STEADY if r.time_s < 50],
+            "the meter's last reading is 11.0 s before the window's end: let it log on, and write "
+            "each reading at once",
+        ),
+        (
+            [MeterReading(time_s=r.time_s + 3600, watts=r.watts) for r in STEADY],
+            "the meter read from 1970-01-01 00:59:55 to 1970-01-01 01:01:05 UTC, the window is "
+            "from 1970-01-01 00:00:00 to 1970-01-01 00:01:00 UTC: let it log during the run, and "
+            "state the offset of its clock where that is not UTC",
+        ),
+        (without(20, 26), "the meter was silent for 6.0 s; 5 s are allowed"),
+        (without(-4.5, 1.5), "the meter was silent for 7.0 s; 5 s are allowed"),
+        (
+            [*STEADY[:40], *STEADY[30:]],
+            "the meter's clock went back by 9.0 s at 1970-01-01 00:00:34 UTC",
+        ),
+    ],
+)
+def test_what_does_not_cover_the_window_gives_no_energy(
+    readings: list[MeterReading], why: str
+) -> None:
+    """None and the reason, never 0."""
+    found = wall_energy(readings, 0.0, 60.0)
+
+    assert (found.joules, found.mean_w, found.uncertainty_j, found.gated) == (None,) * 3 + (False,)
+    assert found.notes[-1] == why
+
+
+def test_a_gap_of_failed_readings_is_silence() -> None:
+    readings = meter(lambda t: -2.0 if 20 <= t < 26 else 400.0, -5.0, 65.0)
+
+    found = wall_energy(readings, 0.0, 60.0)
+
+    assert found.joules is None
+    assert found.notes == (
+        "6 of 59 readings of the meter failed and are left out",
+        "the meter was silent for 7.0 s; 5 s are allowed",
+    )
+
+
+def test_holes_and_clocks_beside_the_window_do_not_matter() -> None:
+    """A logger that ran before, was stopped, and whose clock was set between the runs."""
+    before = [MeterReading(time_s=r.time_s - 900, watts=r.watts) for r in [*STEADY, *STEADY]]
+
+    assert wall_energy([*before, *STEADY], 0.0, 60.0) == wall_energy(STEADY, 0.0, 60.0)
+
+
+def test_few_readings_are_no_mean() -> None:
+    found = wall_energy(meter(lambda _: 400.0, -4.0, 44.0, 4.0), 0.0, 36.5)
+
+    assert found.notes == (
+        "9 readings of the meter lie in the window, and 10 are needed: let the run last longer",
+    )
+    assert found.joules is None
+
+
+@pytest.mark.parametrize(("window_s", "gated"), [(19.5, False), (20.0, True), (60.0, True)])
+def test_a_short_window_is_reported_and_not_gated(window_s: float, gated: bool) -> None:
+    found = wall_energy(STEADY, 0.0, window_s)
+
+    assert found.joules == pytest.approx(400.0 * window_s)
+    assert found.gated is gated
+    told = ("wall energy of 19.5 s is reported, not gated: that needs 20 s",)
+    assert found.notes == (() if gated else told)
+
+
+def test_the_shortest_gated_window_is_that_of_gpu_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "GATED_S", 45.0)
+
+    assert not wall_energy(STEADY, 0.0, 40.0).gated
+    assert wall_energy(STEADY, 0.0, 50.0).gated
+
+
+def test_a_large_uncertainty_is_said() -> None:
+    """1.8 s of 2600 W at either end of 60 s."""
+    short = wall_energy(meter(job, -10.5, 75.0), 0.0, 60.0)
+
+    assert short.uncertainty_j == pytest.approx(1.8 * 2 * 2600)
+    assert short.notes == ()
+    slow = wall_energy(meter(job, -10.5, 75.0, 4.0), 0.0, 60.0)
+    assert slow.notes == (
+        "the wall energy is uncertain by 8%: the meter reads every 4 s; let the run last longer",
+    )
+
+
+def test_a_window_without_length_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="ends 1 s before it begins"):
+        wall_energy(STEADY, 2.0, 1.0)
+
+
+def test_the_label_says_what_it_is_not() -> None:
+    assert LABEL == "wall energy by the given meter, not MLPerf Power"

@@ -1,0 +1,173 @@
+"""The micro-benchmark's program: what it counts, on numpy and on torch, and what ends it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from time import perf_counter
+
+import pytest
+
+from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL
+from pytest_mlperf.hardware import control
+from pytest_mlperf.hardware.control import Sizes, UnavailableControl
+
+TINY = Sizes(matrix=16, copied_bytes=(4096,), batch=2, warm_s=0.0, measured_s=0.0)
+COMMAND = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
+LIMIT_S = 60.0
+
+
+def test_rates_are_operations_and_bytes_both_ways() -> None:
+    """A product of 1000² takes 2·10⁹ operations; a byte copied is one read and one written."""
+    assert control.rates(0.5, 0.25, 1000, 10**9) == {MATMUL: 4e9, COPY: 8e9}
+
+
+def test_the_cpu_is_measured_with_numpy() -> None:
+    found = control.on_cpu(TINY)
+
+    assert list(found) == [MATMUL, COPY, LIBRARY]
+    assert all(value > 0 for value in found.values())
+
+
+def test_torch_is_measured_by_the_same_code_on_every_device() -> None:
+    """Here on the CPU, with its clock in place of a GPU's events."""
+    pytest.importorskip("torch")
+
+    found = control.with_torch("cpu", TINY)
+
+    assert list(found) == [MATMUL, COPY, LIBRARY]
+    assert all(value > 0 for value in found.values())
+
+
+def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up() -> None:
+    """The first one, ever so slow, does not count; nor does one that is disturbed."""
+    took = iter([9.0, 0.2, 0.1, 0.3, 0.2, 7.0, 5.0])
+
+    assert control.median_s(lambda: next(took), TINY) == 0.2
+    assert list(took) == [5.0]
+
+
+def test_repeats_fill_the_measuring_time() -> None:
+    count = 0
+
+    def repeat() -> float:
+        nonlocal count
+        count += 1
+        return 1.0
+
+    begun_s = perf_counter()
+    control.median_s(
+        repeat, Sizes(matrix=1, copied_bytes=(), batch=1, warm_s=0.01, measured_s=0.02)
+    )
+
+    assert perf_counter() - begun_s >= 0.03
+    assert count > control.FEWEST
+
+
+def test_a_repeat_is_a_batch_and_its_time_is_that_of_one() -> None:
+    begun_s, ends_s = perf_counter(), []
+
+    def work() -> None:
+        ends_s.append(perf_counter())
+
+    took_s = control.by_clock(work, 4)()
+
+    assert len(ends_s) == 4
+    assert 0 < took_s <= (perf_counter() - begun_s) / 4
+
+
+def test_a_gpus_events_are_in_milliseconds_and_are_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With events in place of CUDA's that note what happens to them."""
+    torch = pytest.importorskip("torch")
+    seen: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            seen.append("record")
+
+        def synchronize(self) -> None:
+            seen.append("synchronize")
+
+        def elapsed_time(self, end: Event) -> float:
+            assert end is not self
+            seen.append("elapsed")
+            return 12.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+
+    assert control.by_events(lambda: seen.append("work"), 3)() == pytest.approx(0.004)
+    assert seen == ["record", "work", "work", "work", "record", "synchronize", "elapsed"]
+
+
+def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit in place of a GPU's memory; where there is too little for any it is said."""
+    torch = pytest.importorskip("torch")
+    ones = torch.ones
+
+    def limited(size: int, **options: object) -> object:
+        if size > 5000:
+            raise torch.cuda.OutOfMemoryError
+        return ones(size, **options)
+
+    monkeypatch.setattr(torch, "ones", limited)
+
+    source, target = control.buffers("cpu", (4096, 2048))
+    assert (source.nbytes, target.nbytes) == (2048, 2048)
+    assert source.data_ptr() + 2048 == target.data_ptr()
+    with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
+        control.buffers("cpu", (8192, 4096))
+
+
+def test_a_library_is_known_by_its_versions_and_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = control.library("numpy", "2.4.0")
+
+    assert first == control.library("numpy", "2.4.0") == int(first)
+    assert first != control.library("numpy", "2.4.1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    assert first != control.library("numpy", "2.4.0")
+
+
+def test_of_several_gpus_the_slowest_counts() -> None:
+    each = [
+        {MATMUL: 9e14, COPY: 3.1e12, LIBRARY: 5.0},
+        {MATMUL: 7e14, COPY: 3.3e12, LIBRARY: 5.0},
+    ]
+
+    assert control.slowest(each) == {MATMUL: 7e14, COPY: 3.1e12, LIBRARY: 5.0}
+
+
+def test_a_torch_without_its_gpus_is_said() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is None:
+        says = "was built without CUDA, so that nothing multiplies matrices on the GPU: install"
+    else:
+        says = f"sees {torch.cuda.device_count()} of 99 GPUs"
+
+    with pytest.raises(UnavailableControl, match=says):
+        control.on_gpus(99)
+
+
+def test_started_by_hand_it_prints_one_line() -> None:
+    done = subprocess.run(
+        COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=True
+    )
+
+    assert set(json.loads(done.stdout)) == {MATMUL, COPY, LIBRARY}
+    assert done.stdout.count(b"\n") == 1
+    assert done.stderr == b""
+
+
+def test_it_ends_when_a_pipe_at_its_stdin_has_ended() -> None:
+    done = subprocess.run(COMMAND, input=b"", capture_output=True, timeout=LIMIT_S, check=False)
+
+    assert done.returncode in (1, -signal.SIGIO)
+    assert done.stdout == b""

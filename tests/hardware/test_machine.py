@@ -1,0 +1,356 @@
+"""A machine has the GPUs that CUDA would show, each known by what a baseline must equal.
+
+NVML is asked in real child processes, on a library whose GPUs a scenario describes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.hardware.machine import Machine, Property, ask_nvml, detect, split
+from pytest_mlperf.hardware.nvidia_identity import hashed
+from tests.nvml.library import SONAME, Fake
+
+HOST = {"kernel": "6.8.0", "python": "CPython 3.11.7"}
+CPU: dict[str, Property] = {"cpu": "Testium 9000", "cores": 8, "governor": "performance"}
+
+
+def gpu(number: int, **more: Property) -> dict[str, Property]:
+    plain: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
+    return {"uuid": f"GPU-{number}", **plain, "nvlink": True, **more}
+
+
+def machine(
+    *gpus: Mapping[str, Property], cards: Mapping[str, Mapping[str, str]] | None = None
+) -> Machine:
+    return Machine(cpu=CPU, gpus=gpus, host=HOST, cards=cards or {})
+
+
+EIGHT = machine(*(gpu(9 - index) for index in range(8)))
+NONE = machine()
+SLICED = machine(
+    gpu(0),
+    gpu(1, uuid="MIG-0", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb", nvlink=None),
+    gpu(1, uuid="MIG-1", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb", nvlink=None),
+)
+
+# --- what is here ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("here", "accelerator", "found"),
+    [
+        (NONE, "cpu", True),
+        (NONE, "H200", False),
+        (EIGHT, "H200", True),
+        (EIGHT, "8xH200", True),
+        (EIGHT, "9xH200", False),
+        (EIGHT, "H100", False),
+        (SLICED, "H200", True),
+        (SLICED, "2xH200", False),
+        (SLICED, "H200_1g.18gb", True),
+        (SLICED, "2xH200_1g.18gb", False),
+        (SLICED, "H200_2g.35gb", False),
+    ],
+)
+def test_an_accelerator_is_here_when_enough_of_its_class_are(
+    here: Machine, accelerator: str, found: bool
+) -> None:
+    """The CPU always is; two MIG instances never are one accelerator, as CUDA shows but one."""
+    assert here.has(accelerator) is found
+
+
+def test_messages_list_what_is_here() -> None:
+    """Counts stand before the class, as in suites."""
+    assert EIGHT.names == "8xH200, cpu"
+    assert NONE.names == "cpu"
+    assert SLICED.names == "H200, 2xH200_1g.18gb, cpu"
+    assert SLICED.classes == Counter({"H200": 1, "H200_1g.18gb": 2})
+    assert split("8xH100") == (8, "H100")
+    assert split("2xH200_1g.18gb") == (2, "H200_1g.18gb")
+
+
+# --- identity --------------------------------------------------------------------------------
+
+
+def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
+    """Their count is part of it, their UUIDs are not, and links matter to several only."""
+    one: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
+
+    assert EIGHT.identity("H200") == {"gpus": 1, **one}
+    assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "nvlink": True}
+    assert EIGHT.identity("cpu") == CPU
+    assert SLICED.identity("H200_1g.18gb") == {
+        "gpus": 1,
+        "gpu": "NVIDIA H200 MIG 1g.18gb",
+        "mig": "1g.18gb",
+        "power_limit_w": 700,
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "name", "value"),
+    [
+        (gpu(1, power_limit_w=500), "power_limit_w", "500, 700"),
+        (gpu(1, power_limit_w=None), "power_limit_w", "700, None"),
+        (gpu(1, nvlink=False), "nvlink", "False, True"),
+        (gpu(1), "power_limit_w", 700),
+    ],
+)
+def test_gpus_that_differ_are_not_passed_off_as_equal(
+    second: Mapping[str, Property], name: str, value: Property
+) -> None:
+    """One capped GPU of two gives an identity of its own, whichever of them comes first."""
+    assert machine(gpu(0), second).identity("2xH200")[name] == value
+    assert machine(second, gpu(0)).identity("2xH200")[name] == value
+
+
+def test_a_pretended_accelerator_equals_no_baseline() -> None:
+    """Its identity says so, and it runs on the CPU: its lease, no variables, no GPU to sample."""
+    assert NONE.identity("H200") == {"pretended": "H200"}
+    assert NONE.leases("H200") == ["cpu"]
+    assert NONE.uuids("H200") == []
+    assert NONE.environment("H200") == {}
+    assert NONE.surroundings("H200") == NONE.surroundings("cpu")
+
+
+def test_leases_go_by_uuid_sorted() -> None:
+    assert EIGHT.leases("2xH200") == ["GPU-8", "GPU-9"]
+    assert EIGHT.leases("cpu") == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("here", "accelerator", "devices"),
+    [
+        (EIGHT, "cpu", None),
+        (EIGHT, "H200", "GPU-9"),
+        (EIGHT, "2xH200", "GPU-9,GPU-8"),
+        (SLICED, "H200_1g.18gb", "MIG-0"),
+    ],
+)
+def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other(
+    here: Machine, accelerator: str, devices: str | None
+) -> None:
+    """By UUID, so that nobody's order matters."""
+    order = "PCI_BUS_ID"
+    expected = {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": order} if devices else {}
+
+    assert here.environment(accelerator) == expected
+
+
+# --- beside the identity ---------------------------------------------------------------------
+
+
+def test_what_is_shown_when_it_changed_is_flat_text() -> None:
+    """A GPU case also has its host's CPU, which for a CPU case is the identity."""
+    cards = {
+        "GPU-0": {"driver": "580.95", "vbios": "96.00", "card": "0a"},
+        "GPU-1": {"driver": "580.95", "vbios": "97.00", "card": "0b"},
+        "GPU-2": {"driver": "580.95", "vbios": "99.00", "card": "0c"},
+    }
+    here = machine(gpu(1), gpu(0), gpu(2), cards=cards)
+    host = {"machine.kernel": "6.8.0", "machine.python": "CPython 3.11.7"}
+
+    assert here.surroundings("cpu") == host
+    assert here.surroundings("2xH200") == {
+        **host,
+        "machine.card": "0a, 0b",
+        "machine.cpu": "Testium 9000",
+        "machine.driver": "580.95",
+        "machine.governor": "performance",
+        "machine.vbios": "96.00, 97.00",
+    }
+    assert set(here.surroundings("2xH200")) & set(here.identity("2xH200")) == set()
+
+
+# --- detection through real processes --------------------------------------------------------
+
+TWO = ("device", "mig 0", "device", "mig 0", "limit 500")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    found = Fake(tmp_path)
+    found.write(*TWO)
+    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"):
+        monkeypatch.setenv(name, found.environment[name])
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def look() -> Machine:
+    """Look anew, past the cache."""
+    return detect.__wrapped__(gpus=True)
+
+
+def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
+    """Identity, links and versions of each GPU; nothing of NVML is in this process."""
+    found = look()
+
+    assert found.names == "2xH200, cpu"
+    assert found.nvml_trouble is None
+    assert found.identity("H200")["power_limit_w"] == 700
+    assert found.identity("2xH200")["power_limit_w"] == "500, 700"
+    assert found.identity("2xH200")["nvlink"] is False
+    told = found.surroundings("H200")
+    assert (told["machine.driver"], told["machine.cuda"]) == ("595.45.04", "13.0")
+    assert told["machine.card"] == hashed("GPU-0")
+    code = "import sys; from pytest_mlperf.hardware.machine import detect; detect(gpus=True);"
+    code += "assert 'pynvml' not in sys.modules and 'ctypes' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_nobody_asks_nvml_for_the_cpu(fake: Fake) -> None:
+    found = detect.__wrapped__(gpus=False)
+
+    assert (found.gpus, found.nvml_trouble) == ((), None)
+    assert found.surroundings("cpu")["machine.python"]
+    assert not fake.log.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "uuids", "trouble"),
+    [
+        ("1", ["GPU-1"], None),
+        ("1,0", ["GPU-1", "GPU-0"], None),
+        ("GPU-1", ["GPU-1"], None),
+        ("", [], "CUDA_VISIBLE_DEVICES='' leaves none of 2 GPUs visible"),
+        ("7", [], "CUDA_VISIBLE_DEVICES='7' leaves none of 2 GPUs visible"),
+    ],
+)
+def test_only_visible_gpus_are_here(
+    fake: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    uuids: list[str],
+    trouble: str | None,
+) -> None:
+    """And when none is, that is the reason."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    found = look()
+
+    assert [each["uuid"] for each in found.gpus] == uuids
+    assert found.uuids("H200") == uuids[:1]
+    assert list(found.cards) == uuids
+    assert found.nvml_trouble == trouble
+
+
+def test_a_number_that_may_mean_another_gpu_is_not_guessed(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is taken, and it is said what to set."""
+    fake.write("device", "name NVIDIA A100-PCIE-40GB", "device", "mig 2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = look()
+    assert found.gpus == ()
+    assert "products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (found.nvml_trouble or "")
+
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert look().names == "A100, cpu"
+
+
+def test_instances_are_classes_of_their_own(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one is named the old way."""
+    fake.write("device", "mig 2", "device", "mig 0")
+
+    assert look().names == "2xH200_1g.18gb, H200, cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-0/2/0")
+    found = look()
+    assert found.environment("H200_1g.18gb")["CUDA_VISIBLE_DEVICES"] == "MIG-0-1"
+    assert found.identity("H200_1g.18gb")["mig"] == "1g.18gb"
+
+
+@pytest.mark.parametrize(
+    ("lines", "trouble"),
+    [
+        (("fail nvmlInit* 9", *TWO), "NVIDIA's kernel driver is not loaded"),
+        (("fail nvmlInit* 18", *TWO), "NVIDIA's driver was upgraded while loaded: reboot"),
+        (("fail nvmlInit* 4", *TWO), "this user may not open NVIDIA's device files"),
+        ((), "NVIDIA's driver runs, and lists no GPU"),
+    ],
+)
+def test_a_driver_that_does_not_work_is_no_gpu_and_says_why(
+    fake: Fake, lines: Sequence[str], trouble: str
+) -> None:
+    fake.write(*lines)
+    found = look()
+
+    assert found.names == "cpu"
+    assert (found.nvml_trouble or "").startswith(trouble)
+
+
+def test_a_machine_without_nvidias_library_says_so(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file that is no library stands first, so that a real driver does not answer here."""
+    (tmp_path / SONAME).write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+    assert "libnvidia-ml.so.1 is not here" in (look().nvml_trouble or "")
+
+
+CRASH = "int nvmlInitWithFlags(unsigned flags) { return *(volatile int *)0; }\n"
+
+
+def test_a_library_that_crashes_is_no_gpu(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """This process lives on and knows what happened."""
+    (tmp_path / "crash.c").write_text(CRASH)
+    compiler = shutil.which("cc")
+    assert compiler is not None
+    library = ["-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(tmp_path / SONAME)]
+    subprocess.run([compiler, *library, str(tmp_path / "crash.c")], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = look()
+
+    assert found.names == "cpu"
+    assert found.nvml_trouble == (
+        "NVIDIA's library crashed when it was asked for GPUs: Segmentation fault"
+    )
+
+
+def test_a_driver_that_hangs_is_no_gpu(fake: Fake, tmp_path: Path) -> None:
+    """The process that asked is ended, and nobody waits longer than was said."""
+    fake.write("latency nvmlInitWithFlags 900000", "latency nvmlDeviceGet* 900000", *TWO)
+    began = time.monotonic()
+    found = ask_nvml(limit_s=1)
+
+    assert time.monotonic() - began < 20
+    assert found["gpus"] == []
+    assert found["trouble"] == ("NVIDIA's driver did not answer within 1 s: see dmesg, or reboot")
+
+
+def test_a_child_that_cannot_run_says_its_last_word(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Here because a module of the standard library is hidden by one that is broken."""
+    (tmp_path / "hashlib.py").write_text("raise RuntimeError('nothing works here')\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+
+    assert ask_nvml()["trouble"] == ("NVML could not be asked: RuntimeError: nothing works here")
+
+
+def test_a_broken_binding_says_what_to_install(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Absent, or the package that took its name."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no pynvml')\n")
+    absent = ask_nvml()["trouble"]
+    (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
+    other = ask_nvml()["trouble"]
+
+    assert absent == "NVIDIA's binding: no pynvml; pip install nvidia-ml-py"
+    assert "is not nvidia-ml-py 12.575.51 or newer" in (other or "")

@@ -1,0 +1,188 @@
+"""CUDA_VISIBLE_DEVICES is read as CUDA reads it; a GPU is always told by its UUID."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.hardware.visible import AmbiguousOrder, Device, visible
+
+A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0001", "GPU-41000000-0002"
+
+
+def whole(uuid: str, index: int, product: str = "NVIDIA H200") -> Device:
+    return Device(uuid=uuid, index=index, product=product, gpu=uuid)
+
+
+def instance(uuid: str, index: int, gpu: str, number: int) -> Device:
+    address = f"MIG-{gpu}/{number}/0"
+    return Device(uuid=uuid, index=index, product="NVIDIA H200", gpu=gpu, address=address)
+
+
+THREE = [whole(A, 0), whole(B, 1), whole(C, 2)]
+
+SLICED = [
+    whole(A, 0),
+    instance("MIG-b0", 1, B, 1),
+    instance("MIG-b1", 1, B, 2),
+    instance("MIG-c0", 2, C, 1),
+]
+
+MIXED = [whole(A, 0, "NVIDIA A100-PCIE-40GB"), whole(B, 1), whole(C, 2)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        # nothing
+        ("", []),
+        (" ", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("none", []),
+        ("GPU-dead", []),
+        ("H200", []),
+        # by number
+        ("0", [A]),
+        ("2,0", [C, A]),
+        ("0,1,2", [A, B, C]),
+        (" 1 , 0 ", [B, A]),
+        ("+1", [B]),
+        ("01", [B]),
+        ("1gpu2", [B]),
+        # an entry that is none ends the list
+        ("0,2,-1,1", [A, C]),
+        ("0,3,1", [A]),
+        ("3,0", []),
+        ("0,,1", [A]),
+        ("1,", [B]),
+        ("0,NoDevFiles,1", [A]),
+        (f"{A},GPU-dead,{C}", [A]),
+        ("99999999999999999999", []),
+        # by UUID, or as much of it as tells it from the others
+        (C, [C]),
+        (f"{C},{A}", [C, A]),
+        ("GPU-8932f", [A]),
+        ("GPU-8932", []),
+        ("GPU-4", [C]),
+        ("GPU-", []),
+        (f"{A}-more", []),
+        ("gpu-41000000-0002", []),
+        (A.removeprefix("GPU-"), []),
+        (f"{C},0", [C, A]),
+        # twice
+        ("0,0", []),
+        (f"1,{B}", []),
+        ("GPU-41,2,0", []),
+        ("0,5,0", [A]),
+    ],
+)
+def test_each_form_means_what_it_means_to_cuda(value: str, expected: list[str]) -> None:
+    for order in ({}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):
+        assert visible(THREE, {"CUDA_VISIBLE_DEVICES": value, **order}) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, [A, "MIG-b0", "MIG-b1", "MIG-c0"]),
+        ("MIG-b1", ["MIG-b1"]),
+        ("MIG-c0,MIG-b0", ["MIG-c0", "MIG-b0"]),
+        (f"MIG-{B}/2/0", ["MIG-b1"]),
+        (f"MIG-{B}/2/0,MIG-b1", []),
+        (f"MIG-{B}/3/0", []),
+        ("MIG-b", []),
+        (f"MIG-{A}", []),
+        # a divided GPU as a whole: its first instance
+        ("1", ["MIG-b0"]),
+        ("2,0", ["MIG-c0", A]),
+        (B, ["MIG-b0"]),
+        ("1,MIG-b0", []),
+    ],
+)
+def test_instances_are_named_by_their_uuid_or_their_older_address(
+    value: str | None, expected: list[str]
+) -> None:
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+
+    assert visible(SLICED, environ) == expected
+
+
+def test_without_the_variable_all_are_visible() -> None:
+    """The container's own variable has done its work before: it is not read."""
+    assert visible(THREE, {}) == [A, B, C]
+    assert visible(THREE, {"NVIDIA_VISIBLE_DEVICES": "1"}) == [A, B, C]
+    assert visible([], {"CUDA_VISIBLE_DEVICES": "0"}) == []
+
+
+def test_a_number_means_nothing_where_the_fastest_comes_first_and_products_differ() -> None:
+    """It is said what to set instead."""
+    for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
+        with pytest.raises(AmbiguousOrder) as caught:
+            visible(MIXED, {"CUDA_VISIBLE_DEVICES": "1", **order})
+        assert str(caught.value) == (
+            "CUDA_VISIBLE_DEVICES names GPU 1 by its place in CUDA's order, fastest first, which "
+            "is not known where products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200): set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID as nvidia-smi -L prints them"
+        )
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, [A, B, C]),
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [B]),
+        ({"CUDA_VISIBLE_DEVICES": f"{C},GPU-8932a"}, [C, B]),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_all_else_is_clear_on_a_machine_of_several_products(
+    environ: dict[str, str], expected: list[str]
+) -> None:
+    assert visible(MIXED, environ) == expected
+
+
+@given(st.permutations(range(3)), st.integers(0, 3))
+def test_the_order_is_that_of_the_list(order: list[int], count: int) -> None:
+    """By number and by UUID alike; what is not named is not there."""
+    chosen = [THREE[index].uuid for index in order[:count]]
+    numbers = ",".join(str(index) for index in order[:count])
+
+    assert visible(THREE, {"CUDA_VISIBLE_DEVICES": numbers}) == chosen
+    assert visible(THREE, {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}) == chosen
+
+
+@given(st.text(alphabet="0123GPUMI-,/ 89fabx", max_size=40))
+def test_whatever_is_set_gives_gpus_that_are_here_each_once(value: str) -> None:
+    """And a longer list only adds behind, unless it names one twice."""
+    found = visible(SLICED, {"CUDA_VISIBLE_DEVICES": value})
+
+    assert len(set(found)) == len(found)
+    assert set(found) <= {device.uuid for device in SLICED}
+    longer = visible(SLICED, {"CUDA_VISIBLE_DEVICES": f"{value},MIG-c0"})
+    assert longer in ([], found, [*found, "MIG-c0"])
+
+
+@given(st.lists(st.text("0123456789abcdef", min_size=4, max_size=4), min_size=1, unique=True))
+def test_every_gpu_has_a_beginning_that_names_it_and_no_shorter_one_does(ids: list[str]) -> None:
+    devices = [whole(f"GPU-{each}", index) for index, each in enumerate(ids)]
+    for device in devices:
+        others = [each.uuid for each in devices if each is not device]
+        for end in range(len("GPU-"), len(device.uuid) + 1):
+            beginning = device.uuid[:end]
+            alone = not any(other.startswith(beginning) for other in others)
+            found = visible(devices, {"CUDA_VISIBLE_DEVICES": beginning})
+            assert found == ([device.uuid] if alone else [])
+
+
+def test_all_pairs_of_forms_agree() -> None:
+    """A number, a UUID and a beginning of one name the same GPU, next to any other form."""
+    forms = [("0", A), (A, A), ("GPU-8932f", A), ("1", B), (B, B), ("2", C), ("GPU-41", C)]
+    for (one, first), (two, second) in itertools.product(forms, forms):
+        expected = [] if first == second else [first, second]
+        assert visible(THREE, {"CUDA_VISIBLE_DEVICES": f"{one},{two}"}) == expected

@@ -1,0 +1,73 @@
+"""The machine's own speed beside each run: a drop of the machine is no drop of the build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import Project
+
+PERFORMANCE = ("suites", "-k", "performance")
+
+
+@pytest.fixture(autouse=True)
+def _looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS")
+
+
+def record(project: Project) -> Path:
+    project.suite()
+    project.run_process(*PERFORMANCE, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    (path,) = project.path.glob("baselines/cpu/**/*.json")
+    return path
+
+
+def scale(path: Path, factor: float) -> None:
+    """Let the baseline say that its machine multiplied and copied so many times faster."""
+    text = json.loads(path.read_text("utf-8"))
+    for run in text["records"][0]["runs"]:
+        for name in ("matmul_flops", "copy_bytes_per_s"):
+            run["control"][name] *= factor
+    path.write_text(json.dumps(text), "utf-8")
+
+
+def judged(project: Project, *arguments: str) -> tuple[pytest.RunResult, CaseResult]:
+    result = project.run_process(*PERFORMANCE, *arguments)
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    return result, read_results(newest).cases[0]
+
+
+def test_a_drop_on_a_machine_that_is_slower_may_not_be_judged(project: Project) -> None:
+    """INVALID with both numbers; the same drop on the same machine is a PERF DROP."""
+    path = record(project)
+    _, same = judged(project, "--mlperf-handicap=60%")
+
+    scale(path, 10)
+    result, slower = judged(project, "--mlperf-handicap=60%")
+    _, unasked = judged(project, "--mlperf-handicap=60%", "--mlperf-control=off")
+
+    assert same.verdict.outcome is Outcome.PERF_DROP
+    assert slower.verdict.outcome is Outcome.INVALID
+    assert unasked.verdict.outcome is Outcome.PERF_DROP
+    result.stdout.re_match_lines(
+        [
+            r"INVALID the machine is slow: .* now, .* when the",
+            r".*not judged: PERF DROP samples/s.*",
+        ]
+    )
+
+
+def test_an_unchanged_build_is_fine_whatever_the_machine_does(project: Project) -> None:
+    """Only a change asks for its cause."""
+    path = record(project)
+    scale(path, 10)
+
+    _, found = judged(project)
+
+    assert found.verdict.outcome is Outcome.OK
+    assert found.verdict.runs[0].control["matmul_flops"] > 0

@@ -1,0 +1,153 @@
+"""The parent of the micro-benchmark gets figures or one reason, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.control import COPY, MATMUL
+from pytest_mlperf.run.control import control
+from tests.run.harness import LIMIT_S, ROOT
+
+HANG_WITH_THE_LOCK = """
+import ctypes, os, sys
+from pathlib import Path
+Path(os.environ["STARTED"]).write_bytes(b"%d\\n" % os.getpid())
+ctypes.PyDLL(None).pause()
+"""
+"""A library that never returns, nor gives back the interpreter's lock."""
+
+HANG_WITH_A_CHILD = """
+import os, subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+with open(os.environ["STARTED"], "wb", buffering=0) as started:
+    started.write(b"%d\\n%d\\n" % (os.getpid(), child.pid))
+time.sleep(600)
+"""
+
+
+def instead(folder: Path, name: str, text: str) -> dict[str, str]:
+    """Return variables for a child that finds this module in place of a library."""
+    (folder / f"{name}.py").write_text(text, "utf-8")
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+
+
+def pids(started: Path) -> list[int]:
+    return [int(line) for line in started.read_text("ascii").splitlines()]
+
+
+def is_gone(process: int) -> bool:
+    """Wait until a process has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], LIMIT_S)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_a_cpu_is_measured() -> None:
+    """With the sizes that count: more than 0.1 GFLOP/s and 0.1 GB/s on anything."""
+    values, why = control([])
+
+    assert why is None
+    assert 1e8 < values[MATMUL] < 1e15
+    assert 1e8 < values[COPY] < 1e13
+
+
+def test_this_process_stays_light() -> None:
+    """Neither numpy nor torch is imported by the one who asks."""
+    code = (
+        "import sys, pytest_mlperf.run.control as c; print(c.control([])[1], "
+        "{'numpy', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+
+    assert done.stdout == "None set()\n"
+
+
+def test_gpus_are_named_to_cuda_by_uuid(tmp_path: Path) -> None:
+    """The case's own, whatever else the environment says."""
+    says = instead(
+        tmp_path, "torch", "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
+    )
+
+    values, why = control(["GPU-1", "GPU-2"], environment={**says, "CUDA_VISIBLE_DEVICES": "7"})
+
+    assert (values, why) == ({}, "the control ended with exit code 1: GPU-1,GPU-2")
+
+
+def test_without_torch_it_is_said_what_to_install(tmp_path: Path) -> None:
+    values, why = control(["GPU-0"], environment=instead(tmp_path, "torch", "raise ImportError"))
+
+    assert values == {}
+    assert why == "no library here that multiplies matrices on the GPU: pip install torch"
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (
+            "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+            "the control ended with signal 11 (Segmentation fault)",
+        ),
+        (
+            "raise RuntimeError('::error::no\\x1b[31m driver')",
+            "the control ended with exit code 1: RuntimeError: "
+            ":\u200b:error:\u200b:no\\x1b[31m driver",
+        ),
+        ("import os\nos._exit(0)", "the control printed no figures"),
+        (
+            "import os\nprint('{}', flush=True)\nos._exit(0)",
+            "the control's figures are not positive",
+        ),
+        ("import os\nprint('[1]', flush=True)\nos._exit(0)", "the control printed no figures"),
+    ],
+)
+def test_a_broken_child_is_one_reason(tmp_path: Path, module: str, says: str) -> None:
+    assert control([], environment=instead(tmp_path, "numpy", module)) == ({}, says)
+
+
+def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+    assert control([]) == ({}, "the control cannot start: No such file or directory")
+
+
+def test_a_child_that_takes_too_long_is_killed_with_its_own(tmp_path: Path) -> None:
+    """The limit leaves it time to start."""
+    started = tmp_path / "started"
+    variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
+
+    assert control([], limit_s=5, environment=variables) == (
+        {},
+        "the control was not done within 5 s",
+    )
+    assert len(pids(started)) == 2
+    assert all(map(is_gone, pids(started)))
+
+
+def test_a_killed_parent_takes_a_hanging_child_along(tmp_path: Path) -> None:
+    """Even one that hangs in a library with the interpreter's lock."""
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    variables = {**instead(tmp_path, "numpy", HANG_WITH_THE_LOCK), "STARTED": str(started)}
+    code = f"from pytest_mlperf.run.control import control; control([], environment={variables!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        (child,) = pids(started)  # waits for it, as the file is a pipe
+        descriptor = os.pidfd_open(child)
+        parent.send_signal(signal.SIGKILL)
+    try:
+        assert select.select([descriptor], [], [], LIMIT_S)[0]
+    finally:
+        os.close(descriptor)

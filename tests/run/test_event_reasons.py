@@ -1,0 +1,237 @@
+"""Each clock event reason, and each fate of a GPU, has its verdict on a run that was sampled.
+
+A sampler really runs, on a library that a scenario drives; what it wrote is judged as a run's is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.run.logs import DETAIL, PREFIX
+from pytest_mlperf.run.power import PowerLog, Sampling
+from pytest_mlperf.run.power_doubts import Doubts, doubts
+from pytest_mlperf.run.power_run import CLOCK, with_power
+from tests.nvml.library import Fake
+
+BEGIN_S, END_S = 1.0, 3.0
+"""The window, in the scenario's time."""
+
+INVALID = {
+    0x8: "a hardware slowdown",
+    0x20: "heat (software slowdown)",
+    0x40: "heat (hardware slowdown)",
+    0x80: "the power supply's brake",
+}
+NOTED = {
+    0x1: "the GPU had nothing to do",
+    0x2: "clocks are set by hand",
+    0x4: "clocks are held back to stay within the power limit",
+    0x10: "another GPU of the group dictates the clocks",
+    0x100: "a display's setting holds the clocks back",
+    0x200: "the board's limit holds the clocks back",
+    0x400: "a reliability limit holds the clocks back",
+    0x800: "clock event reason unknown 0x800",
+    0x80000000: "clock event reason unknown 0x80000000",
+}
+COUNTED = [0x20, 0x40, 0x80]
+"""Reasons for heat and brake that a GPU counts in ns, so that a short one is not missed."""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    found = Fake(tmp_path)
+    found.write("device")
+    for name, value in found.environment.items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    return found
+
+
+def until(moment_s: float) -> None:
+    time.sleep(max(0.0, moment_s - time.monotonic()))
+
+
+OURS = "proc 77 2000000000 after=0.5"
+"""The engine's process: a GPU without one would not have done the work."""
+
+
+def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
+    """Sample these GPUs from before the window to after it."""
+    fake.write(*general, *(line for gpu in gpus for line in ("device", *gpu)))
+    uuids = [f"GPU-{i}" for i in range(len(gpus))]
+    with Sampling(uuids, fake.folder, watch_s=0.02) as running:
+        fake.restart(*general, *(line for gpu in gpus for line in ("device", *gpu, OURS)))
+        until(fake.t0 + END_S + 1.3)
+    return running.log
+
+
+def judged(fake: Fake, log: PowerLog) -> list[Doubts]:
+    begin_s, end_s = fake.t0 + BEGIN_S, fake.t0 + END_S
+    return [doubts(gpu, begin_s, end_s, warm_s=fake.t0 + 0.9) for gpu in log.gpus]
+
+
+def measured(fake: Fake, log: PowerLog, folder: Path) -> Run:
+    """Return the run of the window, as LoadGen's log would tell of it."""
+    wall_s = time.time() - time.monotonic()
+    folder.mkdir(exist_ok=True)
+
+    def text(at_s: float) -> str:
+        return dt.datetime.fromtimestamp(fake.t0 + at_s + wall_s, dt.UTC).strftime(CLOCK)
+
+    entries = {"power_begin": text(BEGIN_S), "power_end": text(END_S), "num_errors": 0}
+    lines = [
+        PREFIX + json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
+        for key, value in entries.items()
+    ]
+    (folder / DETAIL).write_text("\n".join(lines) + "\n")
+    run = Run(
+        metrics={"throughput": 100.0},
+        within_se={},
+        samples=300,
+        queries=300,
+        duration_s=END_S - BEGIN_S,
+        target_qps=100.0,
+        session="s",
+        started="2026-01-01T00:00:00+00:00",
+        commit=None,
+        folder=str(folder),
+    )
+    return with_power(run, log, warm_s=fake.t0 + 0.9)
+
+
+def test_every_reason_is_in_one_of_the_tables() -> None:
+    assert set(INVALID) | set(NOTED) >= set(REASONS)
+    assert set(INVALID) & set(NOTED) == set()
+
+
+def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
+    """A tenth and a third of the window, one GPU for each: by what its samples show."""
+    window_s = END_S - BEGIN_S
+    asked = [(bit, share * window_s) for bit in [*INVALID, *NOTED] for share in (0.1, 1 / 3)]
+    gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
+
+    for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, [], *gpus)), strict=True):
+        said = f"{bit:#x} for {seconds:.3f} s: {given}"
+        told = given.invalid if bit in INVALID else given.notes
+        assert given.energy == (), said
+        assert len([*given.invalid, *given.notes]) == len(told), said
+        if bit == 0x1 and seconds < 0.2 * window_s:
+            assert told == (), said
+        else:
+            assert len(told) == 1, said
+            assert told[0].startswith({**INVALID, **NOTED}[bit]), said
+            assert "% of the window" in told[0], said
+
+
+def test_heat_that_no_sample_shows_is_judged_by_its_count(fake: Fake) -> None:
+    """From 1 % of the window on a run is invalid; half of that is told."""
+    asked = [(bit, share * (END_S - BEGIN_S)) for bit in COUNTED for share in (0.005, 0.02)]
+    gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
+    blind = ["fail nvmlDeviceGetCurrentClocks* 3"]
+
+    for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, blind, *gpus)), strict=True):
+        told, other = (given.invalid, given.notes)[:: 1 if seconds > 0.03 else -1]
+        (sentence,) = told
+        assert sentence.startswith(INVALID[bit])
+        assert f"for {seconds:.2f} s" in sentence
+        assert other == ()
+
+
+def test_a_reason_outside_the_window_is_no_ones_fault(fake: Fake) -> None:
+    """Before it and after it, where the GPU did not work for us."""
+    all_of_them = sum([*INVALID, *NOTED])
+    gpu = [f"event {all_of_them:#x} after=0 until=0.3", f"event {all_of_them:#x} after=3.7"]
+
+    assert judged(fake, sampled(fake, [], gpu)) == [Doubts()]
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(fake: Fake, tmp_path: Path, code: int) -> None:
+    """With its speed, and with the energy of the one that still answers."""
+    log = sampled(fake, [f"fail * {code} dev=1 after=2"], ["wave const 300"], ["wave const 300"])
+    run = measured(fake, log, tmp_path / "run")
+
+    (why,) = run.invalid
+    assert why.startswith("GPU GPU-1: the GPU was lost: ")
+    assert f"({code})" in why
+    assert run.power is not None
+    assert (run.power.joules, run.power.gated) == (None, False)
+    assert run.power.by_gpu["GPU-0"] == pytest.approx(600, rel=0.03)
+    assert "samples_per_joule" not in run.metrics
+
+
+def test_a_process_that_comes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: Path) -> None:
+    """And one that is there from the start to the warm-up's end is ours."""
+    ours = "proc 100 2147483648 after=0.3"
+    log = sampled(fake, [], [ours], [ours, "proc 666 1073741824 after=1.8 until=4"])
+    run = measured(fake, log, tmp_path / "run")
+
+    assert run.invalid == ("GPU GPU-1: used by others during the run: process 666 (1.0 GiB)",)
+
+
+def test_a_counter_that_goes_back_is_not_gated(fake: Fake, tmp_path: Path) -> None:
+    """The driver was loaded anew: what the trace says is shown and judged by nobody."""
+    log = sampled(fake, [], ["wave const 300", "energy 100 reset=2"])
+    power = measured(fake, log, tmp_path / "run").power
+
+    assert power is not None
+    assert not power.gated
+    assert any("the energy counter went back from" in note for note in power.notes)
+    assert power.joules == pytest.approx(600, rel=0.03)
+
+
+def test_a_driver_upgraded_while_loaded_is_told_beside_the_speed(
+    fake: Fake, tmp_path: Path
+) -> None:
+    run = measured(fake, sampled(fake, ["fail nvmlInitWithFlags 18"], []), tmp_path / "run")
+
+    assert (run.power, run.invalid) == (None, ())
+    assert "reboot; until then its performance is suspect" in str(run.power_unknown)
+
+
+def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake, tmp_path: Path) -> None:
+    """The GPU behind it may not be asked for anything, and nothing of it becomes a 0."""
+    fake.write("fail * 4 dev=0", "device", "mig 2")
+    with Sampling(["MIG-0-0"], fake.folder, watch_s=0.02) as running:
+        until(fake.t0 + END_S + 1.0)
+    run = measured(fake, running.log, tmp_path / "run")
+
+    assert run.invalid == ()
+    assert run.metrics == {"throughput": 100.0}
+    assert run.power is not None
+    assert (run.power.joules, run.power.mean_w, run.power.peak_w) == (None, None, None)
+    assert not run.power.gated
+    assert "which MIG instances share this GPU and its energy may not be seen here" in (
+        run.power.notes
+    )
+    assert any("Insufficient Permissions (4)" in note for note in run.power.notes)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (["fail nvmlInitWithFlags 12"], "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
+        (["fail nvmlInitWithFlags 9"], "kernel driver is not loaded"),
+        (["fail nvmlInitWithFlags 4"], "may not open"),
+        (["fail nvmlInitWithFlags 999"], "NVML does not start"),
+    ],
+)
+def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(
+    fake: Fake, tmp_path: Path, how: list[str], words: str
+) -> None:
+    fake.write(*how, "device")
+    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        pass
+    run = measured(fake, running.log, tmp_path / "run")
+
+    assert (run.power, run.invalid) == (None, ())
+    assert run.metrics == {"throughput": 100.0}
+    assert words in str(run.power_unknown)

@@ -1,0 +1,143 @@
+"""Reading a meter's file while its logger still writes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.run.meter import read_meter
+
+BEGIN_S = 1_763_640_000.0
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f"{BEGIN_S + i:.3f},{400 + i}\n" for i in range(first, last))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_file_that_reaches_far_enough_is_not_waited_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
+    began = time.monotonic()
+
+    found = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)
+
+    assert time.monotonic() - began < 30.0
+    assert [reading.watts for reading in found] == [400.0 + i for i in range(30)]
+    assert found[-1].time_s == BEGIN_S + 29
+
+
+def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
+    """Also in the middle of a letter, and of the heading."""
+    whole = ("time,watts,place\n" + lines(0, 3).replace("\n", ",Küche\n")).encode()
+    for length in range(len(whole)):
+        (tmp_path / "meter.csv").write_bytes(whole[:length])
+
+        found = read_meter(tmp_path / "meter.csv", until_s=BEGIN_S + 99, patience_s=0.0)
+
+        assert len(found) == max(whole[:length].count(b"\n") - 1, 0)
+
+
+LOGGER = """
+import sys, time
+path, begin_s, count = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+with open(path, "a", encoding="ascii") as file:
+    for i in range(count):
+        line = f"{begin_s + i:.3f},{400 + i}\\n"
+        for part in (line[:9], line[9:]):
+            file.write(part)
+            file.flush()
+            time.sleep(0.02)
+"""
+
+
+def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> None:
+    """It writes its lines in two parts, so that cut ones are seen."""
+    path = write(tmp_path / "meter.csv", "time,watts\n")
+    logger = subprocess.Popen([sys.executable, "-c", LOGGER, str(path), str(BEGIN_S), "20"])
+    try:
+        found = read_meter(path, until_s=BEGIN_S + 17.5, patience_s=60.0)
+    finally:
+        logger.wait()
+
+    assert len(found) in {19, 20}
+    assert [reading.watts for reading in found] == [400.0 + i for i in range(len(found))]
+
+
+def test_patience_ends(tmp_path: Path) -> None:
+    """What there is comes back; `wall_energy` says that it does not reach."""
+    path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 3))
+    began = time.monotonic()
+
+    found = read_meter(path, until_s=BEGIN_S + 10, patience_s=0.3)
+
+    assert time.monotonic() - began >= 0.3
+    assert len(found) == 3
+
+
+def test_the_offset_reaches_the_parser(tmp_path: Path) -> None:
+    line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
+    path = write(tmp_path / "spl.txt", line)
+
+    (found,) = read_meter(path, until_s=0.0, local_offset_s=3600)
+
+    assert found.time_s == BEGIN_S
+
+
+def missing(folder: Path) -> Path:
+    return folder / "meter.csv"
+
+
+def directory(folder: Path) -> Path:
+    return folder
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "meter")
+    return folder / "meter"
+
+
+def wide(folder: Path) -> Path:
+    (folder / "meter.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
+    return folder / "meter.csv"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (
+            missing,
+            "cannot be read: No such file or directory; start the meter's logger first, or "
+            "correct the path",
+        ),
+        (directory, "is no file; name the one it logs to"),
+        (pipe, "is no file; name the one it logs to"),
+        (wide, "is not UTF-8 text: invalid start byte at byte 0; let its logger write plain text"),
+    ],
+)
+def test_what_cannot_be_read_is_said_at_once(tmp_path: Path, make: object, why: str) -> None:
+    assert callable(make)
+    path = make(tmp_path)
+    began = time.monotonic()
+
+    with pytest.raises(SuiteError) as caught:
+        read_meter(path, until_s=0.0, patience_s=60.0)
+
+    assert str(caught.value) == f"the wall meter's file {path} {why}"
+    assert time.monotonic() - began < 30.0
+
+
+def test_a_damaged_line_names_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")
+
+    with pytest.raises(SuiteError, match=r"meter\.csv:4: 'now' is no time"):
+        read_meter(path, until_s=0.0)

@@ -1,0 +1,155 @@
+"""Rule R for many cases at once: the shipped settings, quantiles and bounds, on arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from decisions_lib.noise import Floats
+from pytest_mlperf.core.judge import rule_r
+from pytest_mlperf.core.judge.quantiles import t_isf
+from pytest_mlperf.core.judge.rule_r import RuleR, Value
+from pytest_mlperf.core.metrics import METRICS, Direction
+
+PASS, FAIL, INCONCLUSIVE = 0, 1, 2
+"""Codes of decisions in arrays."""
+
+SESSIONS = ("a", "a", "b", "b", "c", "c", "d", "d")
+"""The default baseline: four sessions of two runs."""
+
+ONE_SESSION = ("a",) * 8
+
+RULE = RuleR()
+LIMIT = METRICS["throughput"].limit
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Baselines of equal size, summed up.
+
+    Attributes:
+        sessions: Session of each run.
+        mean: Mean log value.
+        squares: Sum of squared deviations from it.
+        within: Sum of squared standard errors within the runs.
+    """
+
+    sessions: tuple[str, ...]
+    mean: Floats
+    squares: Floats
+    within: Floats
+
+    def factor(self, k: int, rule: RuleR) -> float:
+        """Return the shipped ratio of d's standard error and a run's standard deviation."""
+        runs = [Value(value=1.0, session=session) for session in self.sessions]
+        return rule_r._se_factor(runs, k, rule)
+
+
+def baselines(x0: Floats, errors: Floats, sessions: Sequence[str]) -> Baselines:
+    """Return baselines of log values and standard errors, shape (..., runs); higher is better."""
+    mean = x0.mean(axis=-1)
+    squares = ((x0 - mean[..., None]) ** 2).sum(axis=-1)
+    return Baselines(tuple(sessions), mean, squares, (errors**2).sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the rule says of each case.
+
+    Attributes:
+        decision: PASS, FAIL or INCONCLUSIVE.
+        runs: Runs up to the decision.
+        p: Chance that an unchanged case looks this bad; only where it was asked for, else empty.
+    """
+
+    decision: NDArray[np.int8]
+    runs: NDArray[np.int8]
+    p: Floats
+
+    def share(self, decision: int) -> float:
+        """Return how often it was this decision."""
+        return float((self.decision == decision).mean())
+
+    @property
+    def mean_runs(self) -> float:
+        """Runs used on average."""
+        return float(self.runs.mean())
+
+
+def decide(
+    base: Baselines,
+    x1: Floats,
+    errors: Floats,
+    *,
+    limit: float = LIMIT,
+    rule: RuleR = RULE,
+    with_p: bool = False,
+) -> Decided:
+    """Judge cases of which all `rule.max_runs` runs are given; those after a decision are ignored.
+
+    Args:
+        base: Of a shape that broadcasts with that of the cases.
+        x1: Log values, shape (..., runs), oldest first; higher is better.
+        errors: Relative standard errors within the runs, same shape.
+        limit: Largest drop that does not matter, as a share.
+        rule: The settings.
+        with_p: Return p values as well.
+    """
+    shape = x1.shape[:-1]
+    decision = np.full(shape, INCONCLUSIVE, np.int8)
+    runs = np.full(shape, rule.max_runs, np.int8)
+    p = np.ones(shape)
+    is_open = np.ones(shape, bool)
+    bound = rule_r._bound(Direction.HIGHER, limit)
+    for k in range(1, rule.max_runs + 1):
+        look = look_at(base, x1[..., :k], errors[..., :k], rule)
+        low, high = cast(Any, look.low(rule)), cast(Any, look.high(rule))
+        passed = is_open & (low > bound)
+        if k == 1:
+            passed &= look.d <= t_isf(rule_r._TOO_FAST, look.df) * look.se
+            failed = np.zeros(shape, bool)
+        else:
+            failed = is_open & ~passed & (high < 0)
+            if with_p:
+                own = (rule.max_runs - 1) * stats.t.sf(-look.d / look.se, look.df)
+                p = np.where(is_open, np.minimum(p, own), p)
+        decision[passed], decision[failed] = PASS, FAIL
+        runs[passed | failed] = k
+        is_open &= ~(passed | failed)
+    return Decided(decision, runs, np.where(decision == PASS, 1.0, p) if with_p else np.empty(0))
+
+
+def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r._Look:
+    """Return the statistics after the runs given, as arrays in the shipped look."""
+    n0, k = len(base.sessions), x1.shape[-1]
+    mean = x1.mean(axis=-1)
+    squares = base.squares + ((x1 - mean[..., None]) ** 2).sum(axis=-1)
+    inside = (base.within + (errors**2).sum(axis=-1)) / (n0 + k)
+    df = rule.prior_df + n0 - 1 + k - 1
+    sd = moderated(inside, squares, df, rule)
+    se = sd * base.factor(k, rule)
+    return rule_r._Look(k=k, d=cast(Any, mean - base.mean), sd=cast(Any, sd), df=df, se=se)
+
+
+def moderated(inside: Floats, squares: Floats, df: float, rule: RuleR) -> Any:
+    """Return standard deviations drawn towards the expected one."""
+    variance = (rule.prior_df * (rule.prior_sd**2 + inside) + squares) / df
+    return np.maximum(np.sqrt(variance), rule.floor_sd)
+
+
+def detectable(base: Baselines, rule: RuleR = RULE) -> Floats:
+    """Return the smallest drop that each baseline is said to prove when it is recorded."""
+    n0 = len(base.sessions)
+    sd = moderated(base.within / n0, base.squares, rule.prior_df + n0 - 1, rule)
+    # The shipped formula is linear in the standard deviation, inside the exponential.
+    flat = [Value(value=1.0, session=session) for session in base.sessions]
+    own = rule_r._moderated_sd(flat, 0.0, rule.prior_df + n0 - 1, rule)
+    per_sd = -math.log1p(-rule_r.minimum_detectable_change(flat, rule=rule)) / own
+    found: Floats = -np.expm1(-per_sd * sd)
+    return found
