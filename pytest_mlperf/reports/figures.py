@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.roofline.cost import PerDollar
 from pytest_mlperf.core.verdict import Verdict
 
 
@@ -22,15 +21,16 @@ def light(verdict: Verdict) -> str | None:
 
 
 def cost(verdict: Verdict) -> str | None:
-    """Return what a dollar buys, with the price and its day."""
-    return in_dollars(verdict.cost) if verdict.cost else None
-
-
-def in_dollars(found: PerDollar) -> str:
-    """Return what a dollar buys: "1 234 tokens/USD (8 GPUs at 3.29 USD an hour, 2026-11-01)"."""
+    """Return what a dollar buys: "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, 2026-11-01)"."""
+    found = verdict.cost
+    if found is None:
+        return None
     gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
-    price = f"{gpus} at {found.price.usd_per_gpu_hour:g} USD an hour, {found.price.as_of}"
-    return f"{quantity('', found.value)} {found.of}/USD ({price})"
+    paid = "the machine" if verdict.case.accelerator == "cpu" else gpus
+    millions = found.value >= 1e6
+    value = f"{found.value / 1e6:.4g} M" if millions else quantity("", found.value)
+    price = f"{paid} at {found.price.usd_per_gpu_hour:g} USD an hour, {found.price.as_of}"
+    return f"{value} {found.of}/USD ({price})"
 
 
 def beside(verdict: Verdict) -> list[str]:
