@@ -1,0 +1,1 @@
+"""How fast this project is, and what is asked of GPUs."""
