@@ -83,18 +83,30 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
         notes.append(
             f"{power.joules:,.0f} J (± {power.uncertainty_j or 0.0:,.0f}) in {power.window_s:.1f} "
-            f"s, {power.mean_w:,.0f} W{peak}: {LABEL}"
+            f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}: {LABEL}"
         )
+        if len(power.by_gpu) > 1:
+            each = (f"{uuid} {joules:,.0f} J" for uuid, joules in power.by_gpu.items() if joules)
+            notes.append(f"by GPU: {', '.join(each)}")
         notes += power.notes
     elif runs[-1].power_unknown:
         notes.append(f"energy is not known: {runs[-1].power_unknown}")
     if wall is not None and wall.joules is not None and wall.mean_w is not None:
         notes.append(
             f"{wall.joules:,.0f} J (± {wall.uncertainty_j or 0.0:,.0f}) at the wall in "
-            f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W: {METER_LABEL}"
+            f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W{_per_unit(runs[-1], '_wall')}: "
+            f"{METER_LABEL}"
         )
     notes += wall.notes if wall is not None else ()
     return list(dict.fromkeys(notes))
+
+
+def _per_unit(run: Run, suffix: str = "") -> str:
+    """Return what a token, else a sample, cost: ", 0.412 J/token"."""
+    for of in ("token", "sample"):
+        if rate := run.metrics.get(f"{of}s_per_joule{suffix}"):
+            return f", {quantity('', 1 / rate)} J/{of}"
+    return ""
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:

@@ -31,6 +31,7 @@ class BaselineRun:
         duration_s: Length of the timed part.
         commit: Commit of the tested project, or None outside git.
         control: What the fixed micro-benchmark found just before it; empty: not made.
+        state: Clocks, heat and power cap of its GPUs; empty: not sampled.
     """
 
     metrics: dict[str, float]
@@ -41,6 +42,7 @@ class BaselineRun:
     duration_s: float
     commit: str | None
     control: dict[str, float] = field(default_factory=dict)
+    state: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.metrics.items():
@@ -49,6 +51,9 @@ class BaselineRun:
         for name, value in self.within_se.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"within_se of {name!r} is {value!r}; must be 0 or positive")
+        for name, value in self.state.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"state {name!r} is {value!r}; must be 0 or positive")
         for name, value in self.control.items():
             if not 0 < value < math.inf:
                 raise ValueError(f"control {name!r} is {value!r}; must be positive and finite")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_mlperf.core.clocks import State
 from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
@@ -32,6 +33,7 @@ class Run:
         power_unknown: Why nothing could be sampled, where it should have been.
         wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
         notes: What the sampler saw and nobody is failed for, such as a power cap.
+        state: What its GPUs were like in its window; empty where nobody sampled them.
         timeline: Picture of power, clock and temperature; None where none was drawn.
         control: What the fixed micro-benchmark found just before it; empty: not made.
         light: How near its figures came to what is physically possible, the case's own first;
@@ -54,6 +56,7 @@ class Run:
     power_unknown: str | None = None
     wall: WallEnergy | None = None
     notes: tuple[str, ...] = ()
+    state: State = field(default_factory=dict)
     timeline: str | None = None
     control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()

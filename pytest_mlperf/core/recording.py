@@ -37,6 +37,7 @@ def baseline_run(run: Run) -> BaselineRun:
         duration_s=run.duration_s,
         commit=run.commit,
         control=dict(run.control),
+        state=dict(run.state),
     )
 
 

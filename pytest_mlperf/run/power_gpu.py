@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from pytest_mlperf.core.counter import Reading, at
@@ -179,6 +180,19 @@ class GpuLog:
             for state in self.states
             if state.get(name) is not None and begin_s <= state["time"] <= end_s
         )
+
+    def state(self, begin_s: float, end_s: float) -> dict[str, float]:
+        """Return what `core.clocks.State` says of a window, as far as it was read."""
+        found = {}
+        for name in ("sm_mhz", "memory_mhz"):
+            if values := [reading.value for reading in self.series(name, begin_s, end_s)]:
+                found[name] = median(values)
+        if heat := [r.value for r in self.series("temperature_c", begin_s, end_s)]:
+            found["temperature_c"] = max(heat)
+        if self.reasons:
+            capped_s = self.held_back_s(begin_s, end_s).get("sw_power_cap", 0.0)
+            found["power_cap_share"] = capped_s / (end_s - begin_s)
+        return found
 
     def before_us(self, allowed: Collection[int] = ()) -> tuple[Process, ...]:
         """Return what was on the GPU when the sampler started, but for what may be there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.measurement import Run
@@ -58,9 +58,19 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
         run,
         metrics={**run.metrics, **per_joule(run, power.joules)},
         power=power,
+        state=_worst([gpu.state(begin_s, end_s) for gpu in log.gpus if not gpu.unavailable]),
         invalid=(*run.invalid, *_each(found, "invalid")),
         notes=_each(found, "notes"),
     )
+
+
+def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the state of several GPUs: the slowest clocks, the most heat, the most capped."""
+    names = dict.fromkeys(name for state in states for name in state)
+    return {
+        name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
+        for name in names
+    }
 
 
 def _each(found: Mapping[str, Doubts], what: str) -> tuple[str, ...]:

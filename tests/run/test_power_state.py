@@ -1,0 +1,83 @@
+"""What a run keeps of its GPUs' clocks, heat and power cap, and what its energy is told as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.power import Power
+from pytest_mlperf.run.power_gpu import GpuLog
+from pytest_mlperf.verdicts import energy_notes
+
+CAP = 0x4
+
+
+def state(time_s: float, mhz: float | None, heat: float) -> dict[str, Any]:
+    return {"time": time_s, "sm_mhz": mhz, "memory_mhz": 3201, "temperature_c": heat}
+
+
+def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap() -> None:
+    """What lies outside the window does not count."""
+    log = GpuLog(
+        uuid="GPU-0",
+        reasons=((0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)),
+        states=(state(5, 300, 95), state(12, 1900, 60), state(20, 1800, 71), state(30, 1850, 70)),
+    )
+
+    assert log.state(10.0, 50.0) == {
+        "sm_mhz": 1850,
+        "memory_mhz": 3201,
+        "temperature_c": 71,
+        "power_cap_share": pytest.approx(0.25),
+    }
+
+
+def test_what_was_not_read_is_left_out() -> None:
+    assert GpuLog(uuid="GPU-0", states=(state(12, None, 60),)).state(10.0, 50.0) == {
+        "memory_mhz": 3201,
+        "temperature_c": 60,
+    }
+
+
+def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
+    joules = sum(value or 0.0 for value in by_gpu.values())
+    power = Power(
+        joules=joules,
+        uncertainty_j=12.0,
+        mean_w=joules / 20,
+        peak_w=700.0,
+        window_s=20.0,
+        by_gpu=by_gpu,
+        gated=True,
+    )
+    return Run(
+        metrics=metrics,
+        within_se={},
+        samples=100,
+        queries=100,
+        duration_s=20.0,
+        target_qps=5.0,
+        session="s",
+        started="2026-11-21T00:00:00+00:00",
+        commit=None,
+        folder="x",
+        power=power,
+    )
+
+
+def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
+    told = energy_notes([run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)])
+
+    assert told == [
+        "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most, 0.4 J/token: GPU board energy by NVML, "
+        "not MLPerf Power",
+        "by GPU: GPU-0 6,000 J, GPU-1 4,000 J",
+    ]
+
+
+def test_without_tokens_a_sample_has_its_energy() -> None:
+    (told,) = energy_notes([run({"GPU-0": 10_000.0}, samples_per_joule=0.01)])
+
+    assert ", 100 J/sample: " in told
