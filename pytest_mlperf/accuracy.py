@@ -23,16 +23,15 @@ def answer_for(case: CaseRuns, accuracy: Accuracy) -> Answer:
         planned.bounds(accuracy.lower),
         whose="MLPerf's" if planned.suite.is_mlperf else "this suite's own",
         profile=planned.suite.profile,
+        rerun_sd=_rerun_sd(case, accuracy),
     )
     return combine(gated, case.accuracy_ruling(), case.scores.missing)
 
 
 def records(case: CaseRuns, policy: Policy) -> bool:
-    """Whether this session is to accept the scores of this case."""
-    wanted = policy.update == "replace" or (
-        policy.update == "missing" and case.scores.found is None
-    )
-    return wanted and case.scores.may_record
+    """Whether this session is to accept the scores of this case, or to keep them as a repeat."""
+    wanted = {"replace", "append" if case.scores.found else "missing"}
+    return policy.update in wanted and case.scores.may_record
 
 
 def record(case: CaseRuns, policy: Policy, answer: Answer, *, commit: str | None) -> Answer:
@@ -44,6 +43,8 @@ def record(case: CaseRuns, policy: Policy, answer: Answer, *, commit: str | None
     assert case.accuracy is not None
     assert case.scored is not None
     assert case.subject is not None
+    if policy.update == "append":
+        return _repeated(case, policy, answer)
     case.scores.accept(
         case.accuracy,
         case.scored,
@@ -58,6 +59,38 @@ def record(case: CaseRuns, policy: Policy, answer: Answer, *, commit: str | None
         headline=headline,
         notes=(f"{headline}; commit it with its .scores.npz",),
     )
+
+
+def _repeated(case: CaseRuns, policy: Policy, answer: Answer) -> Answer:
+    """Keep how far a pass of the baseline's build is from the accepted one, if it is such a pass.
+
+    Raises:
+        BaselineError: It cannot be written.
+    """
+    assert case.accuracy is not None
+    assert case.scored is not None
+    assert case.subject is not None
+    if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
+        return answer
+    found = case.scores.repeat(case.accuracy, case.scored, case.subject)
+    if not found:
+        why = "not kept as a repeat: it is no pass of the baseline's own build on its machine"
+        return replace(answer, notes=(*answer.notes, why))
+    passes = max(own.passes for own in found.values())
+    headline = f"pass {passes + 1} of one build in {policy.shown(case.scores.file)}"
+    spread = ", ".join(
+        f"{name} {own.sd:.2g}"
+        + (f" (r = {own.correlation:.4f})" if own.correlation is not None else "")
+        for name, own in found.items()
+    )
+    note = f"{headline}; re-run standard deviation, points: {spread}; commit it"
+    return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=(*answer.notes, note))
+
+
+def _rerun_sd(case: CaseRuns, accuracy: Accuracy) -> dict[str, float]:
+    if case.scored is None or case.subject is None:
+        return {}
+    return case.scores.rerun_sd(accuracy, case.scored, case.subject)
 
 
 def unchecked(case: CaseRuns) -> str:

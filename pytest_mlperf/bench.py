@@ -18,6 +18,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.efficiency import judge_efficiency
 from pytest_mlperf.pair import judge_pair
 from pytest_mlperf.performance import judge_performance, reported
+from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -41,7 +42,9 @@ class Bench:
         self._show = show
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
 
-    def verdict(self, planned: Planned, kind: Kind, wanted: Collection[Kind]) -> Verdict:
+    def verdict(
+        self, planned: Planned, kind: Kind, wanted: Collection[Kind], phase: Phase = ALONE
+    ) -> Verdict:
         """Return the verdict of one test, measuring what is still missing.
 
         Args:
@@ -49,6 +52,7 @@ class Bench:
             kind: What is asked.
             wanted: The kinds of this case that the session will ask for in all, so that one
                 process serves them together.
+            phase: Whether a run more may be made now, and beside how many pairs it is judged.
 
         Raises:
             UnavailableError: Model or data set is not here.
@@ -58,10 +62,10 @@ class Bench:
             case = self._case(planned)
         except BaselineError as error:
             return broken(planned.case, kind, error, self._policy.shown)
-        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
+        answers = {"accuracy": self._accuracy, "efficiency": judge_efficiency}
         answer = answers.get(kind, self._performance)
         try:
-            verdict = self._verdict(case, kind, answer(case, {*wanted, kind}))
+            verdict = self._verdict(case, kind, answer(case, {*wanted, kind}, phase))
         except Unjudgeable as error:
             first, *more = error.run.invalid
             found = Answer(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
@@ -103,7 +107,8 @@ class Bench:
 
     # --- answers -------------------------------------------------------------------------
 
-    def _accuracy(self, case: CaseRuns, wanted: Collection[Kind]) -> Answer:
+    def _accuracy(self, case: CaseRuns, wanted: Collection[Kind], phase: Phase) -> Answer:
+        del phase  # scores are judged alone
         try:
             case.first(wanted)
         except Unjudgeable:
@@ -120,12 +125,9 @@ class Bench:
             answer = record(case, self._policy, answer, commit=self._conditions.commit)
         return answer
 
-    def _performance(self, case: CaseRuns, wanted: Collection[Kind]) -> Answer:
-        answer = judge_performance(case, self._policy, wanted)
+    def _performance(self, case: CaseRuns, wanted: Collection[Kind], phase: Phase) -> Answer:
+        answer = judge_performance(case, self._policy, wanted, phase)
         return replace(answer, notes=(*answer.notes, *reported(case, answer)))
-
-    def _efficiency(self, case: CaseRuns, wanted: Collection[Kind]) -> Answer:
-        return judge_efficiency(case, wanted)
 
     # --- verdicts ------------------------------------------------------------------------
 
@@ -157,6 +159,7 @@ class Bench:
             baseline_file=self._policy.shown(against.file),
             baseline_set=against.set_by,
             cost=cost,
+            steady=case.steady if kind != "accuracy" else None,
         )
         return self._with_files(verdict, case.runs[-1] if case.runs else case.accuracy)
 

@@ -11,12 +11,17 @@ from pydantic import TypeAdapter
 
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.properties import properties
 from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
 
 RAISED_IN = str(Path(__file__).with_name("session.py"))
 """Where our skips are raised; a report shall name the suite instead."""
+
+
+PROPERTY = "mlperf."
+"""How the names of our JUnit properties begin."""
 
 
 def planned_of(item: pytest.Item) -> Testable | None:
@@ -40,16 +45,73 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     line, skip = (item.location[1] or 0) + 1, report.longrepr
     if isinstance(skip, tuple) and skip[0] == RAISED_IN:
         report.longrepr = (str(item.path), line, skip[2])
-    crash = getattr(report.longrepr, "reprcrash", None)
     ours = result is not None or planned_of(item) is not None
-    if crash and ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
-        # The short summary and JUnit quote this: the verdict, not the exception that carries it.
-        verdict = result.verdict if result else None
-        message = f"{verdict.outcome} {verdict.headline}" if verdict else str(error.msg)
-        crash.message, crash.path, crash.lineno = message, str(item.path), line
+    if ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
+        message = _first_line(result) if result else str(error.msg)
+        _point(report.longrepr, message, str(item.path), line)
+
+
+def attached(report: Any) -> CaseResult | None:
+    """Return the verdict on a report."""
+    plain = getattr(report, "mlperf", None)
+    return case_result().validate_python(plain) if plain else None
+
+
+def known_failures(planned: Testable) -> list[dict[str, Any]]:
+    """Return a suite's expected failures as plain data, days as texts."""
+    return [entry.model_dump(mode="json") for entry in planned.suite.expected_failures]
+
+
+def conclude(
+    reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
+) -> None:
+    """Give the reports of one test their last word, before anyone sees them.
+
+    Args:
+        reports: Setup, call and teardown.
+        result: The verdict.
+        message: The failure message; None where the test passes.
+        root: Pytest's root folder.
+    """
+    for report in reports:
+        if attached(report) is None and report.when != "teardown":
+            continue
+        report.user_properties = _with_verdict(report.user_properties, result)
+        if attached(report) is not None:
+            report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+            report.outcome = "passed" if message is None else "failed"
+            report.longrepr = None if message is None else _shown(message, result, root)
+
+
+def _with_verdict(found: list[tuple[str, object]], result: CaseResult) -> list[tuple[str, object]]:
+    """Return the properties of a report: its own, and those of the verdict in place of older."""
+    own = [(name, value) for name, value in found if not name.startswith(PROPERTY)]
+    return [*own, *properties(result)] if len(own) < len(found) else own
+
+
+def _shown(message: str, result: CaseResult, root: Path) -> Any:
+    """Return a failure as pytest shows it: the message, and where to look in the suite."""
+    try:
+        raise pytest.fail.Exception(message, pytrace=False)
+    except pytest.fail.Exception:
+        shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
+    _point(shown, _first_line(result), str(root / result.suite), result.line)
+    return shown
+
+
+def _first_line(result: CaseResult) -> str:
+    return f"{result.verdict.outcome} {result.verdict.headline}"
+
+
+def _point(shown: Any, message: str, path: str, line: int) -> None:
+    """Let the short summary and JUnit quote the verdict, not the exception that carries it."""
+    crash = getattr(shown, "reprcrash", None)
+    if crash:
+        crash.message, crash.path, crash.lineno = message, path, line
 
 
 _WORDS = {
+    Outcome.SUSPECT: ("suspect", "S", {"yellow": True}),
     Outcome.INCONCLUSIVE: ("inconclusive", "?", {"yellow": True}),
     Outcome.NO_BASELINE: ("no baseline", "N", {"yellow": True}),
     Outcome.NOT_EVALUATED: ("not evaluated", "n", {"yellow": True}),

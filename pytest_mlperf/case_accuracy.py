@@ -13,13 +13,17 @@ from typing import Literal
 from pytest_mlperf.core.accuracy_baseline import (
     Accepted,
     AccuracyBaseline,
+    Rerun,
     kept,
     why_not_comparable,
 )
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling, rule_on_scores
+from pytest_mlperf.core.judge.accuracy_notes import Beside
+from pytest_mlperf.core.judge.repeat import apart, pooled
 from pytest_mlperf.core.judge.rule_a import looks
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.outputs import outputs_of
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.accuracy_pass import Ask, fixed_order
@@ -29,10 +33,17 @@ from pytest_mlperf.suite.plan import Planned
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """An accuracy baseline with each sample's scores, by metric and data set index."""
+    """An accuracy baseline with each sample's scores, by metric and data set index.
+
+    Attributes:
+        baseline: What the file holds.
+        scores: By metric and data set index.
+        outputs: A digest of each output by data set index; None in files of older releases.
+    """
 
     baseline: AccuracyBaseline
     scores: dict[str, list[float | None]]
+    outputs: Sequence[int] | None = None
 
 
 class CaseAccuracy:
@@ -63,8 +74,10 @@ class CaseAccuracy:
             root, workload=case.workload, engine=entry.label, precision=entry.precision
         )
         loaded = accuracy_baselines.load(self.file)
-        self.found = Found(baseline=loaded[0], scores=loaded[1]) if loaded else None
+        self.found: Found | None = None
         if loaded:
+            outputs = accuracy_baselines.load_outputs(self.file)
+            self.found = Found(baseline=loaded[0], scores=loaded[1], outputs=outputs)
             ours = (case.workload, entry.label, entry.precision)
             theirs = (loaded[0].workload, loaded[0].engine, loaded[0].precision)
             if ours != theirs:
@@ -126,7 +139,52 @@ class CaseAccuracy:
             fixed_order(accuracy.total),
             margin=self._planned.margin,
             sequential=self.sequential,
+            beside=Beside(same_build=self.same_build(subject), outputs=self.found.outputs),
         )
+
+    def same_build(self, subject: Subject) -> bool:
+        """Whether engine, weights, options, data and machine are those of the accepted scores."""
+        if self.found is None or self.by_reference:
+            return False
+        theirs = self.found.baseline
+        ours = (dict(subject.fingerprint), dict(subject.identity), self._scorer)
+        return ours == (theirs.fingerprint, theirs.identity, theirs.scorer)
+
+    def rerun_sd(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> dict[str, float]:
+        """Return by metric how far passes of one build are apart, points; empty where unknown.
+
+        The baseline knows where passes were repeated; else this pass is a repeat itself, if it is
+        of the same build.
+        """
+        if self.found is None or self.by_reference:
+            return {}
+        known = self.found.baseline.rerun or self._apart(accuracy, scored, subject)
+        return {name: own.sd for name, own in known.items()}
+
+    def repeat(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> dict[str, Rerun]:
+        """Keep how far a pass of the same build is from the accepted one; the scores stay.
+
+        Returns:
+            What is known now, by metric; empty where the pass was no repeat.
+
+        Raises:
+            BaselineError: It cannot be written.
+        """
+        new = self._apart(accuracy, scored, subject)
+        if self.found is None or not new:
+            return {}
+        rerun = pooled(self.found.baseline.rerun, new)
+        baseline = dataclasses.replace(self.found.baseline, rerun=rerun)
+        accuracy_baselines.FILE.save(self.file, baseline)
+        self.found = dataclasses.replace(self.found, baseline=baseline)
+        return rerun
+
+    def _apart(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> dict[str, Rerun]:
+        if self.found is None or not accuracy.full or not self.same_build(subject):
+            return {}
+        if accuracy.total != self.found.baseline.samples:
+            return {}
+        return apart(self.found.baseline, self.found.scores, scored)
 
     def accept(
         self,
@@ -143,6 +201,7 @@ class CaseAccuracy:
             BaselineError: They cannot be written.
         """
         case, old = self._planned.case, self.found.baseline if self.found else None
+        again = self._apart(accuracy, scored, subject)
         action: Literal["record", "replace"] = "replace" if old else "record"
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
@@ -166,12 +225,14 @@ class CaseAccuracy:
             identity=dict(subject.identity),
             fingerprint=dict(subject.fingerprint),
             history=(*(old.history if old else ()), entry),
+            rerun=pooled(old.rerun, again) if old and again else {},
         )
-        written = accuracy_baselines.save(self.file, baseline, scored.per_sample)
+        outputs = outputs_of(scored)
+        written = accuracy_baselines.save(self.file, baseline, scored.per_sample, outputs)
         scores = {
             name: kept(values, written.steps[name]) for name, values in scored.per_sample.items()
         }
-        self.found = Found(baseline=written, scores=scores)
+        self.found = Found(baseline=written, scores=scores, outputs=outputs)
 
     @property
     def _scorer(self) -> str:

@@ -86,6 +86,7 @@ class CaseRuns:
         subject: Machine, engine and data, known after the first process.
         rate: Offered or expected rate, known after the first process at the latest.
         rate_source: Where the rate comes from.
+        steady: Whether the machine's own speed is that of the baseline, where `off` could tell.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class CaseRuns:
         self.rate_source: Literal["suite", "probe"] | None = (
             "suite" if suite_rate else self.record.qps_source if self.record else None
         )
+        self.steady: bool | None = None
         self._processes = 0
         self._broken: RunError | Unjudgeable | None = None
 
@@ -191,7 +193,10 @@ class CaseRuns:
     def off(self) -> Slow | None:
         """Look once more at the machine, and say how it differs from the baseline's, if it does."""
         accelerator = self.planned.case.accelerator
-        return machine_off(accelerator, self.runs, self.record, self._conditions, self._show)
+        found = machine_off(accelerator, self.runs, self.record, self._conditions, self._show)
+        known = self.record is not None and any(run.control for run in self.record.runs)
+        self.steady = found is None if known and self._conditions.control else None
+        return found
 
     @property
     def set_by(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from pytest_mlperf import session
 from pytest_mlperf.carry import planned_of
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.case_runs import baselines_root
+from pytest_mlperf.core.case import Case, Kind, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.session import KINDS
+from pytest_mlperf.session import KINDS, MlperfSession
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
-from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suspicion import suspects_first
 
 
 class SuiteFile(pytest.Module):
@@ -39,8 +42,8 @@ class SuiteFile(pytest.Module):
         """Parse the file, once, and make its tests."""
         own = session.of(self.config)
         try:
-            cases = own.adjust(plan_suite(self.path))
-            own.claim(cases)
+            cases = adjusted(plan_suite(self.path), own.options.profile)
+            claim(own, cases)
             self.planned = [*cases, *plan_pairs(cases)]
         except SuiteError as error:
             raise self.CollectError(str(error)) from None
@@ -53,6 +56,35 @@ class SuiteFile(pytest.Module):
         # The tests of a case run together. Parametrizing with scope="module" orders them so too,
         # but pytest then takes an eighth longer to collect a large suite.
         return sorted(items, key=lambda item: position[id(item.callspec.params["case"])])
+
+
+def claim(own: MlperfSession, planned: list[Planned]) -> None:
+    """Note which suite describes which case: two suites would judge each other's baseline.
+
+    Raises:
+        SuiteError: Names both suites and the case.
+    """
+    first = planned[0]
+    root = baselines_root(own.options.baselines, first.path, first.suite.division)
+    for case in planned:
+        other = own.claimed.setdefault((root, case.suite.profile, case.case.id), case.path)
+        if other != case.path:
+            raise SuiteError(
+                f"{case.path}:{case.line}: {case.case.id} is described by {other} too, and "
+                "both would share one baseline: rename the workload or the engine entry in one"
+            )
+
+
+def adjusted(planned: list[Planned], profile: str | None) -> list[Planned]:
+    """Apply `--mlperf-profile` to freshly planned cases."""
+    if profile is None:
+        return planned
+    suites = {id(p.suite): p.suite for p in planned}
+    forced = {
+        key: suite.model_copy(update={"profile": cast(Profile, profile)})
+        for key, suite in suites.items()
+    }
+    return [dataclasses.replace(p, suite=forced[id(p.suite)]) for p in planned]
 
 
 def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
@@ -94,7 +126,7 @@ def mark(case: Case, kind: Kind) -> pytest.MarkDecorator:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases whose accelerator is not here."""
+    """Deselect the cases whose accelerator is not here; suspects of the last session go first."""
     own = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
     own.look_for({name for p in planned.values() if p for name in p.accelerators})
@@ -103,3 +135,4 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         lost = {id(item) for item in gone}
         items[:] = [item for item in items if id(item) not in lost]
         config.hook.pytest_deselected(items=gone)
+    suspects_first(items, own.options.runs_dir)

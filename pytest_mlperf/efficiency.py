@@ -14,9 +14,10 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_METER
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.performance import accuracy_failed, unless_off
+from pytest_mlperf.phases import ALONE, Phase
 
 
-def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
+def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = ALONE) -> Answer:
     """Measure what is missing and judge the energy of the runs by rule R.
 
     Of the metrics that the suite limits, those are judged whose power source is there and saw
@@ -25,6 +26,7 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
     Args:
         case: The case.
         wanted: The kinds that the session asks for.
+        phase: Whether a run more may be made now, and beside how many pairs this case is judged.
 
     Raises:
         UnavailableError: No energy is known.
@@ -43,14 +45,13 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind]) -> Answer:
         headline = "; ".join(dict.fromkeys(notes)) or "the energy may not be judged"
         return Answer(outcome=Outcome.NOT_EVALUATED, headline=headline)
     while True:
-        ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP)
-        if not ruling.more:
+        ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
+        if phase.once or not ruling.more:
             break
         case.add_run()
     headline = ruling.headline + unchecked(case)
-    return unless_off(
-        case, Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
-    )
+    answer = Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
+    return unless_off(case, answer, phase)
 
 
 def _gated(run: Run, name: str) -> bool:

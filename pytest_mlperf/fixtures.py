@@ -14,6 +14,7 @@ from _pytest.outcomes import Failed
 from pydantic import ValidationError
 
 from pytest_mlperf import session
+from pytest_mlperf.collect import adjusted
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.verdict import Verdict
@@ -81,13 +82,16 @@ class Mlperf:
             self._session.unavailable(error)
         except SuiteError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
+        waits = self._session.waits(planned, verdict)
         result = Result(
             verdict,
             self._session.message(item, planned, verdict),
-            self._session.fails(planned, verdict),
+            not waits and self._session.fails(planned, verdict),
         )
         self._session.keep(item, planned, result.verdict, failed=result.failed)
-        if not result.failed and kind == "performance" and benchmark.wanted(item.config):
+        later = waits and self._session.phase.once
+        final = not (result.failed or later)
+        if final and kind == "performance" and benchmark.wanted(item.config):
             benchmark.feed(self._request, verdict)
         return result
 
@@ -157,9 +161,8 @@ class Mlperf:
             message = f"the marker has unknown {key!r}{nearest(key, MARKER_KEYS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")
         line = (self._request.node.location[1] or 0) + 1
-        (planned,) = self._session.adjust(
-            planned_cases(suite, self._request.node.path, lambda _: line)
-        )
+        cases = planned_cases(suite, self._request.node.path, lambda _: line)
+        (planned,) = adjusted(cases, self._session.options.profile)
         return self.judge(planned, "performance")
 
 

@@ -11,6 +11,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
+from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.recording import (
     baseline_run,
     detectable_notes,
@@ -20,6 +21,7 @@ from pytest_mlperf.core.recording import (
     recorded,
 )
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.verdicts import against_limits
 
@@ -38,13 +40,16 @@ CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 """What may be the machine's doing as well."""
 
 
-def judge_performance(case: CaseRuns, policy: Policy, wanted: Collection[Kind]) -> Answer:
+def judge_performance(
+    case: CaseRuns, policy: Policy, wanted: Collection[Kind], phase: Phase = ALONE
+) -> Answer:
     """Measure what is missing, then judge the runs by rule R, or record them.
 
     Args:
         case: The case.
         policy: How verdicts are reached and recorded.
         wanted: The kinds that the session asks for.
+        phase: Whether a run more may be made now, and beside how many pairs this case is judged.
 
     Raises:
         BaselineError: There is nothing to append to, or it cannot be written.
@@ -60,8 +65,8 @@ def judge_performance(case: CaseRuns, policy: Policy, wanted: Collection[Kind]) 
     while True:
         if missed := _limit_missed(case):
             return missed
-        ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-        if not ruling.more:
+        ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
+        if phase.once or not ruling.more:
             break
         case.add_run()
     return unless_off(
@@ -71,6 +76,7 @@ def judge_performance(case: CaseRuns, policy: Policy, wanted: Collection[Kind]) 
             headline=ruling.headline + unchecked(case),
             metrics=ruling.metrics,
         ),
+        phase,
     )
 
 
@@ -90,9 +96,10 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Answer | None:
     return Answer(outcome=Outcome.INVALID, headline=headline)
 
 
-def unless_off(case: CaseRuns, answer: Answer) -> Answer:
+def unless_off(case: CaseRuns, answer: Answer, phase: Phase) -> Answer:
     """Return an answer, INVALID where the machine itself explains that something changed."""
-    if answer.outcome not in CHANGED or not (found := case.off()):
+    changed = answer.outcome in CHANGED or (phase.many and may_fall(answer.metrics))
+    if not changed or not (found := case.off()):
         return answer
     notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
     return Answer(

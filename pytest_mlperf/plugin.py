@@ -144,6 +144,23 @@ class _Reports:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._session: pytest.Session | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        self._session, stopped = session, True
+        try:
+            result = yield
+            stopped = False
+        finally:
+            if found := late_session(self._config):
+                found.holding.conclude(session, stopped=stopped)
+        return result
+
+    @pytest.hookimpl(trylast=True, specname="pytest_runtest_logreport")
+    def stop_workers(self, report: pytest.TestReport) -> None:
+        if report.failed and (found := late_session(self._config)):
+            found.holding.stop(self._session)
 
     # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
     @pytest.hookimpl(tryfirst=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -18,23 +17,23 @@ import pytest
 from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
 from pytest_mlperf.carry import VERDICT, case_result, planned_of
-from pytest_mlperf.case_runs import Policy, Update, baselines_root
-from pytest_mlperf.core.case import Kind, Profile
-from pytest_mlperf.core.errors import MlperfError, SuiteError, UnavailableError
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import MlperfError, UnavailableError
+from pytest_mlperf.core.judge.together import FALLS, is_open
+from pytest_mlperf.core.results import CaseResult, Results, by_case
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.held import Holding
 from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
 from pytest_mlperf.live import Live
+from pytest_mlperf.measuring import bench_for, gated_pairs
 from pytest_mlperf.options import Options, read_options
+from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.reports import selection, text
 from pytest_mlperf.reports.properties import properties
-from pytest_mlperf.run.steady import Conditions
-from pytest_mlperf.run.supervisor import Patience
-from pytest_mlperf.run.wall import Meter
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suspicion import remember
 from pytest_mlperf.verdicts import fails, require_power_source
 
 KINDS: dict[str, Kind] = {
@@ -70,44 +69,18 @@ class MlperfSession:
         self.skipped: Counter[str] = Counter()
         self.results: list[CaseResult] = []
         self.live = Live(config)
+        self.phase = ALONE
+        self.holding = Holding(self)
         self._written: list[str] = []
         self._wanted: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Testable] = []
-        self._claimed: dict[tuple[Path, str, str], Path] = {}
+        self.claimed: dict[tuple[Path, str, str], Path] = {}
         self._bench: Bench | None = None
         self._machine: Machine | None = None
         self._started = dt.datetime.now(dt.UTC)
         self._clock = time.monotonic()
 
     # --- collection ----------------------------------------------------------------------
-
-    def adjust(self, planned: list[Planned]) -> list[Planned]:
-        """Apply `--mlperf-profile` to freshly planned cases."""
-        profile = self.options.profile
-        if profile is None:
-            return planned
-        suites = {id(p.suite): p.suite for p in planned}
-        forced = {
-            key: suite.model_copy(update={"profile": cast(Profile, profile)})
-            for key, suite in suites.items()
-        }
-        return [dataclasses.replace(p, suite=forced[id(p.suite)]) for p in planned]
-
-    def claim(self, planned: list[Planned]) -> None:
-        """Note which suite describes which case: two suites would judge each other's baseline.
-
-        Raises:
-            SuiteError: Names both suites and the case.
-        """
-        first = planned[0]
-        root = baselines_root(self.options.baselines, first.path, first.suite.division)
-        for case in planned:
-            other = self._claimed.setdefault((root, case.suite.profile, case.case.id), case.path)
-            if other != case.path:
-                raise SuiteError(
-                    f"{case.path}:{case.line}: {case.case.id} is described by {other} too, and "
-                    "both would share one baseline: rename the workload or the engine entry in one"
-                )
 
     def look_for(self, accelerators: set[str]) -> None:
         """Look at this machine; NVML is only asked when some case wants a GPU."""
@@ -143,13 +116,21 @@ class MlperfSession:
             )
 
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
-        """Note which kinds of each case were selected, so that one process serves them all."""
+        """Note which kinds of each case were selected, so that one process serves them all.
+
+        With many gated pairs among them they are judged together, in two phases.
+        """
+        pairs = 0
         for item in items:
             planned = planned_of(item)
             if planned:
                 kind = KINDS[item.originalname]  # type: ignore[attr-defined]
                 self._wanted.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self._plan.append(planned)
+                pairs += gated_pairs(planned, kind, self.options)
+        if Phase(pairs=pairs).many:
+            self.phase = Phase(pairs=pairs, once=True)
+            self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
     # --- judging -------------------------------------------------------------------------
 
@@ -167,7 +148,15 @@ class MlperfSession:
         with self.live:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
-            return self.bench.verdict(planned, kind, wanted)
+            return self.bench.verdict(planned, kind, wanted, self.phase_of(planned))
+
+    def phase_of(self, planned: Testable) -> Phase:
+        """Return how a case is judged; what no suite has is not known before, and judged alone."""
+        return self.phase if (planned.path, planned.case.id) in self._wanted else ALONE
+
+    def waits(self, planned: Testable, verdict: Verdict) -> bool:
+        """Whether a verdict is not final before the end of the session."""
+        return self.phase_of(planned).many and is_open(verdict)
 
     @property
     def bench(self) -> Bench:
@@ -181,28 +170,14 @@ class MlperfSession:
                     "name another folder with --mlperf-runs-dir",
                     returncode=EXIT_ENVIRONMENT,
                 )
-            conditions = Conditions(
-                folder=self.folder,
-                session=self.run_id,
+            self._bench = bench_for(
+                self.options,
+                self.folder,
                 commit=self._commit,
-                handicap=self.options.handicap,
-                patience=Patience(progress_s=self.options.timeout),
-                lease_limit_s=self.options.lease_timeout,
                 machine=self.machine,
-                power=self.options.power != "off",
-                meter=Meter.at(self.options.meter, self.options.meter_offset),
-                control=self.options.control != "off",
-            )
-            policy = Policy(
-                update=cast("Update | None", self.options.update),
-                baseline_runs=self.options.baseline_runs,
-                reason=self.options.reason,
-                max_runs=self.options.max_runs,
-                baselines=self.options.baselines,
-                accuracy=self.options.runs_dir / "accuracy",
                 root=self.config.rootpath,
+                show=self.live.show,
             )
-            self._bench = Bench(conditions, policy, self.live.show)
         return self._bench
 
     def unavailable(self, error: UnavailableError) -> NoReturn:
@@ -220,9 +195,13 @@ class MlperfSession:
 
     def message(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> str:
         """Return the failure message."""
+        return self.message_of(self._result(item, planned, verdict, failed=True))
+
+    def message_of(self, result: CaseResult) -> str:
+        """Return the failure message of a result."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         width = reporter._tw.fullwidth if reporter else 80
-        return text.failure(verdict, self._result(item, planned, verdict, failed=True), width)
+        return text.failure(result.verdict, result, width)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool) -> None:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
@@ -254,19 +233,26 @@ class MlperfSession:
             qps_source=source,
             division=planned.suite.division,
             techniques=planned.techniques,
+            pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
         )
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
         self.results.append(case_result().validate_python(report.mlperf))
 
-    def take_notices(self, not_here: dict[str, int], uncollected: list[str]) -> None:
+    def take_notices(
+        self, not_here: dict[str, int], uncollected: list[str], pairs: int, held: list[str]
+    ) -> None:
         """Take what an xdist worker left out; every worker collects, and so leaves out, the same.
 
         Args:
             not_here: Tests deselected by accelerator.
             uncollected: Suite files that were not collected.
+            pairs: Gated pairs of the session.
+            held: Tests that this worker measured and whose verdicts depend on all others.
         """
+        self.phase = Phase(pairs=pairs)
+        self.holding.take(held)
         self.not_here = Counter(not_here)
         self.uncollected = [Path(path) for path in uncollected]
 
@@ -277,15 +263,24 @@ class MlperfSession:
         """
         if hasattr(self.config, "workerinput"):
             left_out = (dict(self.not_here), list(map(str, self.uncollected)))
-            self.config.workeroutput["mlperf_notices"] = left_out  # type: ignore[attr-defined]
+            notices = (*left_out, self.phase.pairs, self.holding.packed)
+            self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
         elif self.results:
+            self._keep(partial(remember, self.results, self.options.runs_dir))
             for path in filter(None, (self.folder / "results.json", self.options.json)):
-                try:
-                    write_results(path, self.summary)
+                if self._keep(partial(write_results, path, self.summary)):
                     self._written.append(f"results: {selection.relative(path)}")
-                except MlperfError as error:
-                    self._written.append(f"ERROR {error}")
+                else:
                     session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+
+    def _keep(self, write: Callable[[], None]) -> bool:
+        """Write something and return whether that worked."""
+        try:
+            write()
+        except MlperfError as error:
+            self._written.append(f"ERROR {error}")
+            return False
+        return True
 
     @cached_property
     def _commit(self) -> str | None:
@@ -303,27 +298,28 @@ class MlperfSession:
             commit=self._commit,
             versions={name: version(name) for name in packages},
             deselected=dict(self.not_here),
-            cases=tuple(self.results),
+            cases=by_case(self.results) if self.phase.many else tuple(self.results),
+            pairs=self.phase.together,
         )
 
     def summarise(self, reporter: Any) -> None:
         """Print the summary."""
         width = reporter._tw.fullwidth
-        lines = selection.notices(
-            self.uncollected,
-            self.not_here,
-            self.machine.names,
-            width,
-            what="planned" if self._plans_all else "deselected",
-        )
-        lines += selection.skips(self.skipped, width)
-        if self.options.plan and self._plan:
-            cases = list({(p.path, p.case.id): p for p in self._plan}.values())
-            lines += selection.plan(cases, self._wanted, width, max_runs=self.options.max_runs)
-        elif self.results:
-            lines += text.summary(self.summary, width, colour=reporter._tw.hasmarkup)
-            lines += self._written
-        if lines:
+        if lines := self._lines(width, colour=reporter._tw.hasmarkup):
             reporter.write_sep("=", "mlperf")
             for line in lines:
                 reporter.write_line(line)
+
+    def _lines(self, width: int, *, colour: bool) -> list[str]:
+        what = "planned" if self._plans_all else "deselected"
+        here = self.machine.names
+        lines = selection.notices(self.uncollected, self.not_here, here, width, what=what)
+        lines += selection.skips(self.skipped, width)
+        if self.options.plan and self._plan:
+            cases = list({(p.path, p.case.id): p for p in self._plan}.values())
+            return lines + selection.plan(
+                cases, self._wanted, width, max_runs=self.options.max_runs
+            )
+        if self.results:
+            lines += [*text.summary(self.summary, width, colour=colour), *self._written]
+        return lines

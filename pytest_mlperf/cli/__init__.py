@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pytest_mlperf import __version__
 from pytest_mlperf.cli import (
+    calibrate,
     compare,
     doctor,
     explain,
@@ -32,6 +33,7 @@ COMMANDS = (
     explain,
     compare,
     update,
+    calibrate,
     report,
     precisions,
     options,

@@ -38,7 +38,7 @@ def from_git(ref: str, folder: Path | None) -> Side:
     notes = []
     for name in names:
         try:
-            found = _baseline(commit, name)
+            found = baseline_at(commit, name)
         except BaselineError as error:
             notes.append(f"left out: {error}")
             continue
@@ -56,12 +56,12 @@ def commit_of(ref: str) -> str | None:
     """Return the commit that a ref names, or None."""
     if ref.startswith("-"):
         return None
-    found = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     return found.decode().strip() if found else None
 
 
 def _listed(commit: str) -> list[str]:
-    found = _git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit) or b""
+    found = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit) or b""
     return [name.decode("utf-8", "surrogateescape") for name in found.split(b"\0") if name]
 
 
@@ -77,18 +77,18 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
     """Return a folder's parts below the top of the work tree."""
-    top = Path((_git("rev-parse", "--show-toplevel") or b"").decode().strip() or "/")
+    top = Path((git("rev-parse", "--show-toplevel") or b"").decode().strip() or "/")
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
 
 
-def _baseline(commit: str, name: str) -> Baseline:
+def baseline_at(commit: str, name: str) -> Baseline:
     """Return a committed baseline file.
 
     Raises:
         BaselineError: It is damaged, or of a newer release.
     """
-    content = _git("cat-file", "blob", f"{commit}:{name}") or b""
+    content = git("cat-file", "blob", f"{commit}:{name}") or b""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "baseline.json"
         file.write_bytes(content)
@@ -137,7 +137,7 @@ def _runs(record: Record) -> Iterator[Run]:
         )
 
 
-def _git(*arguments: str) -> bytes | None:
+def git(*arguments: str) -> bytes | None:
     """Return what git prints, or None where it fails or is not installed."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, timeout=60, check=False)

@@ -9,10 +9,12 @@ from typing import Any
 
 from pytest_mlperf.case_runs import rule_for
 from pytest_mlperf.cli.history import add_runs_dir
+from pytest_mlperf.cli.interleave import INTERLEAVE_EXAMPLES, add_interleave, run_interleaved
 from pytest_mlperf.cli.measured import Measured
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.sides import only_in, side
 from pytest_mlperf.cli.suites import find_suites, read_suites
+from pytest_mlperf.cli.trend import HISTORY_EXAMPLES, add_history, show_history
 from pytest_mlperf.core.baseline import Record, differences
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
@@ -44,7 +46,14 @@ def add_command(commands: Any) -> None:
             "Other hardware, another offered rate or profile is INVALID, with the reason.\n"
             f"With fewer than {GATING_RUNS} runs in A a drop is advice: INCONCLUSIVE.\n"
             "\n"
-            "Exit 1 when a drop is proven, 2 when nothing could be judged."
+            "Exit 1 when a drop is proven, 2 when nothing could be judged.\n"
+            "\n"
+            "With --interleave A and B are suites; their cases are measured now, in turns:\n"
+            "  FILE             its only engine entry\n"
+            "  FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200\n"
+            "  ...@baseline     the build that the entry's baseline_engine names\n"
+            "\n"
+            "With --history A (and B) are cases: what each accepted baseline in git gained."
         ),
         needs="two measurements of the same cases; git for refs",
         examples=[
@@ -54,18 +63,22 @@ def add_command(commands: Any) -> None:
             ),
             ("compare git:HEAD .mlperf/runs/20261121-031500-ab12", "a session against baselines"),
             ("compare v1.0 HEAD", "how baselines moved between two commits"),
+            *INTERLEAVE_EXAMPLES,
+            *HISTORY_EXAMPLES,
         ],
     )
     parser.add_argument("a", metavar="A", help="the old side")
-    parser.add_argument("b", metavar="B", help="the new side")
+    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
     parser.add_argument(
         "--baselines",
         type=Path,
         metavar="DIR",
         help="for git refs: this folder only (default: every folder called baselines)",
     )
+    add_interleave(parser)
+    add_history(parser)
     add_runs_dir(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, refuse=parser.error)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -77,6 +90,12 @@ def run(parsed: argparse.Namespace) -> int:
     Raises:
         MlperfError: A side names nothing that can be read.
     """
+    if parsed.history:
+        return show_history(parsed)
+    if parsed.b is None:
+        parsed.refuse("the following arguments are required: B; with --history one is enough")
+    if parsed.interleave:
+        return run_interleaved(parsed)
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
     limits = _limits_of(_suite_limits())
     compared = [

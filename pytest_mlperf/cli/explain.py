@@ -9,16 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_runs import load_checked, rule_for
 from pytest_mlperf.cli.history import Sessions, add_runs_dir
 from pytest_mlperf.cli.looks import looks
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.turns import turns
-from pytest_mlperf.core.baseline import BaselineRun, find
+from pytest_mlperf.core.baseline import Record, find
+from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports import text
+from pytest_mlperf.reports.causes import section
 from pytest_mlperf.reports.explanation import environment, evidence
 from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores.results import read_results
@@ -35,7 +40,8 @@ def add_command(commands: Any) -> None:
         description=(
             "Prints what pytest said about a case, then retraces it: each run, each look of\n"
             "the rule with its bounds, which one decided, what would have decided otherwise,\n"
-            "the accuracy, the machine and engine, and where every file is."
+            "the accuracy, likely causes with their evidence, the machine and engine, and\n"
+            "where every file is."
         ),
         needs="a session's results; the baseline in git to retrace the bounds",
         examples=[
@@ -131,8 +137,9 @@ def matching(wanted: str, ids: Sequence[str]) -> list[str]:
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     verdict = _with_short_paths(result.verdict)
     result = dataclasses.replace(result, verdict=verdict)
-    baseline = baseline_runs(verdict, path)
-    rule = rule_for(verdict.case.accelerator, result.max_runs)
+    record = baseline_record(verdict, path)
+    baseline = record.runs if record else ()
+    rule = rule_of(verdict, path, result.max_runs)
     judged = [
         looks(metric, verdict.runs, baseline, rule, width())
         for metric in verdict.metrics
@@ -146,11 +153,19 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     yield f"from {relative(path.absolute())}"
     yield ""
     yield from text.failure(verdict, result, width()).splitlines()
-    yield from evidence(result, baseline, judged, width())
+    yield from evidence(result, baseline, judged, width(), _likely(verdict, record, results))
 
 
-def baseline_runs(verdict: Verdict, results: Path) -> Sequence[BaselineRun]:
-    """Return the runs of the baseline that a performance verdict names, as its file is now.
+def _likely(verdict: Verdict, record: Record | None, results: Results) -> list[str]:
+    """Return why a verdict came out so, in the light of the whole session."""
+    others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
+    # What was accepted since is not what the verdict was judged against.
+    same = record if record and set_by(record.history) == verdict.baseline_set else None
+    return section(causes(verdict, same, others), len(others), width())
+
+
+def baseline_record(verdict: Verdict, results: Path) -> Record | None:
+    """Return the record that a verdict on performance or energy names, as its file is now.
 
     The file's path is relative to pytest's root folder: that is the working folder, or one above
     the results file.
@@ -158,15 +173,15 @@ def baseline_runs(verdict: Verdict, results: Path) -> Sequence[BaselineRun]:
     Raises:
         BaselineError: The file is damaged.
     """
-    if verdict.kind != "performance" or not verdict.baseline_file or not verdict.subject:
-        return ()
+    judged = verdict.kind in {"performance", "efficiency"}
+    if not judged or not verdict.baseline_file or not verdict.subject:
+        return None
     for folder in (Path(), *results.resolve().parents):
         file = folder / verdict.baseline_file
         if file.is_file():
             loaded = load_checked(file, verdict.case)
-            record = find(loaded, verdict.subject.identity) if loaded else None
-            return record.runs if record else ()
-    return ()
+            return find(loaded, verdict.subject.identity) if loaded else None
+    return None
 
 
 def _with_short_paths(verdict: Verdict) -> Verdict:
@@ -180,3 +195,13 @@ def _with_short_paths(verdict: Verdict) -> Verdict:
 
 def _short(folder: str) -> str:
     return relative(Path(folder))
+
+
+def rule_of(verdict: Verdict, results: Path, max_runs: int) -> RuleR:
+    """Return the rule that a verdict was reached by, with the noise as it is calibrated now."""
+    accelerator = verdict.case.accelerator
+    for folder in (Path(), *results.resolve().parents):
+        file = folder / (verdict.baseline_file or "-")
+        if verdict.kind in {"performance", "efficiency"} and verdict.subject and file.is_file():
+            return rule_beside(file, accelerator, verdict.subject.identity, max_runs)[0]
+    return rule_for(accelerator, max_runs)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked, rule_for
+from pytest_mlperf.calibrated import rule_beside
+from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
 from pytest_mlperf.cli.history import RUNS_DIR, add_runs_dir, results_files
 from pytest_mlperf.cli.output import add_parser, show
 from pytest_mlperf.core.baseline import Baseline, Record, find, geometric_means, with_record
@@ -19,6 +20,7 @@ from pytest_mlperf.core.judge.ruling import is_worse
 from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.run_plan import USUAL_RUNS
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores import baselines
@@ -177,7 +179,7 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
             target_qps=result.target_qps,
             qps_source="probe" if result.qps_source == "probe" else "suite",
             limits=result.limits,
-            rule=rule_for(case.accelerator),
+            rule=rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_RUNS)[0],
         ),
     )
     if proposal.worse and case.id not in parsed.accept_regression:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_mlperf.core.baseline import Property
@@ -39,6 +39,25 @@ class Accepted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rerun:
+    """How far two passes of one build are apart, in one metric.
+
+    Attributes:
+        sd: Standard deviation of the score of a whole pass, points.
+        correlation: Of the two passes' scores, sample by sample; None where they do not vary.
+        passes: Passes compared with the one that is kept.
+    """
+
+    sd: float
+    correlation: float | None
+    passes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sd < math.inf or self.passes < 1:
+            raise ValueError(f"re-run sd {self.sd!r} from {self.passes!r} passes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyBaseline:
     """What an accuracy baseline file holds; the scores of each sample lie beside it.
 
@@ -57,6 +76,8 @@ class AccuracyBaseline:
         identity: The hardware it was measured on; recorded, and no part of any key.
         fingerprint: Engine version, weights, options, data.
         history: Oldest first.
+        rerun: By metric, how far further passes of this build were from the one that is kept;
+            empty where none was made.
     """
 
     schema: int = SCHEMA
@@ -73,6 +94,7 @@ class AccuracyBaseline:
     identity: dict[str, Property]
     fingerprint: dict[str, str]
     history: tuple[Accepted, ...]
+    rerun: dict[str, Rerun] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.samples < 1:

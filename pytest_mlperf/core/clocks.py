@@ -65,4 +65,6 @@ def locked_clock_moved(
 def _both(name: str, now: Sequence[State], baseline: Sequence[State]) -> tuple[float, float] | None:
     mine = [state[name] for state in now if name in state]
     theirs = [state[name] for state in baseline if name in state]
-    return (median(mine), median(theirs)) if mine and theirs else None
+    if not mine or not theirs or (name == CLOCK and not median(theirs) > 0):
+        return None
+    return median(mine), median(theirs)

@@ -16,7 +16,8 @@ def expect(verdict: Verdict, known: Sequence[Entry], today: dt.date) -> Verdict:
     """Apply a suite's expected failures to a verdict.
 
     A test is expected to fail when each of its metrics that failed is: a second one that falls
-    beside a known one is news.
+    beside a known one is news. After its last day an entry excuses nothing. A failure that stays
+    away fails the test, unless its entry is not strict: then it is only said.
 
     Args:
         verdict: What was found.
@@ -24,24 +25,30 @@ def expect(verdict: Verdict, known: Sequence[Entry], today: dt.date) -> Verdict:
         today: The date, UTC.
 
     Returns:
-        The verdict itself, or one with outcome EXPECTED or UNEXPECTED_PASS.
+        The verdict itself, one with outcome EXPECTED or UNEXPECTED_PASS, or one with a note.
     """
     case = dataclasses.asdict(verdict.case)
     fields = ("scenario", "engine", "precision", "accelerator")
     entries = [e for e in known if all(e[field] in {None, case[field]} for field in fields)]
+    judged = _judged(verdict)
     if verdict.outcome.fails and verdict.outcome not in {Outcome.ERROR, Outcome.INVALID}:
-        failed = [m.metric for m in verdict.metrics if m.outcome and m.outcome.fails]
+        failed = [name for name, outcome in judged if outcome.fails]
         covering = [_entry(entries, metric, today) for metric in failed or (None,)]
         return _expected(verdict, [e for e in covering if e], today) if all(covering) else verdict
     if verdict.outcome in {Outcome.OK, Outcome.IMPROVED}:
-        judged = {None, *(m.metric for m in verdict.metrics if m.outcome)}
-        for entry in entries:
-            if entry["metric"] in judged and today <= entry["until"]:
-                headline = f"remove the expected failure ({entry['reason']}): {verdict.headline}"
-                return dataclasses.replace(
-                    verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline
-                )
+        names = {None, *(name for name, _ in judged)}
+        return _passed(verdict, [e for e in entries if e["metric"] in names], today)
     return verdict
+
+
+def _judged(verdict: Verdict) -> list[tuple[str, Outcome]]:
+    """Return what was judged: metrics of runs, and scores by gate and by pairs, each once."""
+    judged = [
+        *((m.metric, m.outcome) for m in verdict.metrics if m.outcome),
+        *((p.metric, p.outcome) for p in verdict.paired if p.outcome),
+        *((r.metric, r.outcome) for r in (verdict.ratio,) if r),
+    ]
+    return list(dict.fromkeys(judged))
 
 
 def _entry(entries: Sequence[Entry], metric: str | None, today: dt.date) -> Entry | None:
@@ -58,3 +65,19 @@ def _expected(verdict: Verdict, entries: Sequence[Entry], today: dt.date) -> Ver
         return dataclasses.replace(verdict, notes=(note, *verdict.notes))
     headline = f"{verdict.outcome} {verdict.headline}; until {until}: {reason}"
     return dataclasses.replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
+
+
+def _passed(verdict: Verdict, entries: Sequence[Entry], today: dt.date) -> Verdict:
+    """Return what is said when a known failure stays away."""
+    holding = [entry for entry in entries if today <= entry["until"]]
+    strict = next((entry for entry in holding if entry.get("strict", True)), None)
+    if strict:
+        headline = f"remove the expected failure ({strict['reason']}): {verdict.headline}"
+        return dataclasses.replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
+    notes = [
+        f"the expected failure ({entry['reason']}) stayed away; it is not strict, so this passes"
+        if entry in holding
+        else f"remove the expected failure ({entry['reason']}): its day, {entry['until']}, is over"
+        for entry in entries
+    ]
+    return dataclasses.replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_mlperf.core.verdict import Verdict
@@ -33,6 +33,7 @@ class CaseResult:
         qps_source: Where the rate comes from: "suite", "probe" or None.
         division: "closed" or "open".
         techniques: What the engine entry declares to do that only the open division allows.
+        pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
     """
 
     test: str
@@ -52,6 +53,7 @@ class CaseResult:
     qps_source: str | None
     division: str = "closed"
     techniques: tuple[str, ...] = ()
+    pairs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class Results:
         versions: Versions of this package and its tools.
         deselected: Cases whose accelerator was not here, by accelerator.
         cases: One entry per judged test.
+        pairs: Gated pairs of case and metric that were judged together; 0: each alone.
         label: How MLCommons wants such figures to be labelled.
     """
 
@@ -78,4 +81,13 @@ class Results:
     versions: Mapping[str, str]
     deselected: Mapping[str, int]
     cases: tuple[CaseResult, ...]
+    pairs: int = 0
     label: str = LABEL
+
+
+def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
+    """Return results with those of a case together; verdicts that waited came last."""
+    cases: dict[tuple[str, str], list[CaseResult]] = {}
+    for result in results:
+        cases.setdefault((result.suite, result.verdict.case.id), []).append(result)
+    return tuple(result for case in cases.values() for result in case)

@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     GATE_FAIL = "GATE FAIL"
     INVALID = "INVALID"
     ERROR = "ERROR"
+    SUSPECT = "SUSPECT"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO BASELINE"
     NOT_EVALUATED = "not evaluated"
@@ -56,6 +57,7 @@ SEVERITY = (
     Outcome.PERF_DROP,
     Outcome.PAIR_FAIL,
     Outcome.POWER_DROP,
+    Outcome.SUSPECT,
     Outcome.INCONCLUSIVE,
     Outcome.NO_BASELINE,
     Outcome.NOT_EVALUATED,
@@ -90,6 +92,8 @@ class MetricVerdict:
         runs: Runs judged.
         runs_baseline: Runs of the baseline.
         note: A few words for the table, e.g. "advisory: 3 baseline runs".
+        p: Chance that an unchanged metric looks this bad at any look of rule R; 1 after a pass,
+            None where rule R did not judge.
     """
 
     metric: str
@@ -104,6 +108,7 @@ class MetricVerdict:
     runs: int = 1
     runs_baseline: int = 0
     note: str = ""
+    p: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +212,8 @@ class Verdict:
         cost: What a dollar buys, where the suite says what a GPU costs.
         folder: Folder with the logs of the last run.
         timeline: Picture of the last run's power, clock and temperature.
+        steady: After a drop: the machine's own speed was compared with the baseline's, and is the
+            same; None: it was not compared.
         log: The log to read after an ERROR.
     """
 
@@ -227,4 +234,5 @@ class Verdict:
     cost: PerDollar | None = None
     folder: str | None = None
     timeline: str | None = None
+    steady: bool | None = None
     log: str | None = None

@@ -22,6 +22,7 @@ def evidence(
     baseline: Sequence[BaselineRun],
     judged: Sequence[Sequence[str]],
     width: int,
+    likely: Sequence[str] = (),
 ) -> list[str]:
     """Return what a verdict rests on, in numbered sections of plain words and numbers.
 
@@ -30,6 +31,7 @@ def evidence(
         baseline: The baseline's runs as they are now; empty where there are none.
         judged: How each gated metric was decided, one section each.
         width: Columns.
+        likely: Why it came out so, as a section of its own.
     """
     verdict = result.verdict
     sections: list[Sequence[str]] = []
@@ -41,7 +43,7 @@ def evidence(
         sections += [_compared(verdict, baseline, width), *judged]
     elif verdict.kind == "pair":
         sections += judged
-    sections.append(_accuracy(verdict, width))
+    sections += [_accuracy(verdict, width), likely]
     return [
         line
         for number, (head, *rest) in enumerate(filter(None, sections), start=1)

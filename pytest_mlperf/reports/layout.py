@@ -15,6 +15,7 @@ COLOURS = {
     Outcome.OK: GREEN,
     Outcome.IMPROVED: GREEN,
     Outcome.RECORDED: GREEN,
+    Outcome.SUSPECT: YELLOW,
     Outcome.INCONCLUSIVE: YELLOW,
     Outcome.NO_BASELINE: YELLOW,
     Outcome.NOT_EVALUATED: YELLOW,

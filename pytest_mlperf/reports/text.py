@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+from pytest_mlperf.core.judge.together import INTERRUPTED
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
@@ -31,6 +32,8 @@ from pytest_mlperf.reports.layout import (
     table,
     unbroken,
 )
+from pytest_mlperf.reports.text_together import PROMISE as PROMISE_TOGETHER
+from pytest_mlperf.reports.text_together import together
 
 PROMISE = (
     "no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; "
@@ -97,7 +100,8 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
     judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if verdict.kind == "performance" and judged:
         counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
-        yield paragraph("rule", f"{counts}; {PROMISE}", width)
+        promise = PROMISE_TOGETHER if result.pairs else PROMISE
+        yield paragraph("rule", f"{counts}; {promise}", width)
     compared = next((m for m in verdict.paired if m.outcome), None)
     if compared:
         total = verdict.accuracy.total if verdict.accuracy else compared.samples
@@ -180,6 +184,8 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
         lines += [" " * indent + part for part in rest]
     for block in _advice(results, width):
         lines += block
+    for found in together(results):
+        lines += fold(found, width)
     lines += fold(_counts(results), width)
     lines.append(LABEL)
     return lines
@@ -264,6 +270,8 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         if verdict.outcome is Outcome.INCONCLUSIVE:
             text = f"{verdict.case.id}: {_what_decides(verdict)}"
             yield paragraph("undecided", text, width)
+        elif verdict.outcome is Outcome.SUSPECT:
+            yield paragraph("suspect", f"{verdict.case.id}: {verdict.headline}", width)
         elif verdict.outcome is Outcome.IMPROVED:
             yield paragraph(
                 "improved", f"{verdict.case.id}: keep it with {unbroken(REPLACE)}", width
@@ -292,6 +300,8 @@ def _what_decides(verdict: Verdict) -> str:
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
         return f"{verdict.headline}; a longer min_duration would decide"
+    if metric.note == INTERRUPTED:
+        return f"{metric.note}; run it again"
     if metric.note:
         return f"{metric.note}; add a session to the baseline: {unbroken(APPEND)}"
     detectable = percent(metric.detectable) if metric.detectable else "more"

@@ -16,11 +16,13 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.run.accuracy_log import ACCURACY
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
 from pytest_mlperf.run.score import DESIGNED, TROUBLE
 from pytest_mlperf.run.supervisor import Designed, Patience, Worker, log_tail
+from pytest_mlperf.run.watched import TARGET
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -101,16 +103,22 @@ def run_pass(
     return lambda: _score(scoring, blocks, total)
 
 
-def _scored(found: Mapping[str, Any]) -> Scored:
-    return Scored(indices=tuple(found["indices"]), per_sample=dict(found["per_sample"]))
+def _scored(found: Mapping[str, Any], outputs: Sequence[int]) -> ScoredOutputs:
+    return ScoredOutputs(
+        indices=tuple(found["indices"]),
+        per_sample=dict(found["per_sample"]),
+        outputs=tuple(outputs),
+    )
 
 
 def _score(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
+    outputs = scoring.folder / "outputs.json"
+    watched = {"scorer": dataclasses.asdict(scoring.scorer), "file": str(outputs)}
     spec = {
         "dataset": dataclasses.asdict(scoring.dataset),
-        "scorer": dataclasses.asdict(scoring.scorer),
+        "scorer": {"target": TARGET, "options": watched},
         "model": scoring.model,
         "blocks": blocks,
         "import_path": list(scoring.import_path),
@@ -149,7 +157,7 @@ def _score(
         lower=tuple(found["lower"]),
         whole=tuple(found["whole"]),
     )
-    return accuracy, _scored(found)
+    return accuracy, _scored(found, json.loads(outputs.read_text("utf-8")))
 
 
 def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:

@@ -6,21 +6,34 @@ import json
 
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.protocol import Event
 from pytest_mlperf.suite.plan import Planned
 
 
-def subject_of(planned: Planned, machine: Machine, loaded: Event) -> Subject:
+def subject_of(
+    planned: Planned,
+    machine: Machine,
+    loaded: Event,
+    *,
+    build: Build | None = None,
+    python: Event | None = None,
+) -> Subject:
     """Return machine, engine and data of a process.
 
     Args:
         planned: The case.
         machine: Where it runs.
         loaded: What the worker said once engine and data set were there.
+        build: Another build that the worker was of, or None.
+        python: What that worker said of its Python.
     """
+    beside = {"build": build.title} if build else {}
+    if python:
+        beside |= {"python": str(python["version"]), "python.prefix": str(python["prefix"])}
     return Subject(
         identity=machine.identity(planned.case.accelerator),
-        fingerprint=_fingerprint(planned, loaded),
+        fingerprint={**_fingerprint(planned, loaded), **beside},
         surroundings=machine.surroundings(planned.case.accelerator),
     )
 

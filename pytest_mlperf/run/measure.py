@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
+from pytest_mlperf.run.builds import LABEL, Build
 from pytest_mlperf.run.fingerprint import subject_of
 from pytest_mlperf.run.light import with_light
 from pytest_mlperf.run.logs import Detail, parse_detail
@@ -61,6 +62,7 @@ def measure(
     performance: bool,
     ask: Ask | None,
     number: int,
+    build: Build | None = None,
 ) -> Process:
     """Run one fresh worker process of a case.
 
@@ -72,6 +74,7 @@ def measure(
         performance: Do a performance run.
         ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
         number: Which process of the case this is; names its folder.
+        build: Run it in another build than this one.
 
     Raises:
         RunError: Anything broke; the message names the layer and the log.
@@ -83,7 +86,9 @@ def measure(
     engine, dataset = planned.factories
     model = planned.model
     trouble = [RunError(part, str(error)) for part, error in found_before if part == "scorer"]
-    folder = new_folder(conditions.folder, f"{planned.case.id}.{number}")
+    label = f"{LABEL}.{number}" if build else str(number)
+    folder = new_folder(conditions.folder, f"{planned.case.id}.{label}")
+    used = conditions.machine.environment(planned.case.accelerator)
     spec = WorkerSpec(
         folder=str(folder),
         engine=engine,
@@ -94,21 +99,23 @@ def measure(
         settings=planned.settings(target_qps=target_qps),
         performance=performance,
         handicap=conditions.handicap,
-        import_path=_import_path(),
+        import_path=build.last if build else _import_path(),
+        import_first=build.first if build else (),
+        import_not=build.never if build else (),
+        environment=used if build else {},
     )
     talk = Talk(planned, number, show)
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     accelerator = planned.case.accelerator
     gpus = conditions.machine.uuids(accelerator) if performance else []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
-    used = conditions.machine.environment(accelerator)
     with (
         held(accelerator, conditions, talk.show, look=performance) as looked,
         Sampling(gpus if conditions.power else [], folder) as sampling,
-        Worker(spec, conditions.patience, talk.on_event, environment=used) as worker,
+        Worker(spec, conditions.patience, talk.on_event, environment=used, build=build) as worker,
     ):
         loaded = worker.wait_for("loaded")
-        subject = subject_of(planned, conditions.machine, loaded)
+        subject = subject_of(planned, conditions.machine, loaded, build=build, python=worker.python)
         finished = worker.wait_for("finished") if performance else None
         sampling.linger()
         worker.wait_for("ready")

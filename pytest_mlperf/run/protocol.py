@@ -105,6 +105,9 @@ class WorkerSpec:
         handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
         warmup_s: Shortest warm-up.
         import_path: Folders that the parent imports from: a factory may be in a test module.
+        import_first: Of another build: folders that come before all others.
+        import_not: Of another build: folders that it must not import from.
+        environment: Of another build: variables that it sets itself.
     """
 
     folder: str
@@ -118,6 +121,9 @@ class WorkerSpec:
     handicap: float = 0.0
     warmup_s: float = 0.5
     import_path: Sequence[str] = ()
+    import_first: Sequence[str] = ()
+    import_not: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Serialise to one line of JSON."""
@@ -143,6 +149,7 @@ class WorkerSpec:
 Event = dict[str, Any]
 """A message of the worker; `event` names it:
 
+python    prefix, executable, version: of another build only, before all others
 started   pid
 loading
 loaded    engine: dict[str, str] (describe()), dataset: {digest, samples}, load_s

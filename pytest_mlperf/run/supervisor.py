@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
 GRACE_S = 2.0
@@ -26,6 +27,9 @@ STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
 
 LOG_TAIL_LINES = 12
+
+THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Variables that are about this Python; another one does not get them."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -62,6 +66,7 @@ class Worker:
         on_event: Callable[[Event], None],
         *,
         environment: Mapping[str, str] = _NOTHING,
+        build: Build | None = None,
     ) -> None:
         """Keep what to run; nothing starts yet.
 
@@ -70,6 +75,7 @@ class Worker:
             patience: The limits.
             on_event: Sees every event, progress included.
             environment: Variables that the process gets besides this one's own.
+            build: Start it in another Python; None: in this one.
         """
         self.spec = spec
         self.folder = Path(spec.folder)
@@ -77,6 +83,8 @@ class Worker:
         self._patience = patience
         self._on_event = on_event
         self._environment = environment
+        self._build = build
+        self.python: Event | None = None
         self._phase = "start"
         self._buffer = b""
         self._progress: Event = {}
@@ -89,22 +97,34 @@ class Worker:
         except OSError as error:
             raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
         self._events, events_end = os.pipe()
-        command = [sys.executable, "-m", "pytest_mlperf.run.worker"]
-        command += [str(self.folder / "spec.json"), "--events", str(events_end)]
         try:
             with log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[events_end],
-                    start_new_session=True,
-                    env={**os.environ, **self._environment, "PYTHONUNBUFFERED": "1"},
-                )
+                self._process = self._start(log, events_end)
+        except OSError as error:
+            os.close(self._events)
+            raise RunError(
+                "worker", f"{error.filename} cannot be started: {error.strerror}"
+            ) from None
         finally:
             os.close(events_end)
         return self
+
+    def _start(self, log: IO[bytes], events_end: int) -> subprocess.Popen[bytes]:
+        """Start the process; one of another build sends its events on stdout."""
+        spec, build = self.folder / "spec.json", self._build
+        command = [sys.executable, "-m", "pytest_mlperf.run.worker"]
+        command += [str(spec), "--events", str(events_end)]
+        left_out = THIS_PYTHON if build else ()
+        environment = {key: value for key, value in os.environ.items() if key not in left_out}
+        return subprocess.Popen(
+            build.command(spec) if build else command,
+            stdin=subprocess.PIPE,
+            stdout=events_end if build else log,
+            stderr=log,
+            pass_fds=[] if build else [events_end],
+            start_new_session=True,
+            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1"},
+        )
 
     def __exit__(
         self,
@@ -155,6 +175,8 @@ class Worker:
                 continue
             self._on_event(event)
             name = event.get("event")
+            if name == "python":
+                self.python = event
             if name == "error":
                 raise self._reported(event)
             self._progress = event if name == "progress" else {}
@@ -191,7 +213,7 @@ class Worker:
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = Designed if event.get("designed") else RunError
-        loading = kind is Designed and self._phase in {"start", "started", "loading"}
+        loading = kind is Designed and self._phase in {"start", "python", "started", "loading"}
         when = "" if loading else f" (during {self._phase_words})"
         return kind(layer, f"{message}{when}", str(self.log))
 
@@ -246,6 +268,7 @@ class Worker:
     def _phase_words(self) -> str:
         return {
             "start": "start",
+            "python": "start",
             "started": "start",
             "loading": "load",
             "loaded": "warm-up",

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.outputs import ScoredOutputs, outputs_of
 from pytest_mlperf.stores import atomic
 
 
@@ -28,7 +29,11 @@ class AccuracyPasses:
         path = self._folder / f"{key}.json"
         content = {
             "accuracy": dataclasses.asdict(accuracy),
-            "scored": {"indices": scored.indices, "per_sample": dict(scored.per_sample)},
+            "scored": {
+                "indices": scored.indices,
+                "per_sample": dict(scored.per_sample),
+                "outputs": outputs_of(scored),
+            },
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,18 +45,18 @@ class AccuracyPasses:
         """Return a pass, or None where there is none that can be read."""
         try:
             found = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
-            scored = found["scored"]
-            return (
-                _accuracy(found["accuracy"]),
-                Scored(
-                    indices=tuple(scored["indices"]),
-                    per_sample={
-                        name: list(values) for name, values in scored["per_sample"].items()
-                    },
-                ),
-            )
+            return _accuracy(found["accuracy"]), _scored(found["scored"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+
+def _scored(kept: dict[str, Any]) -> Scored:
+    indices = tuple(kept["indices"])
+    per_sample = {name: list(values) for name, values in kept["per_sample"].items()}
+    outputs = kept.get("outputs")  # older releases kept none
+    if outputs is None:
+        return Scored(indices=indices, per_sample=per_sample)
+    return ScoredOutputs(indices=indices, per_sample=per_sample, outputs=tuple(outputs))
 
 
 def _accuracy(kept: dict[str, Any]) -> Accuracy:

@@ -22,6 +22,9 @@ Scores = Mapping[str, Sequence[float | None]]
 NONE = {"<u2": 2**16 - 1, "<i4": -(2**31)}
 """What stands for a sample that a metric does not apply to, by the type of the array."""
 
+OUTPUTS = "output digests"
+"""The array with a digest of each output; no metric has such a name."""
+
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
     """Return the place of an accuracy baseline below `root`: no hardware is part of it."""
@@ -65,13 +68,40 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
     return baseline, scores
 
 
-def save(path: Path, baseline: AccuracyBaseline, scores: Scores) -> AccuracyBaseline:
+def load_outputs(path: Path) -> list[int] | None:
+    """Read the digests of the outputs of a baseline that `load` found in order, or None.
+
+    Raises:
+        BaselineError: There is not one for each sample.
+    """
+    import numpy as np
+
+    baseline = FILE.load(path)
+    with np.load(scores_path(path), allow_pickle=False) as archive:
+        if baseline is None or OUTPUTS not in archive:
+            return None
+        found: list[int] = archive[OUTPUTS].tolist()
+    if len(found) != baseline.samples:
+        raise BaselineError(
+            f"{scores_path(path)}: has {len(found)} output digests for {baseline.samples} samples; "
+            "record anew with --mlperf-update=replace"
+        )
+    return found
+
+
+def save(
+    path: Path,
+    baseline: AccuracyBaseline,
+    scores: Scores,
+    outputs: Sequence[int] | None = None,
+) -> AccuracyBaseline:
     """Write an accuracy baseline and its scores; the JSON file last, so that it vouches for both.
 
     Args:
         path: Of the JSON file.
         baseline: What it shall hold; `steps` and `scores_sha256` are filled in.
         scores: By metric, one per sample of the data set, in its order.
+        outputs: A digest of each output, in the same order, or None.
 
     Returns:
         The baseline as written.
@@ -80,7 +110,7 @@ def save(path: Path, baseline: AccuracyBaseline, scores: Scores) -> AccuracyBase
         BaselineError: They cannot be written.
     """
     steps = {name: steps_per_point(values) for name, values in scores.items()}
-    content = _pack(scores, steps)
+    content = _pack(scores, steps, outputs)
     whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
     file = scores_path(path)
     try:
@@ -91,7 +121,7 @@ def save(path: Path, baseline: AccuracyBaseline, scores: Scores) -> AccuracyBase
     return whole
 
 
-def _pack(scores: Scores, steps: Mapping[str, int]) -> bytes:
+def _pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
     """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
     import numpy as np
 
@@ -105,6 +135,8 @@ def _pack(scores: Scores, steps: Mapping[str, int]) -> bytes:
             raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
         arrays[name] = np.full(len(scores[name]), NONE[dtype], dtype=dtype)
         arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
+    if outputs is not None:
+        arrays[OUTPUTS] = np.array(outputs, dtype="<u2")
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
@@ -114,7 +146,8 @@ def _unpack(content: bytes, steps: Mapping[str, int]) -> dict[str, list[float | 
     import numpy as np
 
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        found = {name: (archive[name].tolist(), NONE[archive[name].dtype.str]) for name in archive}
+        names = [name for name in archive if name != OUTPUTS]
+        found = {name: (archive[name].tolist(), NONE[archive[name].dtype.str]) for name in names}
     return {
         name: [None if value == none else value / steps[name] for value in values]
         for name, (values, none) in found.items()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
     StrictInt,
     StrictStr,
     WithJsonSchema,
+    model_validator,
 )
 
 from pytest_mlperf.core.case import ScenarioName
@@ -45,6 +47,12 @@ def _digest(value: str) -> str:
 Digest = Annotated[
     StrictStr, AfterValidator(_digest), WithJsonSchema({"type": "string", "pattern": _SHA256})
 ]
+
+
+def _ref(value: str) -> str:
+    if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
+        raise ValueError(f"{shown(value)} is no git ref: write a tag, a branch or a commit")
+    return value
 
 
 class Table(BaseModel):
@@ -109,6 +117,33 @@ class Workload(Table):
     )
 
 
+class BaselineEngine(Table):
+    """How to run the build that a baseline was recorded with, to be measured beside this one."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    python: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Python of another virtual environment; relative to the suite file; ~ and "
+        "${VAR} are expanded.",
+    )
+    command: Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
+        default=None,
+        description="What starts a Python elsewhere, e.g. in a container: the script and its "
+        "argument are appended, stdin and stdout must reach it; ${VAR} is expanded.",
+    )
+    git: Annotated[StrictStr, AfterValidator(_ref)] | None = Field(
+        default=None,
+        description="Tag, branch or commit of the tested project, checked out beside it.",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("write one of python, command and git")
+        return self
+
+
 class EngineEntry(Table):
     """One engine configuration; tests are made for each of its accelerators."""
 
@@ -125,6 +160,10 @@ class EngineEntry(Table):
     techniques: list[Technique] = Field(
         default_factory=list,
         description="What the open division allows and this entry does; shown in every result.",
+    )
+    baseline_engine: BaselineEngine | None = Field(
+        default=None,
+        description="The build of the baseline: --mlperf-confirm measures a drop again beside it.",
     )
     options: Options = Field(default_factory=dict)
 
@@ -227,6 +266,11 @@ class ExpectedFailure(Table):
     metric: StrictStr | None = None
     reason: Annotated[StrictStr, Field(min_length=1)]
     until: Day = Field(description="The last day on which the failure is expected.")
+    strict: StrictBool = Field(
+        default=True,
+        description="Whether the test fails when the failure stays away; false for one that comes "
+        "and goes.",
+    )
 
 
 class PairEntry(Table):

@@ -24,6 +24,7 @@ NAMES = (
     "explain",
     "compare",
     "update",
+    "calibrate",
     "report",
     "precisions",
     "options",
@@ -67,6 +68,7 @@ commands:
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
     update       accept a session's values as baselines
+    calibrate    learn this machine's noise from repeats of unchanged code
     report       results as text, JSON or pytest-benchmark's file
     precisions   accuracy and speed of each precision, with a plot
     options      options of engines, data sets and scorers

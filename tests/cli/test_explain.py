@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from pytest_mlperf.cli.explain import matching
 from pytest_mlperf.cli.looks import thresholds
 from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.numbers import change
+from pytest_mlperf.core.numbers import change, percent
+from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, SUITE, Lab, performance
@@ -72,7 +74,7 @@ N. Accuracy: top1 N on N samples (measured)
 Judged by test_accuracy; a failed gate voids this verdict.
 .mlperf/runs/RUN/{CASE}.N
 
-Measured on and with
+N. Likely causes, each with its evidence
 """
 
 FINGERPRINT = """\
@@ -88,8 +90,80 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     text = flat(shown)
     assert text.startswith(flat(DROP)), text
     assert flat(REST) in text
-    assert text.endswith(flat(FINGERPRINT)), text
+    causes = text.partition(flat(REST))[2].partition("Measured on and with")[0]
+    # The fixed micro-benchmark of that moment may stand below it.
+    assert re.match(r" (N\. )?engine\.acme N → N since the baseline; nothing else ", causes)
+    assert flat(FINGERPRINT) in text.partition("Measured on and with")[2]
     assert widest(shown) <= 80
+
+
+def with_control(file: Path, control: dict[str, float]) -> Results:
+    """Rewrite what the fixed micro-benchmark found beside each run of a session."""
+    found = read_results(file)
+    cases = []
+    for one in found.cases:
+        runs = tuple(replace(run, control=control) for run in one.verdict.runs)
+        cases.append(replace(one, verdict=replace(one.verdict, runs=runs)))
+    changed = replace(found, cases=tuple(cases))
+    write_results(file, changed)
+    return changed
+
+
+def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
+    """Beside two other models that the same engine slowed, and another engine that it did not."""
+    found = with_control(own_lab.upgraded, {})
+    (drop,) = [one for one in found.cases if one.verdict.kind == "performance"]
+    moved = [
+        other(drop, "bert", "Acme", drop.verdict),
+        other(drop, "gptj", "Acme", drop.verdict),
+        other(drop, "first", "other", verdicts.OK, engine="other:Other"),
+    ]
+    write_results(own_lab.upgraded, replace(found, cases=(*found.cases, *moved)))
+
+    code, shown = say("explain", PERFORMANCE)
+
+    assert code == 0
+    (fell,) = {abs(m.change or 0.0) for m in drop.verdict.metrics if m.outcome}
+    told = (
+        "Likely causes, each with its evidence, beside 3 other tests of the session 1. engine.acme "
+        "1.0 → 2.0 since the baseline; nothing else that is recorded changed 2. acme:Acme got "
+        f"worse in 2 of 2 other models too, by {percent(fell)}; of other engines on cpu 0 of 1"
+    )
+    assert told in " ".join(shown.split())
+    assert widest(shown) <= 80
+
+
+def other(
+    drop: CaseResult, workload: str, name: str, verdict: Verdict, engine: str = ""
+) -> CaseResult:
+    """Return the result of another case on the same machine."""
+    assert drop.verdict.subject is not None
+    subject = drop.verdict.subject
+    if engine:
+        subject = replace(subject, fingerprint={**subject.fingerprint, "engine": engine})
+    case = replace(drop.verdict.case, workload=workload, engine=name)
+    return replace(
+        drop,
+        test=drop.test.replace(CASE, case.id),
+        verdict=replace(verdict, case=case, subject=subject),
+    )
+
+
+def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say: Say) -> None:
+    """What was accepted after the session is not what its verdict was judged against."""
+    file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
+    content = json.loads(file.read_text("utf-8"))
+    for one in content["records"][0]["runs"]:
+        one["control"] = {"copy_bytes_per_s": 2e10}
+    text = json.dumps(content)
+    file.write_text(text, "utf-8")
+    with_control(own_lab.upgraded, {"copy_bytes_per_s": 1e10})
+    said = "the machine's own speed: copy −50.0 % of the baseline's"
+    assert said in " ".join(say("explain", PERFORMANCE)[1].split())
+
+    file.write_text(text.replace("first baseline", "another one"), "utf-8")
+
+    assert said not in " ".join(say("explain", PERFORMANCE)[1].split())
 
 
 def test_every_number_is_the_rules_own(lab: Lab, say: Say) -> None:

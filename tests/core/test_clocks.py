@@ -30,6 +30,7 @@ def test_what_moved_is_told_with_its_numbers(now: State, said: str | None) -> No
 
 def test_without_a_baselines_clocks_nothing_is_told() -> None:
     assert clocks_moved(BASELINE, [{}, {}]) is None
+    assert clocks_moved(BASELINE, [{"sm_mhz": 0.0}]) is None
 
 
 @pytest.mark.parametrize(

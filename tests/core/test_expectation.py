@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.expectation import expect
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(
     workload="resnet50", scenario="Server", engine="ort", precision="fp16", accelerator="H200"
@@ -68,7 +68,102 @@ def test_a_failure_that_stopped_failing_fails(outcome: Outcome) -> None:
 
     assert found.outcome is Outcome.UNEXPECTED_PASS
     assert found.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
-    assert expect(passed, [known()], AFTER) is passed
+    over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
+    assert expect(passed, [known()], AFTER) == replace(passed, notes=("a note", over))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "strict", "today", "becomes", "note"),
+    [
+        (Outcome.OK, True, THEN, Outcome.UNEXPECTED_PASS, None),
+        (Outcome.OK, False, THEN, Outcome.OK, "stayed away; it is not strict, so this passes"),
+        (Outcome.IMPROVED, False, THEN, Outcome.IMPROVED, "stayed away"),
+        (Outcome.OK, False, AFTER, Outcome.OK, "its day, 2027-01-31, is over"),
+        (Outcome.PERF_DROP, True, THEN, Outcome.EXPECTED, None),
+        (Outcome.PERF_DROP, False, THEN, Outcome.EXPECTED, None),
+        (Outcome.PERF_DROP, True, AFTER, Outcome.PERF_DROP, "that day is over"),
+        (Outcome.PERF_DROP, False, AFTER, Outcome.PERF_DROP, "that day is over"),
+    ],
+)
+def test_strictness_is_about_a_failure_that_stays_away(
+    outcome: Outcome, strict: bool, today: dt.date, becomes: Outcome, note: str | None
+) -> None:
+    found = expect(verdict(outcome), [known(strict=strict)], today)
+
+    assert found.outcome is becomes
+    assert [n for n in found.notes if n != "a note"] == [
+        n for n in found.notes if note and note in n
+    ]
+    assert len(found.notes) == 1 + (note is not None)
+
+
+def test_one_strict_entry_among_others_counts() -> None:
+    entries = [known(strict=False, reason="comes and goes"), known(strict=True, reason="issue 9")]
+
+    found = expect(verdict(Outcome.OK), entries, THEN)
+
+    assert found.outcome is Outcome.UNEXPECTED_PASS
+    assert found.headline.startswith("remove the expected failure (issue 9)")
+
+
+def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
+    """Return what the paired rule said of some scores."""
+    return tuple(
+        PairedVerdict(
+            metric=name,
+            outcome=outcome,
+            baseline=44.0,
+            now=43.0,
+            change=-1.0,
+            low=None,
+            high=None,
+            margin=None,
+            samples=9,
+            changed=9,
+            down=9,
+            up=0,
+            p=None,
+        )
+        for name, outcome in outcomes.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (("rouge1",), True),
+        (("rouge2",), False),
+        ((None,), True),
+        (("rouge1", "rouge2"), True),
+    ],
+)
+def test_a_score_that_fell_against_the_baseline_is_known_by_its_name(
+    metrics: tuple[str | None, ...], expected: bool
+) -> None:
+    fell = replace(
+        verdict(Outcome.ACC_DROP, rouge1=Outcome.OK, rouge2=Outcome.OK),
+        paired=compared(rouge1=Outcome.ACC_DROP, rouge2=Outcome.OK, gen_len=None),
+    )
+
+    found = expect(fell, [known(metric=metric) for metric in metrics], THEN)
+
+    assert found.outcome is (Outcome.EXPECTED if expected else Outcome.ACC_DROP)
+
+
+def test_a_second_score_that_fell_beside_a_gate_that_is_missed_is_news() -> None:
+    fell = replace(
+        verdict(Outcome.GATE_FAIL, rouge1=Outcome.GATE_FAIL),
+        paired=compared(rouge1=Outcome.ACC_DROP, rouge2=Outcome.ACC_DROP),
+    )
+
+    assert expect(fell, [known(metric="rouge1")], THEN) is fell
+
+
+def test_a_score_that_holds_against_the_baseline_is_an_unexpected_pass() -> None:
+    held = replace(verdict(Outcome.OK, top1=None), paired=compared(rouge1=Outcome.OK))
+
+    assert expect(held, [known(metric="rouge1")], THEN).outcome is Outcome.UNEXPECTED_PASS
+    assert expect(held, [known(metric="rouge2")], THEN) is held
 
 
 @pytest.mark.parametrize(

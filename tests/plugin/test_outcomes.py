@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 import pytest
 
 from pytest_mlperf import session
+from pytest_mlperf.collect import adjusted
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import (
@@ -216,7 +217,7 @@ def test_no_baseline_fails_under_ci_for_official_cases_on_named_accelerators(
     config = pytester.parseconfig(f"--mlperf-no-baseline={option}", f"--mlperf-profile={profile}")
     own = session.of(config)
     suite = Project(pytester).suite(accelerators=[accelerator])
-    (planned,) = own.adjust(plan_suite(suite))
+    (planned,) = adjusted(plan_suite(suite), own.options.profile)
     verdict = Verdict(
         case=planned.case, kind="performance", outcome=Outcome.NO_BASELINE, headline=""
     )
@@ -512,7 +513,7 @@ def test_a_required_accelerator_that_is_not_here_is_exit_3_before_any_test(
     assert result.ret == 3
     (line,) = (text for text in result.outlines + result.errlines if text.startswith("Exit: "))
     assert line.startswith("Exit: mlperf: accelerator H200 is required and not here; here: cpu (")
-    assert "NVML" in line
+    assert "libnvidia-ml" in line
     assert not (project.path / ".mlperf").exists()
 
 

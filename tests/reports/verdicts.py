@@ -148,6 +148,20 @@ INCONCLUSIVE = verdict(
         detectable=0.041,
     ),
 )
+SUSPECT = verdict(
+    Outcome.SUSPECT,
+    "samples/s −2.6 % (−5.0 to −0.3 %); alone it would be a drop, among 24 pairs judged together "
+    "it is none, p=0.004",
+    metric(
+        outcome=Outcome.SUSPECT,
+        change=-0.026,
+        low=-0.05,
+        high=-0.003,
+        runs=5,
+        note="alone it would be a drop, among 24 pairs judged together it is none, p=0.004",
+        p=0.004,
+    ),
+)
 ADVISORY = verdict(
     Outcome.INCONCLUSIVE,
     "samples/s −6.3 % (−6.9 to −5.7 %); advisory: 3 of 5 baseline runs",
@@ -323,4 +337,5 @@ ALL = (
     ACC_DROP,
     POWER_DROP,
     PAIR_FAIL,
+    SUSPECT,
 )

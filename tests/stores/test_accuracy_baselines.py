@@ -14,9 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.accuracy_baseline import Accepted, AccuracyBaseline, kept, steps_per_point
+from pytest_mlperf.core.accuracy_baseline import (
+    Accepted,
+    AccuracyBaseline,
+    Rerun,
+    kept,
+    steps_per_point,
+)
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.stores.accuracy_baselines import load, path_for, save, scores_path
+from pytest_mlperf.stores.accuracy_baselines import (
+    load,
+    load_outputs,
+    path_for,
+    save,
+    scores_path,
+)
 
 BASELINE = AccuracyBaseline(
     round="v4.1",
@@ -155,3 +167,71 @@ def test_a_damaged_file_says_what_is_wrong(
     with pytest.raises(BaselineError) as caught:
         load(path)
     assert message in str(caught.value)
+
+
+def test_digests_of_outputs_are_kept_beside_the_scores(path: Path) -> None:
+    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]}, outputs=[0, 513, 65_535])
+
+    found = load(path)
+
+    assert found is not None
+    assert found[1] == {"rouge1": [1.0, 2.0, 3.0]}, "digests are no metric"
+    assert load_outputs(path) == [0, 513, 65_535]
+
+
+def test_digests_take_as_much_as_one_metric(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0, 100, 24_576).tolist()
+    digests = rng.integers(0, 2**16, 24_576).tolist()
+    full = replace(BASELINE, samples=24_576)
+    save(path, full, {"rouge1": values})
+    without = scores_path(path).stat().st_size
+
+    save(path, full, {"rouge1": values}, digests)
+
+    assert scores_path(path).stat().st_size - without < 50_000
+
+
+def test_a_baseline_of_an_older_release_has_no_digests_and_no_repeats(path: Path) -> None:
+    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+    raw = json.loads(path.read_text("utf-8"))
+    del raw["rerun"]
+    path.write_text(json.dumps(raw), "utf-8")
+
+    found = load(path)
+
+    assert found is not None
+    assert found[0].rerun == {}
+    assert load_outputs(path) is None
+
+
+def test_another_number_of_digests_than_samples_is_refused(path: Path) -> None:
+    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]}, outputs=[1, 2])
+
+    with pytest.raises(BaselineError, match="has 2 output digests for 3 samples; record anew"):
+        load_outputs(path)
+
+
+def test_repeats_are_read_as_they_were_written(path: Path) -> None:
+    repeated = {
+        "rouge1": Rerun(sd=0.031, correlation=0.95, passes=2),
+        "flat": Rerun(sd=0.0, correlation=None, passes=1),
+    }
+    written = save(path, replace(BASELINE, rerun=repeated), {"rouge1": [1.0, 2.0, 3.0]})
+
+    found = load(path)
+
+    assert found is not None
+    assert found[0] == written
+    assert found[0].rerun == repeated
+
+
+COMMITTED = sorted((Path(__file__).parents[2] / "baselines" / "accuracy").glob("*/*.json"))
+
+
+@pytest.mark.parametrize("file", COMMITTED, ids=lambda file: file.parent.name)
+def test_committed_baselines_are_read(file: Path) -> None:
+    found = load(file)
+
+    assert found is not None
+    assert {len(values) for values in found[1].values()} == {found[0].samples}

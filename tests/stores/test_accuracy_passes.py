@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 
 ACCURACY = Accuracy(
@@ -51,3 +52,28 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
 
     assert AccuracyPasses(tmp_path).load("key") is None
     assert AccuracyPasses(tmp_path).load("other") is None
+
+
+def test_digests_of_outputs_come_back_with_the_scores(tmp_path: Path) -> None:
+    scored = ScoredOutputs(indices=(0, 1), per_sample={"clip": [31.0, None]}, outputs=(7, 65_535))
+    passes = AccuracyPasses(tmp_path)
+    passes.save("key", ACCURACY, scored)
+
+    found = passes.load("key")
+
+    assert found is not None
+    assert found[1] == scored
+
+
+def test_a_pass_of_an_older_release_has_no_digests(tmp_path: Path) -> None:
+    passes = AccuracyPasses(tmp_path)
+    passes.save("key", ACCURACY, SCORED)
+    file = tmp_path / "key.json"
+    content = json.loads(file.read_text("utf-8"))
+    del content["scored"]["outputs"]
+    file.write_text(json.dumps(content), "utf-8")
+
+    found = passes.load("key")
+
+    assert found is not None
+    assert found[1] == SCORED

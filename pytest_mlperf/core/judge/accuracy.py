@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, kept
+from pytest_mlperf.core.judge.accuracy_notes import Beside, notes_of_outputs, notes_of_scores
 from pytest_mlperf.core.judge.rule_a import DEFAULT, Paired, Pairs, RuleA, judge_pairs, looks
 from pytest_mlperf.core.judge.rule_r import Decision
 from pytest_mlperf.core.measurement import Accuracy, Scored
@@ -21,8 +22,7 @@ WORDS = {
     Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
 }
 
-NONDETERMINISTIC = 0.8
-"""Below this correlation two passes of one build hardly measure the same thing."""
+NOTHING_BESIDE = Beside()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,7 @@ def rule_on_scores(
     margin: Callable[[str], Margin],
     sequential: bool,
     rule: RuleA = DEFAULT,
+    beside: Beside = NOTHING_BESIDE,
 ) -> AccuracyRuling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
@@ -89,6 +90,7 @@ def rule_on_scores(
         margin: By metric, the change for the worse that does not matter.
         sequential: The pass may stop at any of the rule's looks; else it has one, at the end.
         rule: Error rates.
+        beside: What is known besides the scores; it makes sentences, never the verdict.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
@@ -133,8 +135,21 @@ def rule_on_scores(
         headline=_headline(deciding, len(order)),
         paired=(*verdicts, *counts),
         more=(Decision.MORE in decisions or bool(due)) and Decision.FAIL not in decisions,
-        notes=_notes(verdicts, found),
+        notes=(
+            *notes_of_scores(verdicts, found, beside),
+            *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
+        ),
     )
+
+
+def _rescored(series: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> int:
+    """Return how many samples of a pass have another score in any metric, judged so far or not."""
+    changed = set[int]()
+    for before, now in series:
+        for place, (old, new) in enumerate(zip(before, now, strict=True)):
+            if old is not None and new is not None and old != new:
+                changed.add(place)
+    return len(changed)
 
 
 def _no_answer(outcome: Outcome, headline: str) -> AccuracyRuling:
@@ -255,21 +270,3 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
     else:
         why = f"{bound} undecided"
     return f"{shown}; {why}"
-
-
-def _notes(verdicts: Sequence[PairedVerdict], found: Mapping[str, Paired]) -> tuple[str, ...]:
-    notes = []
-    for verdict in verdicts:
-        smaller = verdict.outcome is Outcome.OK and verdict.p is not None and verdict.p < 0.01
-        if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
-            notes.append(
-                f"{verdict.metric}: a drop smaller than the margin is certain "
-                f"(plain paired test p = {verdict.p:.2g})"
-            )
-        correlation = found[verdict.metric].correlation
-        if correlation is not None and correlation < NONDETERMINISTIC and verdict.changed:
-            notes.append(
-                f"{verdict.metric}: scores of the two passes hardly agree sample by sample "
-                f"(correlation {correlation:.2f}): other outputs, or nondeterministic generation"
-            )
-    return tuple(notes)

@@ -49,19 +49,22 @@ def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> A
             headline=gated.headline,
             metrics=gated.metrics,
             paired=paired,
-            notes=notes,
+            notes=(*gated.notes, *notes),
         )
     if ruling is None:
         return Answer(
             outcome=Outcome.OK if gated.evaluated else Outcome.NO_BASELINE,
             headline=gated.headline,
             metrics=gated.metrics,
-            notes=(f"only the gate was checked: {missing}",) if gated.evaluated else (missing,),
+            notes=(
+                *gated.notes,
+                f"only the gate was checked: {missing}" if gated.evaluated else missing,
+            ),
         )
     return Answer(
         outcome=ruling.outcome,
         headline=ruling.headline,
         metrics=gated.metrics if gated.evaluated else (),
         paired=paired,
-        notes=ruling.notes,
+        notes=(*gated.notes, *ruling.notes),
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+NEAR = 2.0
+"""Re-run standard deviations within which a score is called near its gate."""
 
 OWN = "this suite's own"
 """Whose reference it is where a suite names it under [workload] reference."""
@@ -36,16 +40,22 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class GateRuling:
-    """What the gate says: whether it was evaluated, the word, the first line, each metric."""
+    """What the gate says: whether it was evaluated, the word, first line, each metric, notes."""
 
     evaluated: bool
     outcome: Outcome
     headline: str
     metrics: tuple[MetricVerdict, ...]
+    notes: tuple[str, ...] = ()
 
 
 def gate(
-    accuracy: Accuracy, bounds: Mapping[str, Bounds] | None, *, whose: str, profile: str
+    accuracy: Accuracy,
+    bounds: Mapping[str, Bounds] | None,
+    *,
+    whose: str,
+    profile: str,
+    rerun_sd: Mapping[str, float] = MappingProxyType({}),
 ) -> GateRuling:
     """Compare the scores of a full data set with what each must keep within.
 
@@ -54,6 +64,8 @@ def gate(
         bounds: By metric; None: no gate is evaluated.
         whose: Whose reference it is, in words.
         profile: For the words where no gate is evaluated.
+        rerun_sd: By metric, how far two passes of one build are apart: the standard deviation of
+            a pass's score, points. It makes a note, never the word: the gate is MLPerf's.
 
     Raises:
         RunError: The scorer gave no such metric.
@@ -92,6 +104,25 @@ def gate(
         outcome=Outcome.GATE_FAIL if failed else Outcome.OK,
         headline=(failed or rows)[0][0],
         metrics=tuple(metric for _, metric in rows),
+        notes=tuple(
+            note
+            for name, own in bounds.items()
+            if (note := _near(name, scores[name], own, rerun_sd.get(name, 0.0)))
+        ),
+    )
+
+
+def _near(name: str, score: float, bounds: Bounds, sd: float) -> str | None:
+    """Return what to say of a score that another pass of the same build could move over a bound."""
+    distances = {b: abs(score - b) for b in (bounds.low, bounds.high) if b is not None}
+    bound = min(distances, key=distances.__getitem__)
+    if not distances[bound] < NEAR * sd:
+        return None
+    side = "short of" if bounds.missed(score) == bound else "inside"
+    return (
+        f"NEAR-GATE: {name} is {distances[bound]:.2g} {side} its gate, "
+        f"{distances[bound] / sd:.1f} re-run standard deviations ({sd:.2g} points): another pass "
+        "of the same build may fall on the other side; repeat it before calling it a change"
     )
 
 

@@ -1,10 +1,10 @@
-"""Is one engine as many times better than another as is claimed, judged from runs in turns?"""
+"""Is one engine as many times better than another as is claimed, or worse, by runs in turns?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_mlperf.core.judge.quantiles import t_isf
@@ -24,12 +24,14 @@ class Ratio:
     """The decision and the numbers it rests on.
 
     Attributes:
-        decision: PASS: the claim is proven; FAIL: it is refuted.
+        decision: PASS: the claim is proven; FAIL: it is refuted. Of a drop, PASS: one of the limit
+            is excluded; FAIL: a drop is proven.
         ratio: How many times better a is than b, geometric mean over the pairs.
         low: Lower end of its interval; the two ends are the bounds that decide.
         high: Upper end of its interval.
         pairs: Pairs up to the decision.
         sd: Relative standard deviation of a pair's ratio as estimated at the decision.
+        improved: Of a drop: it is excluded, and better is proven.
     """
 
     decision: Decision
@@ -38,6 +40,7 @@ class Ratio:
     high: float
     pairs: int
     sd: float
+    improved: bool = False
 
 
 def judge_ratio(
@@ -67,19 +70,73 @@ def judge_ratio(
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
         pair, two one-sided bounds, error shared evenly among the looks.
     """
-    if not a or len(a) != len(b):
-        raise ValueError(f"{len(a)} runs of a and {len(b)} of b are no pairs")
     if not 0 < least < math.inf:
         raise ValueError(f"the claim is {least!r}; it must be finite and above 0")
+    bound = math.log(least)
+    return _judge(a, b, direction, passing=bound, failing=bound, rule=rule)
+
+
+def judge_drop(
+    now: Sequence[Value],
+    before: Sequence[Value],
+    *,
+    direction: Direction,
+    limit: float,
+    rule: RuleR,
+) -> Ratio:
+    """Judge pairs of runs of two builds by the limits of rule R; the first decision is final.
+
+    Where both are as fast a drop is proven at most a share `alpha` of the time; one of `limit` is
+    excluded at most a share `beta` of the time where it is there. In between either may come.
+
+    Args:
+        now: Runs of the build that may be worse, each of a fresh process, oldest first.
+        before: Runs of the other one, each made next to the run of `now` with the same index.
+        direction: Which way the metric gets better.
+        limit: Smallest change that matters, as a share: a drop where higher is better (then
+            below 1), a rise where lower is better.
+        rule: The settings. All runs are of one session, so that what they have in common cancels.
+
+    Raises:
+        ValueError: There are no pairs, or the limit is out of range.
+    """
+    if direction is Direction.HIGHER:
+        if not 0 < limit < 1:
+            raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")
+        bound = math.log1p(-limit)
+    elif 0 < limit < math.inf:
+        bound = -math.log1p(limit)
+    else:
+        raise ValueError(f"the largest rise is {limit!r}; it must be finite and above 0")
+    found = _judge(now, before, direction, passing=bound, failing=0.0, rule=rule)
+    # The bound that failing needs, on the other side of the ratio.
+    better = found.decision is Decision.PASS and found.ratio**2 > found.high
+    return replace(found, improved=better)
+
+
+def _judge(
+    a: Sequence[Value],
+    b: Sequence[Value],
+    direction: Direction,
+    *,
+    passing: float,
+    failing: float,
+    rule: RuleR,
+) -> Ratio:
+    """Look after each pair: a pass reaches the log ratio `passing`, a fail ends below `failing`."""
+    if not a or len(a) != len(b):
+        raise ValueError(f"{len(a)} runs of a and {len(b)} of b are no pairs")
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * math.log(x.value / y.value) for x, y in zip(a, b, strict=True)]
-    bound = math.log(least)
     for k in range(1, min(len(logs), rule.max_runs) + 1):
-        found = _look(logs[:k], [*a[:k], *b[:k]], rule)
-        decision = _decide(found, bound, k, rule)
-        if decision in (Decision.PASS, Decision.FAIL):
+        mean, low, high, sd = _look(logs[:k], [*a[:k], *b[:k]], rule)
+        decision = Decision.MORE if k < rule.max_runs else Decision.INCONCLUSIVE
+        if k >= FIRST_LOOK and low >= passing:
+            decision = Decision.PASS
             break
-    mean, low, high, sd = found
+        if k >= FIRST_LOOK and high < failing:
+            decision = Decision.FAIL
+            break
     return Ratio(
         decision=decision,
         ratio=math.exp(mean),
@@ -105,14 +162,3 @@ def _look(
     low = mean - t_isf(rule.beta / looks, df) * se
     high = mean + t_isf(rule.alpha / looks, df) * se
     return mean, low, high, sd
-
-
-def _decide(
-    found: tuple[float, float, float, float], bound: float, k: int, rule: RuleR
-) -> Decision:
-    _, low, high, _ = found
-    if k >= FIRST_LOOK and low >= bound:
-        return Decision.PASS
-    if k >= FIRST_LOOK and high < bound:
-        return Decision.FAIL
-    return Decision.MORE if k < rule.max_runs else Decision.INCONCLUSIVE

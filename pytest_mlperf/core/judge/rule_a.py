@@ -119,7 +119,9 @@ def judge_pairs(
             for name, pairs in metrics.items()
             if name not in decided or decided[name].decision is not Decision.PASS
         }
-        failed = holm({name: found.p for name, found in open_.items()}, alpha)
+        # A metric that passed stays in the family: to leave it would hand its alpha to the others.
+        p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
+        failed = holm(p_values, alpha)
         last = look == at[-1]
         for name, found in open_.items():
             decided[name] = _decide(found, metrics[name].margin, name in failed, last=last)
@@ -157,9 +159,12 @@ def mcnemar_mid_p(down: int, up: int) -> float:
     flips = down + up
     if not flips:
         return 1.0
-    total = 1 << flips
-    above = sum(math.comb(flips, k) for k in range(down + 1, flips + 1))
-    return (2 * above + math.comb(flips, down)) / (2 * total)
+    # From the smaller tail, each binomial coefficient from the one before it: whole numbers.
+    ways, below = 1, 0
+    for k in range(up):
+        below += ways
+        ways = ways * (flips - k) // (k + 1)
+    return (2 * below + ways) / (2 << flips)
 
 
 def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
@@ -195,6 +200,17 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     low = now - before - root(reach(now, z_low)[0], reach(before, z_low)[1])
     high = now - before + root(reach(now, z_high)[1], reach(before, z_high)[0])
     return low, high
+
+
+def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return the correlation of two passes' scores; None where one of them does not vary."""
+    mean_1, mean_2 = fmean(first), fmean(second)
+    spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
+    spread_2 = math.fsum((b - mean_2) ** 2 for b in second)
+    if not spread_1 or not spread_2:
+        return None
+    shared = math.fsum((a - mean_1) * (b - mean_2) for a, b in zip(first, second, strict=True))
+    return shared / math.sqrt(spread_1 * spread_2)
 
 
 def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
@@ -233,7 +249,7 @@ def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
         changed=down + up,
         down=down,
         up=up,
-        correlation=_correlation(before, now),
+        correlation=correlated(before, now),
         binary=binary,
     )
 
@@ -279,13 +295,3 @@ def _decide(found: Paired, margin: float, failed: bool, *, last: bool) -> Paired
     else:
         decision = Decision.INCONCLUSIVE if last else Decision.MORE
     return replace(found, decision=decision)
-
-
-def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    mean_1, mean_2 = fmean(first), fmean(second)
-    spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
-    spread_2 = math.fsum((b - mean_2) ** 2 for b in second)
-    if not spread_1 or not spread_2:
-        return None
-    shared = math.fsum((a - mean_1) * (b - mean_2) for a, b in zip(first, second, strict=True))
-    return shared / math.sqrt(spread_1 * spread_2)

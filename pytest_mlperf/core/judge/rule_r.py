@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
@@ -93,6 +93,10 @@ class Value:
             )
 
 
+Scale = Callable[[Value], float]
+"""Gives a value on a scale where higher is better and differences count."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     """The decision and the numbers it rests on.
@@ -175,28 +179,46 @@ def judge(
     if not baseline or not runs:
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
     bound = _bound(direction, limit)
+    sign = 1 if direction is Direction.HIGHER else -1
+    found = walk(baseline, runs, lambda run: sign * math.log(run.value), bound, rule)
+    low, high = sorted((_raw(found.low, direction), _raw(found.high, direction)))
+    change, mde = _raw(found.change, direction), -math.expm1(-found.mde)
+    return replace(found, change=change, low=low, high=high, limit=limit, mde=mde)
+
+
+def walk(
+    baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
+) -> Judged:
+    """Look after every run until one decides; every figure returned is on the caller's scale.
+
+    Args:
+        baseline: At least one run.
+        runs: At least one run, oldest first.
+        scale: That of the caller.
+        bound: The difference that must be excluded, below 0.
+        rule: The settings; its standard deviations are on that scale too.
+    """
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
-        look = _look(baseline, runs[:k], direction, rule)
+        look = _look(baseline, runs[:k], scale, rule)
         if k > 1:
             p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.d / look.se, look.df))
         decision = _decide(look, bound, rule)
         if decision in (Decision.PASS, Decision.FAIL):
             break
     passed = decision is Decision.PASS
-    ends = [_raw(x, direction) for x in (look.low(rule), look.high(rule))]
     return Judged(
         decision=decision,
         improved=passed and look.d - t_isf(rule.alpha, look.df) * look.se > 0,
-        change=_raw(look.d, direction),
-        low=min(ends),
-        high=max(ends),
-        limit=limit,
+        change=look.d,
+        low=look.low(rule),
+        high=look.high(rule),
+        limit=-bound,
         runs_used=look.k,
         runs_baseline=len(baseline),
         sd=look.sd,
         df=look.df,
-        mde=minimum_detectable_change(baseline, rule=rule),
+        mde=_detectable(baseline, scale, rule),
         advisory=len(baseline) < GATING_RUNS,
         p_value=1.0 if passed else p_value,
     )
@@ -214,12 +236,7 @@ def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> floa
     """
     if not baseline:
         raise ValueError("a baseline without runs detects nothing; record at least one run")
-    n0 = len(baseline)
-    spread = _squares([math.log(run.value) for run in baseline])
-    sd = _moderated_sd(baseline, spread, rule.prior_df + n0 - 1, rule)
-    df = rule.prior_df + n0 - 1 + rule.max_runs - 1
-    quantiles = t_isf(rule.alpha / (rule.max_runs - 1), df) + t_isf(rule.beta, df)
-    return -math.expm1(-quantiles * sd * _se_factor(baseline, rule.max_runs, rule))
+    return -math.expm1(-_detectable(baseline, lambda run: math.log(run.value), rule))
 
 
 def outlier(baseline: Sequence[Value], *, rule: RuleR) -> int | None:
@@ -256,16 +273,20 @@ def _decide(look: _Look, bound: float, rule: RuleR) -> Decision:
     return Decision.MORE if look.k < rule.max_runs else Decision.INCONCLUSIVE
 
 
-def _look(
-    baseline: Sequence[Value], runs: Sequence[Value], direction: Direction, rule: RuleR
-) -> _Look:
-    sign = 1 if direction is Direction.HIGHER else -1
-    x0 = [sign * math.log(run.value) for run in baseline]
-    x1 = [sign * math.log(run.value) for run in runs]
+def _look(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> _Look:
+    x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = _moderated_sd([*baseline, *runs], _squares(x0) + _squares(x1), df, rule)
     se = sd * _se_factor(baseline, len(x1), rule)
     return _Look(k=len(x1), d=fmean(x1) - fmean(x0), sd=sd, df=df, se=se)
+
+
+def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
+    df = rule.prior_df + len(baseline) - 1
+    sd = _moderated_sd(baseline, _squares([scale(run) for run in baseline]), df, rule)
+    last = df + rule.max_runs - 1
+    quantiles = t_isf(rule.alpha / (rule.max_runs - 1), last) + t_isf(rule.beta, last)
+    return quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
 
 
 def _moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Record
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Decision, Judged, RuleR, Value, judge
+from pytest_mlperf.core.judge.many import FEW, rule_among
+from pytest_mlperf.core.judge.quantiles import t_isf
+from pytest_mlperf.core.judge.rule_r import (
+    GATING_RUNS,
+    Decision,
+    Judged,
+    RuleR,
+    Value,
+    judge,
+    minimum_detectable_change,
+)
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
 from pytest_mlperf.core.numbers import change, interval, limit
@@ -47,7 +57,7 @@ class Ruling:
             why = metric.note or f"{bound} undecided"
         else:
             beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
-            why = f"{bound} exceeded" if beyond else f"{bound} not excluded"
+            why = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
         return f"{shown}; {why}"
 
 
@@ -57,6 +67,7 @@ def rule_on(
     limits: Mapping[str, float],
     rule: RuleR,
     failing: Outcome = Outcome.PERF_DROP,
+    pairs: int = 1,
 ) -> Ruling:
     """Judge valid runs of one case, oldest first.
 
@@ -66,24 +77,36 @@ def rule_on(
         limits: Gated metrics with their limits, as shares.
         rule: Settings of rule R.
         failing: The word for a proven drop.
+        pairs: Gated pairs of the session. With many, a drop is only proven here where it would be
+            whatever the others say; `together.settle` has the last word on what is INCONCLUSIVE.
     """
+    judging = _Judging(rule=rule, among=rule_among(rule, pairs), pairs=pairs, failing=failing)
     measured = [name for name in METRICS if name in runs[0].metrics and name not in EFFICIENCY]
-    gated = [_gated(name, limit, runs, record, rule, failing) for name, limit in limits.items()]
+    gated = [_gated(name, limit, runs, record, judging) for name, limit in limits.items()]
     reported = [_reported(name, runs, record) for name in measured if name not in limits]
-    verdicts = [metric for metric, _ in gated]
-    outcomes = [metric.outcome for metric in verdicts if metric.outcome is not None]
+    more = any(more for _, more in gated)
+    return ruling_of([metric for metric, _ in gated], reported, more=more)
+
+
+def ruling_of(
+    metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
+) -> Ruling:
+    """Return what the verdicts on all metrics of a case say together.
+
+    Args:
+        metrics: Gated metrics.
+        reported: The others.
+        more: One more run could decide.
+    """
+    outcomes = [metric.outcome for metric in metrics if metric.outcome is not None]
     # Metrics with too few queries are only reported; a case with no other was not judged.
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
     own = outcome if outcomes else None
-    deciding = next((metric for metric in verdicts if metric.outcome is own), None)
-    return Ruling(
-        outcome=outcome,
-        metrics=(*verdicts, *reported),
-        more=any(more for _, more in gated),
-        deciding=deciding,
-    )
+    deciding = next((metric for metric in metrics if metric.outcome is own), None)
+    every = (*metrics, *reported)
+    return Ruling(outcome=outcome, metrics=every, more=more, deciding=deciding)
 
 
 def countable(runs: Sequence[Run], limits: Mapping[str, float]) -> dict[str, float]:
@@ -116,13 +139,18 @@ def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Judging:
+    """How metrics are judged: the rule for one alone, the one that measures it among all pairs."""
+
+    rule: RuleR
+    among: RuleR
+    pairs: int
+    failing: Outcome
+
+
 def _gated(
-    name: str,
-    limit: float,
-    runs: Sequence[Run],
-    record: Record | None,
-    rule: RuleR,
-    failing: Outcome,
+    name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
     """Return the metric's verdict and whether another run could decide it."""
     now = values(runs, name)
@@ -147,8 +175,11 @@ def _gated(
             note=note,
         )
         return new, False
-    judged = judge(before, now, direction=METRICS[name].direction, limit=limit, rule=rule)
-    outcome, note = _word(judged, failing)
+    direction = METRICS[name].direction
+    judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
+    if judging.among != judging.rule:
+        judged = _as_alone(judged, before, direction, judging)
+    outcome, note = _word(judged, judging)
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
@@ -162,20 +193,54 @@ def _gated(
         runs=judged.runs_used,
         runs_baseline=len(before),
         note=note,
+        p=judged.p_value,
     )
     return verdict, judged.decision is Decision.MORE
 
 
-def _word(judged: Judged, failing: Outcome) -> tuple[Outcome, str]:
+def _as_alone(
+    judged: Judged, baseline: Sequence[Value], direction: Direction, judging: _Judging
+) -> Judged:
+    """Return a decision among many with the interval that people know: that of a pair alone.
+
+    The better end of the interval is the one that proves a drop, t(α/(K-1), ν) standard errors off
+    the change; among many it lies farther off.
+    """
+    rule, looks = judging.rule, judging.rule.max_runs - 1
+    higher = direction is Direction.HIGHER
+    middle, end = (math.log1p(x) for x in (judged.change, judged.high if higher else judged.low))
+    se = abs(end - middle) / t_isf(judging.among.alpha / looks, judged.df)
+    away = t_isf(rule.alpha / looks, judged.df) * se
+    better = math.expm1(middle + (away if higher else -away))
+    gain = middle if higher else -middle
+    return replace(
+        judged,
+        improved=judged.decision is Decision.PASS and gain > t_isf(rule.alpha, judged.df) * se,
+        low=judged.low if higher else better,
+        high=better if higher else judged.high,
+        mde=minimum_detectable_change(baseline, rule=rule),
+    )
+
+
+def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
     advice = f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
     note = advice if judged.advisory else ""
     match judged.decision:
         case Decision.PASS:
             return Outcome.IMPROVED if judged.improved else Outcome.OK, note
         case Decision.FAIL:
-            return Outcome.INCONCLUSIVE if judged.advisory else failing, note
+            if judged.advisory:
+                return Outcome.INCONCLUSIVE, note
+            return judging.failing, _beside(judged, judging.pairs)
         case _:
             return Outcome.INCONCLUSIVE, note
+
+
+def _beside(judged: Judged, pairs: int) -> str:
+    """Return what makes a drop one among many: nothing where it is judged alone."""
+    if pairs <= FEW:
+        return ""
+    return f"a drop whatever the other {pairs - 1} pairs judged with it do, p={judged.p_value:.1g}"
 
 
 def _reported(

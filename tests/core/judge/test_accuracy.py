@@ -8,7 +8,9 @@ import pytest
 
 from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, steps_per_point
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling, Margin, rule_on_scores
+from pytest_mlperf.core.judge.accuracy_notes import Beside
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.core.verdict import Outcome
 
 N = 4000
@@ -30,8 +32,10 @@ def ruled(
     margin: Mapping[str, float] | None = None,
     lower: tuple[str, ...] = (),
     whole: tuple[str, ...] = (),
+    outputs: tuple[Sequence[int], Sequence[int]] | None = None,
+    same_build: bool = False,
 ) -> AccuracyRuling:
-    """Judge the first samples of `now` against `before`; margins in points."""
+    """Judge the first samples of `now` against `before`; margins in points, outputs as digests."""
     means = {
         name: sum(v for v in values if v is not None) / max(1, len(values))
         for name, values in before.items()
@@ -64,13 +68,20 @@ def ruled(
             lower=lower,
             whole=whole,
         ),
-        Scored(
+        ScoredOutputs(
+            indices=tuple(range(samples)),
+            per_sample={name: values[:samples] for name, values in now.items()},
+            outputs=tuple(outputs[1][:samples]),
+        )
+        if outputs
+        else Scored(
             indices=tuple(range(samples)),
             per_sample={name: values[:samples] for name, values in now.items()},
         ),
         ORDER,
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
+        beside=Beside(same_build=same_build, outputs=outputs[0] if outputs else None),
     )
 
 
@@ -199,3 +210,115 @@ def test_counts_of_output_leave_out_samples_without_one() -> None:
     found = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
 
     assert (found.paired[1].samples, found.paired[1].now) == (N // 2, 40.0)
+
+
+# --- outputs and repeats -------------------------------------------------------------------
+
+DIGESTS = [index % 65_536 for index in range(N)]
+
+
+def touched(every: int) -> list[int]:
+    """Return digests of which one in `every` is another one."""
+    return [(own + 1) % 65_536 if i % every == 0 else own for i, own in enumerate(DIGESTS)]
+
+
+def touched_scores(every: int) -> list[float]:
+    """Return scores of which one in `every` is 0.3 points higher."""
+    return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "digests", "samples", "notes"),
+    [
+        (SAME, DIGESTS, N, ()),
+        (
+            SAME,
+            touched(100),
+            N,
+            (
+                "outputs changed but scores did not: 40 of 4,000 outputs are others than the "
+                "baseline's",
+            ),
+        ),
+        (
+            SAME,
+            touched(100),
+            1024,
+            (
+                "outputs changed but scores did not: 11 of 1,024 outputs are others than the "
+                "baseline's",
+            ),
+        ),
+        (
+            touched_scores(200),
+            touched(100),
+            N,
+            ("40 of 4,000 outputs are others than the baseline's; 20 samples scored otherwise",),
+        ),
+        (
+            touched_scores(200),
+            DIGESTS,
+            N,
+            (
+                "scores changed but outputs did not: 20 samples; the scorer, or a library that it "
+                "uses, is another one",
+            ),
+        ),
+    ],
+    ids=["same", "outputs only", "of a part", "both", "scores only"],
+)
+def test_outputs_that_changed_are_told_from_scores_that_did(
+    scores: list[float], digests: list[int], samples: int, notes: tuple[str, ...]
+) -> None:
+    found = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=(DIGESTS, digests))
+
+    assert found.outcome is Outcome.OK
+    assert found.notes == notes
+
+
+def test_without_digests_nothing_is_said_of_outputs() -> None:
+    assert ruled({"s": SAME}, {"s": SAME}).notes == ()
+    assert ruled({"s": SAME}, {"s": touched_scores(9)}).notes == ()
+
+
+def test_a_build_that_differs_from_itself_a_little_is_near_deterministic() -> None:
+    found = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
+
+    assert found.notes == (
+        "s: near-deterministic: 6 of 1,024 scores are others than in the baseline of the same "
+        "build (re-run correlation 1.0000)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("same_build", "why"),
+    [
+        (True, "nondeterministic generation"),
+        (False, "other outputs, or nondeterministic generation"),
+    ],
+)
+def test_passes_that_hardly_agree_are_called_so(same_build: bool, why: str) -> None:
+    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
+
+    found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
+
+    (note,) = found.notes
+    assert note.startswith("s: scores of the two passes hardly agree sample by sample (correlation")
+    assert note.endswith(f"): {why}")
+
+
+def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
+    """A part is compared with the same samples of the baseline, whatever the others scored."""
+    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
+
+    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
+
+    assert (found.outcome, found.paired[0].samples, found.paired[0].changed) == (
+        Outcome.OK,
+        1024,
+        0,
+    )
+    assert (
+        found.headline
+        == f"s {found.paired[0].now:.3f}, every sample of 1,024 scored as in the baseline"
+    )

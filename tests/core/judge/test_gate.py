@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.judge.accuracy import AccuracyRuling
+from pytest_mlperf.core.judge.answer import combine
 from pytest_mlperf.core.judge.gate import Bounds, GateRuling, gate
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
@@ -170,3 +172,81 @@ def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:
 
 def test_a_score_that_is_no_number_reaches_nothing() -> None:
     assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
+
+
+# --- near the gate -------------------------------------------------------------------------
+
+GATE = 75.6954
+WINDOW = {"fid": Bounds(reference=23.4805, low=23.01085758, high=23.95007626)}
+
+
+@pytest.mark.parametrize(
+    ("score", "sd", "near"),
+    [
+        (75.70, 0.01, "0.0046 inside its gate, 0.5 re-run standard deviations (0.01 points)"),
+        (75.69, 0.01, "0.0054 short of its gate, 0.5 re-run standard deviations (0.01 points)"),
+        (75.7150, 0.01, "0.02 inside its gate, 2.0 re-run standard deviations (0.01 points)"),
+        (75.7155, 0.01, None),  # a little more than two
+        (76.46, 0.01, None),
+        (60.0, 0.01, None),
+        (75.70, 0.0, None),  # a build that repeats itself is not near: it is above
+        (75.70, None, None),  # nobody repeated a pass
+    ],
+)
+def test_a_score_within_two_rerun_deviations_is_near_its_gate(
+    score: float, sd: float | None, near: str | None
+) -> None:
+    found = gate(
+        full({"top1": score}),
+        TOP1,
+        whose="MLPerf's",
+        profile="official",
+        rerun_sd={} if sd is None else {"top1": sd},
+    )
+
+    assert found.outcome is (Outcome.OK if score >= GATE else Outcome.GATE_FAIL)
+    if near is None:
+        assert found.notes == ()
+    else:
+        (note,) = found.notes
+        assert note.startswith(f"NEAR-GATE: top1 is {near}: another pass of the same build")
+
+
+@pytest.mark.parametrize(
+    ("fid", "side"),
+    [(23.02, "0.0091 inside"), (23.0, "0.011 short of"), (23.95, "7.6e-05 inside"), (23.5, None)],
+)
+def test_both_ends_of_a_window_may_be_near(fid: float, side: str | None) -> None:
+    found = gate(
+        full({"fid": fid}), WINDOW, whose="MLPerf's", profile="official", rerun_sd={"fid": 0.02}
+    )
+
+    assert [note.split(" its")[0] for note in found.notes] == (
+        [] if side is None else [f"NEAR-GATE: fid is {side}"]
+    )
+
+
+def test_a_subset_is_near_no_gate() -> None:
+    part = Accuracy(scores={"top1": 75.70}, samples=1024, total=50_000, full=False, folder="x")
+
+    found = gate(part, TOP1, whose="MLPerf's", profile="official", rerun_sd={"top1": 0.01})
+
+    assert (found.evaluated, found.notes) == (False, ())
+
+
+@pytest.mark.parametrize("score", [75.70, 75.69])
+def test_near_gate_is_said_whatever_the_baseline_says(score: float) -> None:
+    near = gate(
+        full({"top1": score}),
+        TOP1,
+        whose="MLPerf's",
+        profile="official",
+        rerun_sd={"top1": 0.01},
+    )
+    ruling = AccuracyRuling(
+        outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
+    )
+
+    for against in (None, ruling):
+        found = combine(near, against, "record it")
+        assert found.notes[0].startswith("NEAR-GATE: top1")

@@ -300,3 +300,47 @@ def test_judging_is_a_function_of_the_scores_alone(sequential: bool, seed: int) 
     pairs = {"x": Pairs(before=before, now=now, margin=0.25)}
 
     assert judge_pairs(pairs, at) == judge_pairs(pairs, at)
+
+
+def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
+    """Two of three pass at the first look: the third must still meet a third of the error."""
+    n, at = 3072, looks(3072, sequential=True)
+    rng = random.Random(7)
+    noise = [rng.gauss(0, 1) for _ in range(n)]
+    centre, spread = fmean(noise), math.sqrt(fmean((x - fmean(noise)) ** 2 for x in noise))
+    # p between alpha / (3 looks) / 3 metrics and alpha / looks at the last look
+    fall = [(x - centre) / spread - 2.75 / math.sqrt(n) for x in noise]
+    same = [0.0] * n
+    flat = Pairs(before=same, now=same, margin=5.0)
+    third = Pairs(before=same, now=fall, margin=0.001)
+
+    alone = judge_pairs({"c": third}, at)["c"]
+    among = judge_pairs({"a": flat, "b": flat, "c": third}, at)
+
+    assert 0.01 / len(at) / 3 < alone.p < 0.01 / len(at)
+    assert alone.decision is Decision.FAIL
+    assert among["a"].decision is Decision.PASS
+    assert among["c"].decision is Decision.INCONCLUSIVE
+
+
+def test_three_unchanged_metrics_fail_as_seldom_as_one() -> None:
+    """Each pass has three metrics without a change; the stated 1 % is for any of them."""
+    rng = random.Random(21)
+    wrong = 0
+    for _ in range(600):
+        metrics = {}
+        for name in "abc":
+            before, now = graded(rng, 600, correlation=0.9)
+            metrics[name] = Pairs(before=before, now=now, margin=0.3)
+        found = judge_pairs(metrics, (100, 300, 600))
+        wrong += any(one.decision is Decision.FAIL for one in found.values())
+
+    assert wrong / 600 <= 0.02
+
+
+@pytest.mark.parametrize(("down", "up"), [(60, 40), (3, 9), (700, 650), (0, 64), (64, 0)])
+def test_mid_p_is_the_sum_over_the_upper_tail(down: int, up: int) -> None:
+    n = down + up
+    tail = sum(math.comb(n, k) for k in range(down + 1, n + 1))
+
+    assert mcnemar_mid_p(down, up) == (2 * tail + math.comb(n, down)) / 2 ** (n + 1)

@@ -392,3 +392,45 @@ def test_worse_is_against_the_metrics_direction(
     metric: str, old: float, new: float, worse: bool
 ) -> None:
     assert is_worse(metric, old, new) is worse
+
+
+@pytest.mark.parametrize(("metric", "now"), [("throughput", 97.5), ("latency_p90", 102.5)])
+def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone(
+    metric: str, now: float
+) -> None:
+    """A drop that would do alone asks for more runs among many; its interval is the same."""
+    found = [replace(run, metrics={metric: run.metrics["throughput"]})
+             for run in runs(2, throughput=now)]  # fmt: skip
+    before, limits = record(**{metric: 100.0}), {metric: 0.03}
+
+    alone = rule_on(found, before, limits, RULE)
+    few = rule_on(found, before, limits, RULE, pairs=20)
+    many = rule_on(found, before, limits, RULE, pairs=2000)
+
+    assert few == alone
+    assert (alone.outcome, alone.more) == (Outcome.PERF_DROP, False)
+    assert (many.outcome, many.more) == (Outcome.INCONCLUSIVE, True)
+    (one,), (other,) = alone.metrics, many.metrics
+    assert (other.low, other.high) == pytest.approx((one.low, one.high))
+    assert (other.detectable, other.p) == (one.detectable, one.p)
+    assert one.p is not None
+    assert 0.05 / 2000 < one.p < 0.01
+
+
+def test_among_many_better_is_proven_as_alone() -> None:
+    found = runs(2, throughput=110.0)
+    before = record(throughput=100.0)
+
+    many = rule_on(found, before, OFFLINE, RULE, pairs=2000)
+
+    assert many.outcome is Outcome.IMPROVED
+    assert many.metrics[0].p == 1.0
+    (one,) = rule_on(found, before, OFFLINE, RULE).metrics
+    assert (many.metrics[0].low, many.metrics[0].high) == pytest.approx((one.low, one.high))
+
+
+def test_among_many_a_certain_drop_fails_at_once_and_says_so() -> None:
+    ruling = rule_on(runs(2, throughput=80.0), record(throughput=100.0), OFFLINE, RULE, pairs=25)
+
+    assert (ruling.outcome, ruling.more) == (Outcome.PERF_DROP, False)
+    assert "; a drop whatever the other 24 pairs judged with it do, p=" in ruling.headline

@@ -1,0 +1,249 @@
+"""Hold back the reports of verdicts that depend on the whole session, until it knows them.
+
+A verdict is never changed after it was reported: JUnit and `--lf` would lie. So with many pairs an
+undecided test is run without a word, once every other test ran it is run again until its runs are
+used up, and at the end, when all pairs are judged together, its reports go out with the last word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from pytest_mlperf.carry import VERDICT, attached, conclude, known_failures, planned_of
+from pytest_mlperf.core.expectation import expect
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.together import interrupted, is_open, settle
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.phases import Phase
+from pytest_mlperf.reports.layout import plural
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.verdicts import fails
+
+if TYPE_CHECKING:
+    from pytest_mlperf.session import MlperfSession
+
+CRASHED = "worker: pytest's worker process ended before this was decided"
+
+
+@dataclasses.dataclass
+class Held:
+    """One test whose reports wait.
+
+    Attributes:
+        reports: Setup, call and teardown.
+        known: The suite's expected failures.
+        item: The test, where it can be run again: in the process that collected it.
+        over: It needs no more runs.
+    """
+
+    reports: list[pytest.TestReport]
+    known: list[dict[str, Any]]
+    item: pytest.Item | None = None
+    over: bool = False
+
+    @property
+    def nodeid(self) -> str:
+        """The test's id."""
+        return self.reports[0].nodeid
+
+    @property
+    def result(self) -> CaseResult | None:
+        """What was found; None where the second try was skipped or broke before it."""
+        return next(filter(None, map(attached, self.reports)), None)
+
+    def pack(self, config: pytest.Config) -> str:
+        """Return it as text, for another process."""
+        to_plain = config.hook.pytest_report_to_serializable
+        reports = [to_plain(config=config, report=report) for report in self.reports]
+        return json.dumps({"reports": reports, "known": self.known}, default=str)
+
+
+def unpack(config: pytest.Config, text: str) -> Held:
+    """Return what another process packed; it cannot be run again here."""
+    plain = json.loads(text)
+    to_report = config.hook.pytest_report_from_serializable
+    reports = [to_report(config=config, data=report) for report in plain["reports"]]
+    return Held(reports=reports, known=plain["known"], over=True)
+
+
+class Holding:
+    """The tests of a session that wait; registered as a plugin where there are many pairs."""
+
+    def __init__(self, own: MlperfSession) -> None:
+        """Hold nothing yet."""
+        self._own = own
+        self._config = own.config
+        self._held: list[Held] = []
+        worker = getattr(own.config, "workerinput", None)
+        self._worker: str | None = worker["workerid"] if worker else None
+        self.packed: list[str] = []
+
+    # --- first phase ---------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        """Run a test of a case; report it unless its verdict waits."""
+        planned = planned_of(item)
+        if planned is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        before = list(item.user_properties)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        held = Held(reports=reports, known=known_failures(planned), item=item)
+        if self._waits(held):
+            item.user_properties[:] = before
+            self._hold(held)
+        else:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _hold(self, held: Held) -> None:
+        self._held.append(held)
+        if self._worker:  # for the controller, should this process crash
+            name = f"{self._worker}-{len(self._held)}.json"
+            atomic.write_text(self._folder / name, held.pack(self._config))
+
+    def _waits(self, held: Held) -> bool:
+        result = held.result
+        return result is not None and result.pairs > 0 and is_open(result.verdict)
+
+    @property
+    def _folder(self) -> Path:
+        return self._own.folder / "held"
+
+    # --- second phase --------------------------------------------------------------------
+
+    def take(self, packed: Iterable[str]) -> None:
+        """Take what a worker of xdist held."""
+        self._held += [unpack(self._config, text) for text in packed]
+
+    def stop(self, session: pytest.Session | None) -> None:
+        """Tell the workers of xdist that nothing more is to be run, once that is so (`-x`)."""
+        over = session and (session.shouldfail or session.shouldstop)
+        if over and not self._worker and self._folder.exists():
+            (self._folder / "stop").touch()
+
+    def conclude(self, session: pytest.Session, *, stopped: bool) -> None:
+        """Run what waits again, judge all together and report it; an interruption reports it too.
+
+        Args:
+            session: Pytest's.
+            stopped: The session ends early.
+        """
+        try:
+            if not stopped:
+                self._again(session)
+        finally:
+            for held in self._held:
+                self._give_up(held)
+            if self._worker:
+                self.packed = [held.pack(self._config) for held in self._held]
+            else:
+                self._rescue(crashed=not stopped)
+                self._report()
+
+    def _again(self, session: pytest.Session) -> None:
+        queue = [held for held in self._held if not held.over]
+        self._own.phase = dataclasses.replace(self._own.phase, once=False)
+        if queue:
+            self._announce(len(queue))
+        for held, following in zip(queue, [*queue[1:], None], strict=False):
+            if session.shouldfail or session.shouldstop or (self._folder / "stop").exists():
+                return
+            item = held.item
+            assert item is not None
+            del item.stash[VERDICT]
+            before = sum(report.duration for report in held.reports if report.when == "call")
+            nextitem = following.item if following else None
+            held.reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            for report in held.reports:
+                report.duration += before if report.when == "call" else 0.0
+            held.over = True
+            if not self._worker and not self._waits(held):
+                self._held.remove(held)
+                self._emit(held)
+
+    def _announce(self, count: int) -> None:
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter and not self._worker and self._config.get_verbosity() >= 0:
+            tests = plural(count, "test")
+            reporter.ensure_newline()
+            reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
+
+    # --- the last word -------------------------------------------------------------------
+
+    def _rescue(self, *, crashed: bool) -> None:
+        """Take what workers held that told nothing at their end.
+
+        Args:
+            crashed: They did, as the session did not end early.
+        """
+        told = {held.nodeid for held in self._held} | {r.test for r in self._own.results}
+        for path in sorted(self._folder.glob("*.json")):
+            held = unpack(self._config, path.read_text("utf-8"))
+            if held.nodeid in told or held.result is None:
+                continue
+            held.over = crashed
+            if crashed:
+                verdict = held.result.verdict
+                broken = dataclasses.replace(verdict, outcome=Outcome.ERROR, headline=CRASHED)
+                self._finish(held, broken, failed=True)
+            self._give_up(held)
+            self._held.append(held)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _report(self) -> None:
+        waiting = [(held, held.result) for held in self._held if self._waits(held)]
+        open_ = [result.verdict for _, result in waiting if result]
+        final = [result.verdict for result in self._own.results if result.pairs]
+        final += [r.verdict for h in self._held if not self._waits(h) and (r := h.result)]
+        pairs = max(
+            (result.pairs for _, result in waiting if result), default=self._own.phase.pairs
+        )
+        self._own.phase = Phase(pairs=pairs)
+        today = dt.datetime.now(dt.UTC).date()
+        for (held, _), verdict in zip(waiting, settle(open_, final, pairs, RuleR()), strict=True):
+            known = [{**k, "until": dt.date.fromisoformat(k["until"])} for k in held.known]
+            last = expect(verdict, known, today)
+            self._finish(held, last, failed=self._fails(last.outcome))
+        while self._held:
+            self._emit(self._held.pop(0))
+
+    def _fails(self, outcome: Outcome) -> bool:
+        if outcome is Outcome.SUSPECT:  # not enough evidence among so many
+            outcome = Outcome.INCONCLUSIVE
+        asked = self._own.options.inconclusive
+        return fails(outcome, inconclusive=asked, no_baseline="pass", named=False)
+
+    def _finish(self, held: Held, verdict: Verdict, *, failed: bool) -> None:
+        result = held.result
+        assert result is not None
+        final = dataclasses.replace(result, verdict=verdict, failed=failed)
+        message = self._own.message_of(final) if failed else None
+        conclude(held.reports, final, message, self._config.rootpath)
+
+    def _emit(self, held: Held) -> None:
+        hook, location = self._config.hook, held.reports[0].location
+        hook.pytest_runtest_logstart(nodeid=held.nodeid, location=location)
+        for report in held.reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=held.nodeid, location=location)
+
+    def _give_up(self, held: Held) -> None:
+        """Say of a verdict that gets no more runs why it is what it is."""
+        result = held.result
+        if not held.over and result is not None:
+            held.over = True
+            self._finish(held, interrupted(result.verdict), failed=False)

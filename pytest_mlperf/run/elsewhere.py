@@ -1,0 +1,75 @@
+"""Start a worker in another Python: `python .../run/elsewhere.py SPEC.json`.
+
+Run as a script from a copy of this package, so that this Python needs only what the worker imports.
+It needs no inherited descriptor, variable or working folder, which a container would not pass on:
+events leave on stdout, commands come on stdin, and whatever the engine prints goes to stderr.
+The text must be readable to older Pythons, which then say so themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+OLDEST = (3, 11)
+"""The oldest Python that this package runs on."""
+
+NEEDED = {"numpy": "numpy", "mlperf_loadgen": "mlcommons-loadgen"}
+"""What every worker imports, and what is installed to have it."""
+
+FAILED = 70
+
+
+class Events:
+    """What is told to the parent before the worker itself speaks."""
+
+    def __init__(self) -> None:
+        """Take stdout for events; what others print goes to stderr from now on."""
+        sys.stdout.flush()
+        self.descriptor = os.dup(1)
+        os.dup2(2, 1)
+
+    def tell(self, **event: Any) -> None:
+        """Send one event."""
+        os.write(self.descriptor, (json.dumps(event) + "\n").encode())
+
+    def fail(self, message: str) -> None:
+        """Send the error event and end the process."""
+        self.tell(event="error", layer="worker", kind="RunError", message=message, designed=True)
+        os._exit(FAILED)
+
+
+def main(file: str) -> None:
+    """Tell which Python this is, set up its import path, and become the worker."""
+    events = Events()
+    version = ".".join(map(str, sys.version_info[:3]))
+    events.tell(event="python", prefix=sys.prefix, executable=sys.executable, version=version)
+    here = "the Python of baseline_engine ({})".format(sys.executable)  # noqa: UP032 - older ones
+    if sys.version_info < OLDEST:
+        events.fail("{} is {}; workers need 3.11 or newer".format(here, version))  # noqa: UP032
+    try:
+        spec = json.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        events.fail(f"{here} cannot read {file} ({error.strerror}); a container must mount it")
+    os.environ.update(spec["environment"])
+    # In place of the folder of this script, whose modules would hide others of the same names.
+    code = str(Path(__file__).absolute().parents[2])
+    left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]
+    sys.path[:] = [code, *spec["import_first"], *left]
+    missing = [name for module, name in NEEDED.items() if not importlib.util.find_spec(module)]
+    if missing:
+        events.fail(f"{here} lacks {' and '.join(missing)}: install it there")
+    try:
+        worker = importlib.import_module("pytest_mlperf.run.worker")
+    except ImportError as error:
+        events.fail(f"{here} lacks what a worker imports: {error}")
+    worker.main([file, "--events", str(events.descriptor)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,266 @@
+"""`pytest-mlperf calibrate` repeats unchanged code, learns its noise, and writes when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.calibrated import calibrated_rule
+from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.cli import main
+from pytest_mlperf.core.calibration import Calibrated
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.stores import calibration
+
+ROOT = Path(__file__).parents[2]
+
+Say = Callable[..., tuple[int, str]]
+
+HEAD = """\
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "first"
+dataset = { use = "synthetic", samples = 32 }
+"""
+
+SCENARIOS = """
+[[scenarios]]
+name = "Offline"
+target_qps = 2000
+min_duration = "300ms"
+
+[[scenarios]]
+name = "SingleStream"
+min_duration = "100ms"
+"""
+
+
+def engine(name: str, accelerators: str = '["cpu"]', **options: object) -> str:
+    shown = ", ".join(f"{key} = {value}" for key, value in options.items())
+    return (
+        f'\n[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = {accelerators}\n'
+        f"options = {{ {shown} }}\n"
+    )
+
+
+STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one suite, in a terminal of 80 columns."""
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "project"
+    (path / "suites").mkdir(parents=True)
+    (path / "baselines").mkdir()
+    monkeypatch.chdir(path)
+    suite(HEAD, STEADY, SCENARIOS)
+    return path
+
+
+def suite(*parts: str) -> None:
+    Path("suites/first.mlperf.toml").write_text("".join(parts), "utf-8")
+
+
+def stored(root: Path = Path()) -> Calibrated:
+    found = calibration.load(root / "baselines/calibration/cpu.json", "cpu")
+    assert found is not None
+    (machine,) = found.machines
+    return machine
+
+
+def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
+    project: Path, say: Say
+) -> None:
+    """The whole way: dry run, second session written, the judge's rule."""
+    code, shown = say("calibrate", "--runs", 2)
+
+    assert code == 0, shown
+    assert list(Path("baselines").iterdir()) == []
+    assert "left out: 2 cases on H200, which is not here\n" in shown
+    assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", shown)
+    assert re.search(r"learnt from 2 cases, 4 runs in 1 session; they weigh \d+ % in s0", shown)
+    assert "note: one session cannot show what sessions differ by" in " ".join(shown.split())
+    assert shown.endswith(
+        "would write baselines/calibration/cpu.json\n"
+        "dry run; to write it: pytest-mlperf calibrate --runs 0 --write\n"
+    )
+    assert max(map(len, shown.splitlines())) <= 80
+    assert Path(".mlperf/.gitignore").read_text("utf-8") == "*\n"
+
+    code, shown = say("calibrate", "suites", "--runs", 2, "--write")
+
+    assert code == 0, shown
+    assert "wrote baselines/calibration/cpu.json\n" in shown
+    machine = stored()
+    offline, stream = machine.cases
+    assert [run.number for run in offline.runs] == [1, 2, 1, 2]
+    assert len({run.session for run in offline.runs}) == 2
+    assert set(offline.runs[0].metrics) == {"throughput"}
+    assert offline.runs[0].within_se.keys() == {"throughput"}
+    assert 0 < offline.runs[0].start_s < 60
+    turns = sorted((run.started, run.session, run.number) for run in (*offline.runs, *stream.runs))
+    assert [number for _, _, number in turns] == [1, 1, 2, 2] * 2
+    rule, note = calibrated_rule(Path("baselines"), "cpu", detect(gpus=False).identity("cpu"), 5)
+    assert machine.settings is not None
+    assert rule == machine.settings.rule(5) != rule_for("cpu")
+    assert note is not None
+    assert note.endswith(": 2 cases, 8 runs in 2 sessions")
+
+
+def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
+    """Runs of different options are no repeats."""
+    assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
+    suite(HEAD, engine("steady", latency_s=0.002, batch_size=4), SCENARIOS)
+    code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
+
+    assert code == 0
+    assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in shown
+    (case,) = stored().cases
+    assert len(case.runs) == 2
+
+    before = Path("baselines/calibration/cpu.json").read_text("utf-8")
+    shutil.rmtree(".mlperf")
+    code, shown = say("calibrate", "--runs", 0, "--write")
+    assert code == 0
+    assert json.loads(Path("baselines/calibration/cpu.json").read_text("utf-8")) == json.loads(
+        before
+    ), "what is stored is enough to learn the same"
+
+
+def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say) -> None:
+    """Exit 1; what the others showed is written."""
+    Path("broken.py").write_text(
+        "from pytest_mlperf.engines.null import NullEngine\n\n\n"
+        "class Broken(NullEngine):\n"
+        "    def __enter__(self):\n"
+        "        raise OSError('no such chip')\n",
+        "utf-8",
+    )
+    bad = '\n[[engines]]\nuse = "broken:Broken"\nname = "bad"\naccelerators = ["cpu"]\n'
+    suite(HEAD, bad, STEADY, SCENARIOS)
+    sys.path.insert(0, str(project))
+    try:
+        code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
+    finally:
+        sys.path.remove(str(project))
+
+    assert code == 1
+    assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", shown)
+    assert shown.count("given up") == 1
+    assert [case.case for case in stored().cases] == ["first-Offline-steady-fp32-cpu"]
+
+
+def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: Say) -> None:
+    """Ctrl-C after the first run; the printed command makes only those that lack."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from pytest_mlperf.cli import main; sys.exit(main())",
+    ]
+    lines = []
+    with subprocess.Popen(
+        [*command, "calibrate", "--runs", "2", "--case", "Offline", "--write"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            lines.append(line)
+            if line.startswith("1 of 2"):
+                child.send_signal(signal.SIGINT)
+    shown = "".join(lines)
+
+    assert child.returncode == 1, shown
+    assert "interrupted; the runs that were finished are kept" in shown
+    assert list(Path("baselines").iterdir()) == []
+    again = re.search(r"nothing was written; go on: pytest-mlperf (.*--session \S+)\n", shown)
+    assert again is not None
+    code, shown = say(*shlex.split(again[1]), "--write")
+    assert code == 0
+    assert "1 run of it there already" in shown
+    assert "\n1 of 2" not in shown
+    (case,) = stored().cases
+    assert [run.number for run in case.runs] == [1, 2]
+    assert len({run.session for run in case.runs}) == 1
+
+
+def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: Say) -> None:
+    """Exit 3, and what is here."""
+    suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
+    code, shown = say("calibrate")
+
+    assert code == 3
+    assert "2 cases on H200, which is not here" in shown
+    assert "no case can run here; here: cpu" in shown
+
+
+def test_nothing_to_learn_from_is_exit_code_1(project: Path, say: Say) -> None:
+    """`--runs 0` before any run."""
+    assert say("calibrate", "--runs", 0) == (
+        1,
+        "cpu: nothing learnt: noise needs two runs of one case in one session\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--case", "Server"], "no case fits 'Server'; these suites have: first-Offline-"),
+        (["elsewhere"], "elsewhere is not here"),
+    ],
+)
+def test_what_is_not_there_is_usage(
+    project: Path, say: Say, arguments: list[str], says: str
+) -> None:
+    """Exit 2, before anything is measured."""
+    code, shown = say("calibrate", *arguments)
+
+    assert code == 2
+    assert says in shown
+    assert not Path(".mlperf").exists()
+
+
+def test_a_wrong_option_of_an_engine_costs_no_run(project: Path, say: Say) -> None:
+    """Exit 2 with the suite's line."""
+    suite(HEAD, engine("steady", speed=11), SCENARIOS)
+    code, shown = say("calibrate")
+
+    assert code == 2
+    assert "speed" in shown
+    assert not Path(".mlperf").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--runs", "1"], ["--runs", "-2"], ["--session", "../x"]])
+def test_wrong_options_are_usage(arguments: list[str]) -> None:
+    """One run shows no noise; a session is a name."""
+    with pytest.raises(SystemExit) as caught:
+        main(["calibrate", *arguments])
+    assert caught.value.code == 2
+
+
+def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
+    """Exit 2 and how to mend it."""
+    file = Path("baselines/calibration/cpu.json")
+    file.parent.mkdir()
+    file.write_text("{", "utf-8")
+    code, shown = say("calibrate", "--runs", 2)
+
+    assert code == 2
+    assert "calibrate anew: pytest-mlperf calibrate" in shown
+    assert not Path(".mlperf").exists()

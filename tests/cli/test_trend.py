@@ -1,0 +1,411 @@
+"""`pytest-mlperf compare --history`: accepted baselines in real git repositories."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    BaselineRun,
+    HistoryEntry,
+    Record,
+    find,
+    geometric_means,
+)
+from pytest_mlperf.stores import baselines
+from tests.cli.lab import CASE as LAB_CASE
+from tests.cli.lab import Lab, git
+from tests.cli.text import widest
+
+Say = Callable[..., tuple[int, str]]
+
+FILE = Path("baselines/H200/quick/llama/Offline.trtllm.fp8.json")
+CASE = "llama-Offline-trtllm-fp8-H200"
+VERSIONS = (
+    ("2026-03-02", "1.0.0", 20_000.0),
+    ("2026-05-11", "1.1.0", 21_500.0),
+    ("2026-08-20", "1.2.0", 21_520.0),
+    ("2026-10-02", "1.2.1", 19_000.0),
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty repository as the working folder, in a terminal of 80 columns."""
+    path = tmp_path / "repository"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    git(path, "init", "-q", "-b", "main")
+    return path
+
+
+def measured(date: str, value: float, *, name: str = "tokens_per_second", count: int = 8) -> Any:
+    """Return runs around a value, two a session."""
+    rng = random.Random(f"{date}{value}")
+    return tuple(
+        BaselineRun(
+            metrics={name: value * math.exp(rng.gauss(0, 0.004)), "throughput": value / 250},
+            within_se={},
+            session=f"{date}-{number // 2}",
+            started=f"{date}T0{number}:00:00+00:00",
+            samples=24_576,
+            duration_s=60.0,
+            commit=None,
+        )
+        for number in range(count)
+    )
+
+
+def accept(
+    file: Path,
+    date: str,
+    version: str,
+    runs: tuple[BaselineRun, ...],
+    *,
+    action: Any = None,
+    commit: bool = True,
+    **fields: Any,
+) -> Baseline:
+    """Write a baseline as `--mlperf-update` does, and commit it."""
+    old = baselines.load(file)
+    identity = fields.pop("identity", {"gpu": "H200", "power_limit_w": 700})
+    # A record begins its own history: of another machine, or in a file of another case.
+    kept = old if not fields or action or set(fields) == {"engine"} else None
+    before = find(kept, identity) if kept else None
+    entry = HistoryEntry(
+        date=date,
+        commit="9d0e77a",
+        reason=f"trtllm {version}",
+        action=action or ("replace" if before else "record"),
+        runs=len(runs),
+        old=geometric_means(before.runs) if before else {},
+        new=geometric_means(runs),
+    )
+    fingerprint = {"engine": "trtllm", "engine.version": version, "engine.cuda": "12.9"}
+    record = Record(
+        identity=identity,
+        target_qps=fields.pop("rate", 90.0),
+        qps_source="suite",
+        fingerprint={**fingerprint, **fields.pop("fingerprint", {})},
+        runs=runs,
+        minimum_detectable_change={next(iter(runs[0].metrics)): 0.02},
+        history=(*(before.history if before else ()), entry),
+    )
+    given: dict[str, Any] = {
+        "round": "v4.1",
+        "profile": "quick",
+        "workload": "llama",
+        "scenario": "Offline",
+        "engine": "trtllm",
+        "precision": "fp8",
+        "accelerator": "H200",
+        "records": (record,),
+    }
+    made = Baseline(**{**given, **fields})
+    baselines.save(file, made)
+    if commit:
+        git(Path(), "add", ".")
+        git(Path(), "commit", "-q", "-m", f"trtllm {version}")
+    return made
+
+
+def history(versions: Iterable[tuple[str, str, float]] = VERSIONS) -> None:
+    for date, version, value in versions:
+        accept(FILE, date, version, measured(date, value))
+
+
+def rows(shown: str) -> list[list[str]]:
+    """Return the cells of the table's rows."""
+    lines = shown.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("date"))
+    return [line.split("  ") for line in lines[start + 1 : lines.index("", start)]]
+
+
+def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say) -> None:
+    history()
+
+    code, shown = say("compare", "--history", CASE)
+
+    assert code == 0
+    assert shown == (
+        "llama-Offline-trtllm-fp8-H200\n"
+        "\n"
+        "date        engine        tokens/s   change          interval  says\n"
+        "2026-03-02  trtllm 1.0.0    20 008\n"
+        "2026-05-11  trtllm 1.1.0    21 493   +7.4 %    +6.9 to +7.9 %  better\n"
+        "2026-08-20  trtllm 1.2.0    21 493   −0.0 %    −0.5 to +0.5 %  not proven\n"
+        "2026-10-02  trtllm 1.2.1    18 976  −11.7 %  −12.2 to −11.2 %  worse\n"
+        "\n"
+        "note      intervals hold the true change in 95 of 100 cases, by the noise of all\n"
+        "          runs of both sides\n"
+        "total     tokens/s −5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n"
+        "          2026-03-02 to 2026-10-02\n"
+    )
+
+
+def test_a_wide_terminal_shows_the_commits(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history()
+    monkeypatch.setenv("COLUMNS", "120")
+
+    _, shown = say("compare", "--history", CASE)
+
+    commits = git(here, "log", "--format=%H", "--reverse").split()
+    assert [row[1] for row in rows(shown)] == [commit[:9] for commit in commits]
+
+
+@pytest.mark.parametrize("name", [FILE, "llama", "OFFLINE-TRTLLM", CASE])
+def test_a_case_is_named_by_its_file_or_a_part_of_its_id(
+    name: object, here: Path, say: Say
+) -> None:
+    history(VERSIONS[:2])
+
+    assert say("compare", "--history", name) == say("compare", "--history", CASE)
+
+
+def test_a_folder_below_the_top_of_the_repository_will_do(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(Path("project") / FILE, "2026-03-02", "1.0.0", measured("2026-03-02", 1.0))
+    accept(Path("project") / FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 2.0))
+    monkeypatch.chdir(here / "project")
+
+    code, shown = say("compare", "--history", "llama")
+
+    assert code == 0
+    assert len(rows(shown)) == 2
+
+
+def test_another_metric_is_asked_for_by_name(here: Path, say: Say) -> None:
+    history()
+
+    _, shown = say("compare", "--history", CASE, "--metric", "throughput")
+    assert "samples/s   change" in shown
+    assert say("compare", "--history", CASE, "--metric", "latency_p50") == (
+        2,
+        f"pytest-mlperf: no baseline of {CASE} has latency_p50; known: tokens_per_second, "
+        "throughput\n",
+    )
+
+
+# --- what counts as one baseline -----------------------------------------------------------------
+
+
+def test_appended_runs_and_untouched_records_are_no_new_version(here: Path, say: Say) -> None:
+    first = measured("2026-03-02", 20_000.0)
+    accept(FILE, "2026-03-02", "1.0.0", first[:6])
+    accept(FILE, "2026-03-09", "1.0.0", first, action="append")
+    FILE.write_text(f"{FILE.read_text('utf-8')}\n", "utf-8")
+    git(here, "commit", "-q", "-a", "-m", "a blank line")
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+
+    _, shown = say("compare", "--history", CASE)
+
+    assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
+
+
+def test_a_baseline_that_is_not_committed_is_the_newest_point(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(VERSIONS[:1])
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0), commit=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    _, shown = say("compare", "--history", CASE)
+
+    assert [row[1] for row in rows(shown)][1:] == ["not committed"]
+
+
+def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
+    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shallow clone has one commit; the record's history has the means of the earlier ones."""
+    history()
+    git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+
+    code, shown = say("compare", "--history", CASE)
+
+    assert code == 0
+    assert [row[-1].strip() for row in rows(shown)][1:] == ["runs not here"] * 3
+    assert "+7.4 %" in shown
+    assert " to −" not in shown
+    assert "git fetch --unshallow" in " ".join(shown.split())
+    assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
+
+
+def test_outside_git_the_file_is_enough(
+    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history()
+    (tmp_path / "r.json").write_bytes(FILE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+    code, shown = say("compare", "--history", "r.json")
+
+    assert code == 0
+    assert len(rows(shown)) == 4
+
+
+def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
+    history(VERSIONS[:1])
+    whole = FILE.read_bytes()
+    FILE.write_text("{}", "utf-8")
+    git(here, "commit", "-q", "-a", "-m", "damaged")
+    FILE.write_bytes(whole)
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+
+    code, shown = say("compare", "--history", CASE)
+
+    assert code == 0
+    assert len(rows(shown)) == 2
+    assert f":{FILE}: schema is None" in " ".join(shown.split())
+
+
+# --- no ratio ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"identity": {"gpu": "H200", "power_limit_w": 500}},
+            "other hardware: power_limit_w 700 → 500",
+        ),
+        ({"fingerprint": {"division": "open"}}, "another division: closed → open"),
+        ({"accelerator": "8xH200"}, "another number of accelerators: 1 → 8"),
+        ({"profile": "official"}, "another profile: quick → official"),
+        ({"scenario": "Server"}, "another scenario: Offline → Server"),
+        ({"name": "samples_per_joule"}, "another metric: samples/J is not in the baseline of "
+         "2026-05-11, which has tokens/s, samples/s"),
+    ],
+    ids=["hardware", "division", "count", "profile", "scenario", "metric"],
+)  # fmt: skip
+def test_a_ratio_of_what_cannot_be_compared_is_refused(
+    fields: dict[str, Any], reason: str, here: Path, say: Say
+) -> None:
+    """The step is refused with the reason, and the total starts after it."""
+    history(VERSIONS[:2])
+    name = fields.pop("name", "tokens_per_second")
+    for date, version, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
+        accept(FILE, date, version, measured(date, value, name=name), **fields)
+
+    code, shown = say("compare", "--history", FILE)
+
+    assert code == 0
+    text = " ".join(shown.split())
+    assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
+    assert text.count("no ratio") == (4 if "metric" in reason else 2), "one a row, one a reason"
+    assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
+    assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
+    assert widest(shown) <= 80
+
+
+def test_renamed_files_are_followed(here: Path, say: Say) -> None:
+    """The engine's entry was renamed; the file moved; the case is the same but for its name."""
+    history(VERSIONS[:2])
+    renamed = FILE.with_name("Offline.tensorrt-llm.fp8.json")
+    git(here, "mv", str(FILE), str(renamed))
+    found = baselines.load(renamed)
+    assert found is not None
+    baselines.save(renamed, replace(found, engine="tensorrt-llm"))
+    git(here, "commit", "-q", "-a", "-m", "another name")
+    accept(renamed, *VERSIONS[2][:2], measured(*VERSIONS[2][::2]), engine="tensorrt-llm")
+
+    _, shown = say("compare", "--history", "tensorrt")
+
+    assert [row[0] for row in rows(shown)] == [date for date, *_ in VERSIONS[:3]]
+    assert "no ratio" not in shown
+
+
+def test_two_engine_entries_are_one_history(here: Path, say: Say) -> None:
+    """Where each version has an entry of its own, both cases are named."""
+    other = FILE.with_name("Offline.trtllm-next.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), engine="trtllm-next")
+
+    code, shown = say("compare", "--history", CASE, "llama-Offline-trtllm-next-fp8-H200")
+
+    assert code == 0
+    assert "no ratio" not in shown
+    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in " ".join(shown.split())
+
+
+def test_a_new_file_that_is_like_another_has_no_history_of_it(here: Path, say: Say) -> None:
+    """Git's own --follow would take it for a copy."""
+    other = FILE.with_name("Offline.other.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[0][::2])[:7], engine="other")
+
+    _, shown = say("compare", "--history", other)
+
+    assert len(rows(shown)) == 1
+
+
+def test_two_counts_of_gpus_have_no_ratio(here: Path, say: Say) -> None:
+    eight = Path("baselines/8xH200/quick/llama/Offline.trtllm.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(eight, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), accelerator="8xH200")
+
+    code, shown = say("compare", "--history", FILE, eight)
+
+    assert code == 2
+    assert "another number of accelerators: 1 → 8" in shown
+    assert "%" not in shown
+    assert "total     no ratio to the last baseline may be formed" in shown
+
+
+# --- what names nothing --------------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    other = Path("baselines/H200/official/llama/Offline.trtllm.fp8.json")
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), profile="official")
+
+    assert say("compare", "--history", "llama") == (
+        2,
+        f"pytest-mlperf: 'llama' fits 2 baseline files:\n  {other}\n  {FILE}\n",
+    )
+    assert say("compare", "--history", "bert") == (
+        2,
+        f"pytest-mlperf: no baseline of 'bert' is in git here; there are:\n  {CASE}\n",
+    )
+
+
+def test_without_a_repository_there_is_no_baseline(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert say("compare", "--history", "x") == (
+        2,
+        "pytest-mlperf: no baseline of 'x' is in git here\n",
+    )
+
+
+def test_two_sides_are_needed_without_the_history(
+    here: Path, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        say("compare", "main")
+    assert "required: B; with --history one is enough" in capsys.readouterr().err
+
+
+def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:
+    code, shown = say("compare", "--history", LAB_CASE)
+
+    assert code == 0
+    assert [row[2].strip() for row in rows(shown)] == ["acme 1.0"]
+    assert shown.endswith("total     one accepted baseline: nothing to compare it with yet\n")

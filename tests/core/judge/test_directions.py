@@ -1,0 +1,103 @@
+"""A metric that gets twice as bad fails, and one whose direction is wrong is found out."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import pytest_mlperf.scorers
+from pytest_mlperf.core.judge.gate import Bounds, gate
+from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.metrics import COUNTS, METRICS, PUBLISHED, Direction
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
+from tests.core.judge.directions import (
+    LOWER,
+    SCORES,
+    TWICE_AS_BAD,
+    fault,
+    faults,
+    score_fault,
+)
+
+JUDGED = sorted(METRICS.keys() - COUNTS)
+
+ROUND_METRICS = {
+    (name, workload, metric.name, target): metric
+    for name in ROUNDS
+    for workload, rules in load_round(name).workloads.items()
+    for target in rules.targets
+    for metric in (
+        *rules.metrics.values(),
+        *(own for scenario in rules.scenarios.values() for own in scenario.metrics.values()),
+    )
+}
+
+
+def test_no_metric_hides_a_worsening() -> None:
+    assert list(faults()) == []
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_metric_with_the_other_direction_is_found_out(name: str) -> None:
+    metric = METRICS[name]
+    other = Direction.LOWER if metric.direction is Direction.HIGHER else Direction.HIGHER
+
+    assert fault(metric) is None
+    assert fault(dataclasses.replace(metric, direction=other)) is not None
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_with_the_other_direction_is_found_out(name: str) -> None:
+    assert score_fault(name, lower=name in LOWER) is None
+    assert score_fault(name, lower=name not in LOWER) is not None
+
+
+def test_what_others_print_has_the_direction_of_its_kind() -> None:
+    known = [metric for metric in PUBLISHED.values() if metric.kind in TWICE_AS_BAD]
+
+    assert known
+    for metric in known:
+        worse = Direction.LOWER if TWICE_AS_BAD[metric.kind] > 1 else Direction.HIGHER
+        assert metric.direction is worse
+
+
+def test_scorers_call_lower_what_is_better_when_lower() -> None:
+    """Read from their source: to score images takes a network."""
+    said = set()
+    for path in Path(pytest_mlperf.scorers.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Scores":
+                for keyword in call.keywords:
+                    if keyword.arg == "lower":
+                        names = ast.walk(keyword.value)
+                        said |= {n.value for n in names if isinstance(n, ast.Constant)}
+
+    assert said == LOWER
+
+
+@pytest.mark.parametrize("key", ROUND_METRICS, ids=lambda key: "-".join(map(str, key)))
+def test_the_gate_of_a_round_fails_a_score_that_is_twice_as_bad(
+    key: tuple[str, str, str, float],
+) -> None:
+    metric: RoundMetric = ROUND_METRICS[key]
+    low, high = metric.bounds(key[3])
+    # Of a count the round says which side it bounds: too short answers, or too long ones.
+    count = 2.0 if low is None else 0.5
+    worse = {"higher": 0.5, "lower": 2.0, "neither": count}[metric.better]
+    if metric.name in SCORES and metric.better != "neither":
+        assert worse == SCORES[metric.name]
+
+    found = gate(
+        Accuracy(
+            scores={metric.name: metric.reference * worse}, samples=1, total=1, full=True, folder=""
+        ),
+        {metric.name: Bounds(reference=metric.reference, low=low, high=high)},
+        whose="MLPerf's",
+        profile="official",
+    )
+
+    assert found.outcome is Outcome.GATE_FAIL

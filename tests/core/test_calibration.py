@@ -1,0 +1,506 @@
+"""The noise of a machine is learnt from repeats, and the less the fewer they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.calibration import (
+    Calibrated,
+    CalibratedCase,
+    Calibration,
+    CalibrationRun,
+    merged,
+    settings_of,
+)
+from pytest_mlperf.core.judge.rule_r import Decision, Value, judge, minimum_detectable_change
+from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.noise import (
+    Noise,
+    Series,
+    learn,
+    moderated,
+    spread,
+    total_variance,
+    uncalibrated,
+)
+from pytest_mlperf.core.polygamma import digamma, trigamma, trigamma_inverse
+from pytest_mlperf.core.run_plan import best_length, drift, most_runs
+
+GPU = uncalibrated("H200")
+
+
+def values(
+    rng: random.Random,
+    sd: float,
+    share: float,
+    *,
+    sessions: int,
+    runs: int,
+    within: float = 0.0,
+) -> tuple[Value, ...]:
+    """Draw runs of one case whose variance is sd², a share of it the session's."""
+    found = []
+    for session in range(sessions):
+        common = rng.gauss(0, sd * math.sqrt(share))
+        for _ in range(runs):
+            x = common + rng.gauss(0, sd * math.sqrt(1 - share))
+            found.append(Value(value=math.exp(5 + x), within_se=within, session=f"s{session}"))
+    return tuple(found)
+
+
+def sd_of_a_case(rng: random.Random, truth: Noise, within: float = 0.0) -> float:
+    """Draw the standard deviation of a case: ν0·(s0² + w²) / χ²(ν0)."""
+    chi_square = rng.gammavariate(truth.prior_df / 2, 2)
+    return math.sqrt(truth.prior_df * (truth.prior_sd**2 + within**2) / chi_square)
+
+
+def drawn(
+    seed: int, truth: Noise, *, cases: int, sessions: int, runs: int, within: float = 0.0
+) -> list[Series]:
+    rng = random.Random(seed)
+    return [
+        Series(
+            case=f"case {number}",
+            metric="throughput",
+            runs=values(
+                rng,
+                sd_of_a_case(rng, truth, within),
+                truth.session_share,
+                sessions=sessions,
+                runs=runs,
+                within=within,
+            ),
+        )
+        for number in range(cases)
+    ]
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 1e7))
+def test_polygammas_are_scipys(x: float) -> None:
+    """ψ and ψ' to 1e-11, and the inverse of ψ' gives the argument back."""
+    assert digamma(x) == pytest.approx(float(special.digamma(x)), rel=1e-11, abs=1e-13)
+    assert trigamma(x) == pytest.approx(float(special.polygamma(1, x)), rel=1e-11)
+    assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
+
+
+@pytest.mark.parametrize("function", [digamma, trigamma, trigamma_inverse])
+@pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan])
+def test_polygammas_refuse_what_has_none(function: object, x: float) -> None:
+    """Zero, negative, infinite and NaN."""
+    with pytest.raises(ValueError, match="positive and finite"):
+        function(x)  # type: ignore[operator]
+
+
+# --- one case ------------------------------------------------------------------------------------
+
+
+def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
+    return tuple(
+        Value(value=math.exp(x), within_se=within, session=f"s{number}")
+        for number, session in enumerate(sessions)
+        for x in session
+    )
+
+
+def test_the_mean_squares_of_a_small_table_are_those_by_hand() -> None:
+    """Sessions (0, 2) and (4, 6, 8): MSW = (2 + 8)/3, MSB = 2·3² + 3·2², n0 = 5 - 13/5."""
+    found = spread(logs([0, 2], [4, 6, 8], within=0.5))
+
+    assert found is not None
+    assert (found.run_df, found.between_df, found.within) == (3, 1, 0.25)
+    assert found.run == pytest.approx(10 / 3)
+    assert found.between == pytest.approx(2 * 3**2 + 3 * 2**2)
+    assert found.runs_per_session == pytest.approx(5 - 13 / 5)
+    assert found.session == pytest.approx((30 - 10 / 3) / 2.4)
+
+
+def test_sessions_that_differ_less_than_their_runs_have_variance_0() -> None:
+    """The method of moments would give a negative one."""
+    found = spread(logs([0, 2], [0, 2]))
+
+    assert found is not None
+    assert found.session == 0
+
+
+def test_one_session_says_nothing_of_sessions_and_single_runs_nothing_at_all() -> None:
+    """Unknown is None."""
+    one = spread(logs([0, 2]))
+
+    assert one is not None
+    assert (one.session, one.between_df) == (None, 0)
+    assert spread(logs([0], [2], [4])) is None
+
+
+def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
+    """Mean over 3,000 cases, within 3 %, for one session of 8 and for four of two."""
+    rng = random.Random(7)
+    for sessions, runs in ((1, 8), (4, 2), (3, 5)):
+        found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(3000)]
+        total = [total_variance(each, 0.3) for each in found if each]
+
+        assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.03), (sessions, runs)
+
+
+# --- many cases ----------------------------------------------------------------------------------
+
+TRUTHS = {
+    "as usual": (Noise(prior_df=4, prior_sd=0.007, session_share=0.25), 0.0),
+    "noisy": (Noise(prior_df=6, prior_sd=0.04, session_share=0.25), 0.0),
+    "half of it inside the runs": (Noise(prior_df=6, prior_sd=0.01, session_share=0.4), 0.01),
+    "no sessions": (Noise(prior_df=8, prior_sd=0.003, session_share=0.0), 0.001),
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_what_was_drawn_is_learnt_from_much_data(name: str) -> None:
+    """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1."""
+    truth, within = TRUTHS[name]
+    found = learn(
+        drawn(11, truth, cases=200, sessions=12, runs=3, within=within), uncalibrated("H200")
+    )
+
+    assert found.noise.prior_sd == pytest.approx(truth.prior_sd, rel=0.15)
+    assert found.noise.prior_df == pytest.approx(truth.prior_df, rel=0.35)
+    assert found.noise.session_share == pytest.approx(truth.session_share, abs=0.1)
+    assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
+
+
+def test_six_cases_are_enough_for_s0_and_its_interval_holds() -> None:
+    """6 cases x 8 runs in 2 sessions, 200 times: half within 25 %, the 90 % interval in > 82 %."""
+    truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.25)
+    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=4), GPU) for n in range(200)]
+
+    assert median(abs(one.noise.prior_sd / 0.02 - 1) for one in learnt) < 0.25
+    assert sum(one.low <= 0.02 <= one.high for one in learnt) / 200 > 0.82
+
+
+def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
+    """Truth 5 %, default 0.7 %: the weight of the data rises with cases and sessions."""
+    truth = Noise(prior_df=4, prior_sd=0.05, session_share=0.6)
+    few, more, many = (
+        learn(drawn(3, truth, cases=cases, sessions=sessions, runs=4), GPU)
+        for cases, sessions in ((1, 1), (4, 2), (60, 10))
+    )
+
+    for position in range(3):
+        weights = [one.weights[position] for one in (few, more, many)]
+        assert weights == sorted(weights)
+        assert weights[0] < weights[2] < 1
+    assert few.weights[0] == 0
+    assert few.weights[2] == 0
+    assert few.noise.session_share == GPU.session_share
+    assert few.noise.prior_df == pytest.approx(GPU.prior_df, rel=1e-6)
+    assert few.high / few.low > more.high / more.low > many.high / many.low
+
+
+def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
+    """They share the machine: φ is learnt by the number of sessions."""
+    truth = Noise(prior_df=4, prior_sd=0.01, session_share=0.8)
+    few, many = (learn(drawn(5, truth, cases=n, sessions=2, runs=4), GPU) for n in (2, 200))
+
+    assert few.weights[2] == many.weights[2] == pytest.approx(1 / 5)
+    assert many.noise.session_share < 0.4
+
+
+def test_equal_variances_give_a_finite_weight() -> None:
+    """Where cases do not differ Smyth's ν0 diverges."""
+    same = values(random.Random(2), 0.01, 0.25, sessions=1, runs=8)
+    found = learn([Series(case=str(n), metric="throughput", runs=same) for n in range(100)], GPU)
+
+    assert found.noise.prior_df == 30
+
+
+def test_runs_that_do_not_vary_are_no_proof_of_no_noise() -> None:
+    """Equal values keep the rule's floor."""
+    flat = tuple(Value(value=100.0, session="s") for _ in range(8))
+    found = learn([Series(case="a", metric="throughput", runs=flat)], GPU)
+
+    assert 0.001 <= found.noise.prior_sd < GPU.prior_sd
+
+
+def test_noise_that_is_all_inside_the_runs_leaves_s0_near_the_default() -> None:
+    """Then hardly anything is seen of what runs differ by beyond it."""
+    truth = Noise(prior_df=6, prior_sd=1e-4, session_share=0.0)
+    found = learn(drawn(1, truth, cases=5, sessions=2, runs=4, within=0.05), GPU)
+
+    assert found.weights[1] < 0.1
+    assert found.noise.prior_sd == pytest.approx(GPU.prior_sd, rel=0.2)
+
+
+def test_metrics_of_one_case_weigh_as_one_case() -> None:
+    """They are measured in the same runs."""
+    one = drawn(4, GPU, cases=1, sessions=2, runs=4)
+    two = [*one, dataclasses.replace(one[0], metric="tokens_per_second")]
+
+    assert learn(one, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
+    assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
+
+
+def test_single_runs_teach_nothing() -> None:
+    """Two runs of one case in one session is the least."""
+    lone = Series(case="a", metric="throughput", runs=logs([0], [1]))
+
+    with pytest.raises(ValueError, match="two runs of one case in one session"):
+        learn([lone], GPU)
+
+
+@given(
+    st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=4),
+    st.floats(0, 0.1),
+)
+def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: float) -> None:
+    """All settings are in range, so rule R takes them."""
+    series = Series(case="a", metric="throughput", runs=logs(*table, within=within))
+    found = learn([series], GPU)
+
+    assert found.noise.rule(5).prior_sd >= 0.001
+    assert found.low <= found.noise.prior_sd <= found.high
+    varies = spread(series.runs)
+    assert varies is not None
+    assert moderated(varies, found.noise) > 0
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "H200", "8xH100", "cpu-vs-H200"])
+def test_uncalibrated_noise_is_the_judges_own(accelerator: str) -> None:
+    """One default, whoever asks."""
+    assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
+
+
+# --- the judge with what was learnt --------------------------------------------------------------
+
+
+def test_false_alarms_stay_below_one_per_cent_with_learnt_noise() -> None:
+    """4 calibrations of 6 cases x 4 runs x 2 sessions, each then judges 600 unchanged cases.
+
+    CPU noise of 3 %, sessions as in the truth. The promise is 1 %; the rule is conservative, so
+    that few of 2,400 fail.
+    """
+    truth = Noise(prior_df=4, prior_sd=0.03, session_share=0.25)
+    failed = missed = 0
+    for seed in range(4):
+        rng = random.Random(100 + seed)
+        learnt = learn(drawn(seed, truth, cases=6, sessions=2, runs=4), uncalibrated("cpu"))
+        rule = learnt.noise.rule(5)
+        for _ in range(600):
+            sd = sd_of_a_case(rng, truth)
+            baseline = values(rng, sd, 0.25, sessions=4, runs=2)
+            now = values(rng, sd, 0.25, sessions=1, runs=5)
+            slow = [dataclasses.replace(run, value=run.value * 0.9) for run in now]
+            said = [
+                judge(baseline, runs, direction=Direction.HIGHER, limit=0.1, rule=rule).decision
+                for runs in (now, slow)
+            ]
+            failed += said[0] is Decision.FAIL
+            missed += said[1] is Decision.PASS
+
+    assert failed / 2400 <= 0.01
+    assert missed / 2400 <= 0.05
+
+
+def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
+    """CPU runs that vary by 1 % need not be judged as if by 5 %."""
+    truth = Noise(prior_df=6, prior_sd=0.01, session_share=0.25)
+    learnt = learn(drawn(8, truth, cases=6, sessions=3, runs=4), uncalibrated("cpu"))
+    baseline = values(random.Random(9), 0.01, 0.25, sessions=4, runs=2)
+    before, after = (
+        minimum_detectable_change(baseline, rule=noise.rule(5))
+        for noise in (uncalibrated("cpu"), learnt.noise)
+    )
+
+    assert after < before / 2
+
+
+# --- how to measure ------------------------------------------------------------------------------
+
+
+def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
+    """Compared with a search over (c0 + L)·(b² + a/L)."""
+    runs = values(random.Random(3), 0.02, 0.0, sessions=1, runs=200, within=0.015)
+    noise = Noise(prior_df=1, prior_sd=0.013, session_share=0.0)
+    found = spread(runs)
+    assert found is not None
+    a, b = 0.015**2 * 60, moderated(found, noise) - 0.015**2
+    best = min(range(1, 6000), key=lambda tenths: (45 + tenths / 10) * (b + a / (tenths / 10)))
+
+    assert best_length(runs, noise, length_s=60, start_s=45) == pytest.approx(best / 10, abs=0.1)
+
+
+def test_the_best_length_of_the_typical_gpu_is_that_of_the_derivation() -> None:
+    """Window noise 2 %, correlation 0.6, 0.7 % from run to run, 60 s of start-up: 44 s."""
+    within = 0.02 * math.sqrt((1 + 0.6) / (1 - 0.6) / 60)
+    sd = math.sqrt(0.007**2 + within**2)
+    runs = values(random.Random(1), sd, 0.0, sessions=1, runs=4000, within=within)
+    noise = Noise(prior_df=4, prior_sd=0.007, session_share=0.0)
+
+    assert best_length(runs, noise, length_s=60, start_s=60) == pytest.approx(44, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("within", "sd", "start_s", "seconds"),
+    [(0.0, 0.01, 60, None), (1e-6, 0.05, 1, 1.0), (0.5, 0.5, 300, 600.0)],
+)
+def test_the_best_length_has_bounds_and_may_be_unknown(
+    within: float, sd: float, start_s: float, seconds: float | None
+) -> None:
+    """From one second to MLPerf's ten minutes; None where nothing is known inside a run."""
+    runs = values(random.Random(1), sd, 0.0, sessions=1, runs=8, within=within)
+
+    assert best_length(runs, GPU, length_s=60, start_s=start_s) == seconds
+
+
+def test_k_is_the_fewest_runs_that_prove_every_limit_that_can_be_proven() -> None:
+    """Loose limits need 3, tight ones more, impossible ones none."""
+    runs = values(random.Random(6), 0.01, 0.25, sessions=4, runs=2)
+    least = {k: minimum_detectable_change(runs, rule=GPU.rule(k)) for k in range(3, 9)}
+
+    assert most_runs([(runs, 0.5)], GPU) == 3
+    for k in range(4, 9):
+        between = (least[k] + least[k - 1]) / 2
+        assert most_runs([(runs, between), (runs, 0.5), (runs, 1e-4)], GPU) == k
+    assert most_runs([(runs, 1e-4)], GPU) == most_runs([], GPU) == 5
+
+
+def one(case: str, metric: str, *xs: float, session: str = "s") -> Series:
+    found = tuple(Value(value=math.exp(x), session=session) for x in xs)
+    return Series(case=case, metric=metric, runs=found)
+
+
+def test_a_drift_that_all_cases_share_is_seen() -> None:
+    """Throughput that falls and latency that rises are both slower."""
+    rng = random.Random(4)
+    slower = [-0.01 * n for n in range(8)]
+    series = [
+        one("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
+        one("b", "latency_p90", *(-x + rng.gauss(0, 0.002) for x in slower)),
+    ]
+    found = drift(series, "s")
+
+    assert found is not None
+    assert found.proven
+    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
+
+
+def test_noise_is_seldom_called_drift() -> None:
+    """At most 3 of 1,000 quiet sessions of 3 cases x 6 runs."""
+    rng = random.Random(5)
+    called = 0
+    for _ in range(1000):
+        series = [one(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"]
+        found = drift(series, "s")
+        assert found is not None
+        called += found.proven
+
+    assert called <= 3
+
+
+def test_two_runs_and_other_sessions_show_no_drift() -> None:
+    """Unknown is None."""
+    assert drift([one("a", "throughput", 0, 1)], "s") is None
+    assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+def run(number: int, session: str = "s1", value: float = 100.0) -> CalibrationRun:
+    return CalibrationRun(
+        number=number,
+        session=session,
+        started="2026-11-21T10:00:00+00:00",
+        metrics={"latency_p50": 1.0, "throughput": value},
+        within_se={"throughput": 0.01},
+        duration_s=60.0,
+        start_s=12.5,
+    )
+
+
+def case(*runs: CalibrationRun, what: str = "x", name: str = "a") -> CalibratedCase:
+    return CalibratedCase(
+        case=name,
+        profile="quick",
+        what=what,
+        target_qps=None,
+        limits={"latency_p50": 0.05, "throughput": 0.03, "samples_per_joule": 0.05},
+        runs=runs,
+    )
+
+
+def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
+    """The newer of two with the same number counts."""
+    old = case(run(1), run(2))
+    new = case(run(2, value=200.0), run(1, "s2"))
+    (found,), notes = merged([old], [new])
+
+    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
+    assert found.runs[1].metrics["throughput"] == 200
+    assert notes == ()
+
+
+def test_runs_of_another_build_are_left_out_and_said_so() -> None:
+    """What an engine's releases differ by is no noise; other cases stay."""
+    found, notes = merged(
+        [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), what="y")]
+    )
+
+    assert [(c.case, len(c.runs)) for c in found] == [("a", 1), ("b", 1)]
+    assert notes == ("a: 2 older runs left out: engine, options, data or run length changed",)
+
+
+def test_only_gated_metrics_that_every_run_has_are_learnt_from() -> None:
+    """First those whose noise inside a run is known."""
+    assert [s.metric for s in case(run(1), run(2)).series] == ["throughput", "latency_p50"]
+
+
+def test_a_machine_replaces_its_own_entry_only() -> None:
+    """Machines are told apart by their identity."""
+    a: dict[str, Property] = {"cpu": "a", "cores": 2}
+    b: dict[str, Property] = {"cpu": "b", "cores": 2}
+    first = Calibrated(identity=a, settings=None, cases=())
+    whole = Calibration(accelerator="cpu", machines=())
+    whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))
+    whole = whole.having(dataclasses.replace(first, cases=(case(run(1)),)))
+
+    assert [len(m.cases) for m in whole.machines] == [0, 1]
+    assert whole.of(a) == whole.machines[1]
+    assert whole.of({**a, "cores": 4}) is None
+
+
+def test_stored_settings_are_the_rule() -> None:
+    """Rounded, and said in words."""
+    learnt = learn(drawn(8, GPU, cases=3, sessions=2, runs=4), GPU)
+    stored = settings_of(learnt, date="2026-11-21", max_runs=4)
+
+    assert stored.rule(6).max_runs == 6
+    assert stored.rule(5).prior_sd == pytest.approx(learnt.noise.prior_sd, rel=1e-3)
+    assert stored.rule(5).prior_df == pytest.approx(learnt.noise.prior_df, rel=1e-3)
+    assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("metrics", {"throughput": 0.0}, "metric 'throughput' is 0.0"),
+        ("metrics", {"throughput": math.inf}, "metric 'throughput' is inf"),
+        ("within_se", {"throughput": -1.0}, "'throughput' is -1.0"),
+        ("duration_s", 0.0, "duration_s is 0.0"),
+        ("start_s", -1.0, "'start_s' is -1.0"),
+    ],
+)
+def test_impossible_runs_are_refused(field: str, value: object, says: str) -> None:
+    """Each says which value is wrong."""
+    with pytest.raises(ValueError, match=says):
+        dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,547 @@
+"""Causes are told only with their evidence; without any, that none was found."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.causes import Cause, Strength, causes
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from tests.reports import verdicts
+from tests.reports.verdicts import ALL, CASE, DROP, metric
+
+SET = 'set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"'
+
+
+def told(found: tuple[Cause, ...]) -> list[str]:
+    return [cause.says for cause in found]
+
+
+def drop(*changed: str, runs: tuple[Run, ...] = (), **fields: Any) -> Verdict:
+    """Return a drop of 6.3 % since these changes."""
+    given: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
+    return replace(DROP, changed=changed, **given)
+
+
+def kept(number: int = 1, **fields: Any) -> BaselineRun:
+    given: dict[str, Any] = {
+        "metrics": {"throughput": 24_118.0},
+        "within_se": {},
+        "session": str(number),
+        "started": "2026-10-02T10:00:00+00:00",
+        "samples": 24_576,
+        "duration_s": 60.0,
+        "commit": None,
+    }
+    return BaselineRun(**{**given, **fields})
+
+
+def record(*runs: BaselineRun) -> Record:
+    return Record(
+        identity={},
+        target_qps=None,
+        qps_source=None,
+        fingerprint={},
+        runs=runs,
+        minimum_detectable_change={},
+        history=(),
+    )
+
+
+def now(**fields: Any) -> Run:
+    return replace(verdicts.run(1), **fields)
+
+
+# --- what changed --------------------------------------------------------------------------------
+
+DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            ["engine.version 1.2.0 → 1.2.1"],
+            [
+                "engine.version 1.2.0 → 1.2.1 since the baseline; nothing else that is recorded "
+                "changed"
+            ],
+        ),
+        (
+            ["engine.version 1 → 2", "machine.driver 570 → 580"],
+            ["engine.version 1 → 2 since the baseline", "machine.driver 570 → 580 since the "
+             "baseline"],
+        ),
+        (
+            [f"engine.x{n} 1 → 2" for n in range(6)],
+            ["engine.x0 1 → 2, engine.x1 1 → 2, engine.x2 1 → 2, engine.x3 1 → 2 and 2 more since "
+             "the baseline; nothing else that is recorded changed"],
+        ),
+        (
+            ['options {"batch": 8, "threads": 2} → {"batch": 8, "threads": 1}'],
+            ["options: threads 2 → 1 since the baseline; nothing else that is recorded changed"],
+        ),
+        (
+            [f"engine.weights_sha256 {DIGEST} → {DIGEST[::-1]}", "options {} → {broken"],
+            ["engine.weights_sha256 6b57b985… → 27eeeb34…, options {} → {broken since the "
+             "baseline; nothing else that is recorded changed"],
+        ),
+        (
+            [f"dataset {DIGEST} → {DIGEST[::-1]}", "engine.version 1 → 2"],
+            [
+                "other data than the baseline's: dataset 6b57b985… → 27eeeb34…",
+                "engine.version 1 → 2 since the baseline",
+            ],
+        ),
+        (
+            ['dataset.options {"samples": 32} → {"samples": 64}'],
+            ["other data than the baseline's: dataset.options: samples 32 → 64; nothing "
+             "else that is recorded changed"],
+        ),
+    ],
+    ids=["one", "engine and machine", "many", "options", "checksum", "data", "data options"],
+)  # fmt: skip
+def test_what_changed_since_the_baseline_is_told(changed: list[str], expected: list[str]) -> None:
+    assert told(causes(drop(*changed), None, ())) == expected
+
+
+# --- siblings ------------------------------------------------------------------------------------
+
+
+def sibling(
+    workload: str, engine: str, change: float | None, *, accelerator: str = "H200"
+) -> Verdict:
+    """Return another case: it fell or rose by so much, did neither (0), or was undecided (None)."""
+    case = replace(CASE, workload=workload, engine=engine, accelerator=accelerator)
+    word = (
+        Outcome.INCONCLUSIVE
+        if change is None
+        else Outcome.PERF_DROP
+        if change < 0
+        else Outcome.IMPROVED
+        if change
+        else Outcome.OK
+    )
+    judged = metric(outcome=word, change=change)
+    subject = Subject(identity={}, fingerprint={"engine": engine})
+    return replace(DROP, case=case, outcome=word, metrics=(judged,), subject=subject)
+
+
+ORT = replace(
+    drop("engine.version 1 → 2", "machine.driver 570 → 580"),
+    subject=Subject(identity={}, fingerprint={"engine": "ort"}),
+)
+SAME = [sibling(name, "ort", -0.051 - n / 100) for n, name in enumerate(("bert", "gptj", "dlrm"))]
+OTHERS = [sibling("bert", "trt", 0.0), sibling("gptj", "vllm", 0.0)]
+FELL = [sibling("bert", "trt", -0.04), sibling("gptj", "vllm", -0.05)]
+ENGINE, DRIVER = (f"{text} since the baseline" for text in ORT.changed)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        (
+            [*SAME, sibling("sdxl", "ort", 0.0)],
+            [
+                ENGINE,
+                DRIVER,
+                "ort got worse in 3 of 4 other models too, by 5.1 % to 7.1 %",
+            ],
+        ),
+        (
+            [*SAME, sibling("resnet50", "ort", None), *OTHERS],
+            [
+                ENGINE,
+                "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; of other engines on "
+                "H200 0 of 2",
+                DRIVER,
+            ],
+        ),
+        (
+            [*SAME, *FELL],
+            [
+                DRIVER,
+                "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % to "
+                "5 %, and 3 of 3 others of ort: the machine, its driver or what all of them share",
+                ENGINE,
+            ],
+        ),
+        (
+            [sibling("bert", "ort", 0.0), sibling("gptj", "ort", 0.02), *OTHERS],
+            [
+                ENGINE,
+                DRIVER,
+                "only this case: 0 of 2 other cases of ort and 0 of 2 of other engines got worse",
+            ],
+        ),
+        ([sibling("bert", "trt", -0.04, accelerator="L40S")], [ENGINE, DRIVER]),
+        ([sibling("dlrm", "trt", -0.04), *OTHERS], [ENGINE, DRIVER]),
+        ([ORT], [ENGINE, DRIVER]),
+        ([replace(one, kind="accuracy") for one in SAME], [ENGINE, DRIVER]),
+        ([verdicts.ERROR, verdicts.INVALID, verdicts.NO_BASELINE], [ENGINE, DRIVER]),
+    ],
+    ids=[
+        "same engine",
+        "same engine, others not",
+        "machine",
+        "only this case",
+        "another machine",
+        "a few others",
+        "itself",
+        "another question",
+        "not judged",
+    ],
+)
+def test_where_else_it_fell_tells_engine_from_machine(
+    others: list[Verdict], expected: list[str]
+) -> None:
+    assert told(causes(ORT, None, others)) == expected
+
+
+def test_accuracies_are_compared_in_points() -> None:
+    mine = replace(verdicts.ACC_DROP, case=replace(CASE, workload="bert"))
+
+    (_, where, *_) = told(causes(mine, None, [verdicts.ACC_DROP]))
+
+    assert where == "ort got worse in 1 of 1 other models too, by 2.31 points"
+
+
+# --- clocks, power, output, errors, control, handicap ---------------------------------------------
+
+CAP = "clocks are held back to stay within the power limit: {} s, {}% of the window"
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (
+            [(CAP.format(31.2, 52.0),), (), (CAP.format(30.0, 50.0),)],
+            "in 2 of 3 runs: clocks are held back to stay within the power limit: 51 % of the "
+            "window in the middle",
+        ),
+        (
+            [("heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window",)],
+            "heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window",
+        ),
+        (
+            [("the PCIe link ran at generation 3, not generation 5",)],
+            "the PCIe link ran at generation 3, not generation 5",
+        ),
+        (
+            [("12 replays on the PCIe link during the run",)] * 2,
+            "in 2 of 2 runs: 12 replays on the PCIe link during the run",
+        ),
+        ([("a change of the ECC mode waits for a reboot",)], None),
+        ([()], None),
+    ],
+)
+def test_what_the_sampler_saw_is_evidence(
+    runs: list[tuple[str, ...]], expected: str | None
+) -> None:
+    found = causes(drop(runs=tuple(now(notes=notes) for notes in runs)), None, ())
+
+    assert [cause.says for cause in found if cause.rule == "seen"] == (
+        [expected] if expected else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (38.6, 43.2, ("answers are 11.9 % longer: 38.6 → 43.2 tokens/sample", Strength.STRONG)),
+        (43.2, 38.6, ("answers are 10.6 % shorter: 43.2 → 38.6 tokens/sample", Strength.HINT)),
+        (100.0, 100.9, None),
+    ],
+)
+def test_longer_answers_explain_a_drop(
+    before: float, after: float, expected: tuple[str, Strength] | None
+) -> None:
+    length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=after, baseline=before)
+    found = causes(drop(metrics=(*DROP.metrics, length)), None, ())
+
+    shown = [(cause.says, cause.strength) for cause in found if cause.rule == "output"]
+    assert shown == ([expected] if expected else [])
+
+
+def test_shorter_answers_explain_an_improvement() -> None:
+    length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=93.0, baseline=118.0)
+    better = replace(verdicts.IMPROVED, metrics=(*verdicts.IMPROVED.metrics, length))
+
+    assert told(causes(better, None, ())) == [
+        "answers are 21.2 % shorter: 118.0 → 93.0 tokens/sample"
+    ]
+
+
+def test_the_length_of_answers_beside_a_drop_of_scores() -> None:
+    assert told(causes(verdicts.ACC_DROP, None, ())) == [
+        "answers are 2.3 % longer: 294.4 → 301.2 tokens/sample"
+    ]
+
+
+def test_a_limit_that_was_missed_is_told_with_the_rate() -> None:
+    runs = (now(limit_missed=True), now(), now(limit_missed=True))
+
+    assert told(causes(drop(runs=runs), None, ())) == [
+        "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clock", "cap", "expected"),
+    [
+        (
+            1939.0,
+            0.58,
+            ("SM clock −2.1 %, power cap share 31 % → 58 %", Strength.STRONG),
+        ),
+        (1981.0, 0.58, ("power cap share 31 % → 58 %", Strength.HINT)),
+        (2050.0, 0.31, ("SM clock +3.5 %, power cap share 31 % → 31 %", Strength.HINT)),
+        (1980.0, 0.35, None),
+    ],
+)
+def test_clocks_and_power_cap_are_told_beside_the_baselines(
+    clock: float, cap: float, expected: tuple[str, Strength] | None
+) -> None:
+    """A share of the power cap alone, which the sampler notes, is no news once both are known."""
+    before = record(*(kept(n, state={"sm_mhz": 1980.0, "power_cap_share": 0.31}) for n in range(2)))
+    run = now(state={"sm_mhz": clock, "power_cap_share": cap}, notes=(CAP.format(31.2, 100 * cap),))
+    found = causes(drop(runs=(run,), baseline_set=SET), before, ())
+
+    shown = [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}]
+    assert shown == ([expected] if expected else [])
+    if not expected:
+        assert found[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
+
+
+def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
+    """Return a run's fields at so many watts: 24,576 samples in 60 s."""
+    return {
+        "metrics": {"throughput": 409.6, "samples_per_joule": 24_576 / (value * seconds)},
+        "samples": 24_576,
+        "duration_s": seconds,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "strength"),
+    [
+        ("performance", 601.0, Strength.HINT),
+        ("efficiency", 601.0, Strength.HINT),
+        ("efficiency", 768.0, Strength.STRONG),
+        ("performance", 675.0, None),
+        ("accuracy", 601.0, None),
+    ],
+)
+def test_mean_power_is_told_beside_the_baselines(
+    kind: Any, after: float, strength: Strength | None
+) -> None:
+    """More power explains fewer samples per joule; less power goes with less work."""
+    before = record(*(kept(n, **watts(690.0)) for n in range(4)))
+    found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
+
+    (*power,) = [cause for cause in found if cause.rule == "power"]
+    assert [cause.strength for cause in power] == ([strength] if strength else [])
+    if strength and after == 601.0:
+        assert told(tuple(power)) == ["mean power 601 W, 690 W in the baseline (−12.9 %)"]
+
+
+@pytest.mark.parametrize(
+    ("speed", "expected"),
+    [
+        (
+            0.985,
+            ("the machine's own speed: matrix product −1.5 % of the baseline's, within its "
+             "spread (0.75 %)", Strength.HINT),
+        ),
+        (
+            0.94,
+            ("the machine's own speed: matrix product −6.0 % of the baseline's, beyond its "
+             "spread (0.75 %)", Strength.STRONG),
+        ),
+        (0.998, None),
+        (1.03, None),
+    ],
+)  # fmt: skip
+def test_a_slower_machine_is_told_also_within_its_spread(
+    speed: float, expected: tuple[str, Strength] | None
+) -> None:
+    before = record(*(kept(n, control={"matmul_flops": 1e12}) for n in range(4)))
+    found = causes(drop(runs=(now(control={"matmul_flops": speed * 1e12}),)), before, ())
+
+    shown = [(cause.says, cause.strength) for cause in found if cause.rule == "control"]
+    assert shown == ([expected] if expected else [])
+
+
+def test_products_of_another_library_say_nothing_about_the_machine() -> None:
+    before = record(*(kept(n, control={"matmul_flops": 1e12, "matmul_library": 1.0})
+                      for n in range(4)))  # fmt: skip
+    run = now(control={"matmul_flops": 5e11, "matmul_library": 2.0})
+
+    assert not [c for c in causes(drop(runs=(run,)), before, ()) if c.rule == "control"]
+
+
+def test_the_handicap_comes_first() -> None:
+    slowed = drop("engine.version 1 → 2", notes=("work was slowed by --mlperf-handicap 50%",))
+
+    first, second = causes(slowed, None, ())
+
+    assert first.says == "the handicap of 50 %: work was slowed on purpose"
+    assert first.strength is Strength.CERTAIN
+    assert second.rule == "engine"
+
+
+# --- none ----------------------------------------------------------------------------------------
+
+
+def test_without_evidence_it_says_what_was_looked_at() -> None:
+    before = record(
+        *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
+    )
+    length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=38.7, baseline=38.6)
+    run = now(**watts(688.0), control={"copy_bytes_per_s": 1.001e12}, notes=("ECC waits",))
+    verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), baseline_set=SET)
+
+    assert told(causes(verdict, before, ())) == [
+        "no cause found: engine, weights, options and data are the baseline's; 38.7 tokens/sample, "
+        "38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 %); the machine's own "
+        "speed: copy +0.1 % of the baseline's, within its spread (0.75 %)"
+    ]
+    assert told(causes(drop(baseline_set=None), None, ())) == [
+        "no cause found: nothing is known to compare with"
+    ]
+
+
+def test_hints_alone_are_no_cause() -> None:
+    others = [sibling("bert", "onnxruntime", 0.0)]
+    hint, none = causes(drop(baseline_set=SET), None, others)
+
+    assert hint.says == "only this case: 0 of 1 other cases of onnxruntime got worse"
+    assert (hint.strength, none.strength) == (Strength.HINT, Strength.NONE)
+    assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
+
+
+EXPLAINED = {"PERF_DROP", "POWER_DROP", "ACC_DROP", "GATE_FAIL", "IMPROVED", "EXPECTED"}
+
+
+@pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.outcome.name)
+def test_only_what_got_worse_or_better_is_explained(verdict: Verdict) -> None:
+    assert bool(causes(verdict, None, ALL)) is (verdict.outcome.name in EXPLAINED)
+
+
+def test_a_drop_that_may_not_be_judged_is_explained_too() -> None:
+    """The metrics say that it fell; the verdict is INVALID because the machine is slow."""
+    before = record(*(kept(n, control={"copy_bytes_per_s": 1e12}) for n in range(4)))
+    slow = drop(outcome=Outcome.INVALID, runs=(now(control={"copy_bytes_per_s": 9e11}),))
+
+    (found,) = causes(slow, before, ())
+
+    assert "copy −10.0 % of the baseline's, beyond its spread" in found.says
+
+
+# --- never raises, always evidence ---------------------------------------------------------------
+
+numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
+positive = st.floats(min_value=1e-300, max_value=1e300)
+texts = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(
+        [
+            "engine.version 1 → 2",
+            "machine.driver 1 → 2",
+            f"dataset {DIGEST} → {DIGEST}",
+            'options {"a": [1]} → {"b": {}}',
+            "options {} → {}",
+            CAP.format(1.5, 30.0),
+            "work was slowed by --mlperf-handicap 5%",
+            "the PCIe link ran at x8, not x16",
+        ]
+    ),
+)
+shares = st.one_of(st.none(), numbers)
+metrics = st.builds(
+    MetricVerdict,
+    metric=st.sampled_from(["throughput", "latency_p50", "tokens_per_sample", "unknown"]).filter(
+        lambda name: name != "unknown"
+    ),
+    outcome=st.one_of(st.none(), st.sampled_from(list(Outcome))),
+    now=st.one_of(st.none(), positive),
+    baseline=st.one_of(st.none(), positive),
+    change=shares,
+)
+controls = st.dictionaries(
+    st.sampled_from(["matmul_flops", "copy_bytes_per_s", "matmul_library", "other"]), positive
+)
+states = st.dictionaries(
+    st.sampled_from(["sm_mhz", "power_cap_share", "temperature_c"]),
+    st.floats(min_value=0, max_value=1e300),
+)
+measured = st.dictionaries(st.sampled_from(["throughput", "samples_per_joule"]), positive)
+runs = st.builds(
+    lambda notes, control, state, found, missed: now(
+        notes=tuple(notes), control=control, state=state, metrics=found, limit_missed=missed
+    ),
+    st.lists(texts, max_size=3),
+    controls,
+    states,
+    measured,
+    st.booleans(),
+)
+baselines = st.one_of(
+    st.none(),
+    st.lists(
+        st.builds(
+            lambda control, state, found: kept(control=control, state=state, metrics=found),
+            controls,
+            states,
+            measured,
+        ),
+        min_size=1,
+        max_size=4,
+    ).map(lambda found: record(*found)),
+)
+found_verdicts = st.builds(
+    lambda base, changed, notes, judged, made, workload, engine: replace(
+        base,
+        changed=tuple(changed),
+        notes=tuple(notes),
+        metrics=tuple(judged) or base.metrics,
+        runs=tuple(made),
+        case=replace(base.case, workload=workload, engine=engine),
+    ),
+    st.sampled_from(ALL),
+    st.lists(texts, max_size=4),
+    st.lists(texts, max_size=3),
+    st.lists(metrics, max_size=3),
+    st.lists(runs, max_size=3),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["x", "y"]),
+)
+
+
+@given(
+    verdict=found_verdicts,
+    baseline=baselines,
+    siblings=st.lists(found_verdicts, max_size=6),
+)
+def test_no_rule_ever_raises_and_every_cause_has_its_evidence(
+    verdict: Verdict, baseline: Record | None, siblings: list[Verdict]
+) -> None:
+    """Each sentence holds a number or a name that stands in the verdict, the strongest first."""
+    found = causes(verdict, baseline, siblings)
+
+    named = {text.split(" ", 1)[0] for text in verdict.changed} | {verdict.case.engine}
+    for cause in found:
+        if cause.strength is not Strength.NONE:
+            assert re.search(r"\d", cause.says) or any(name in cause.says for name in named)
+    strengths = [cause.strength for cause in found]
+    assert strengths == sorted(strengths, reverse=True)
+    nothing = all(strength <= Strength.HINT for strength in strengths)
+    assert strengths.count(Strength.NONE) == (1 if found and nothing else 0)
+    assert causes(verdict, baseline, siblings) == found

@@ -1,0 +1,63 @@
+"""A second virtual environment that has what this one has, and git repositories with two builds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ENGINE = '''\
+"""An engine of the tested project; how slow it is depends on where and what it is."""
+
+import sys
+from pathlib import Path
+
+import pytest_mlperf
+from pytest_mlperf.engines.null import NullEngine
+
+VERSION = "1.0"
+FACTOR = 1
+
+
+class Acme(NullEngine):
+    """Sleeps in batches of 16, so its speed does not depend on the load of the machine."""
+
+    def __init__(self, dataset, model=None, precision="", *, slow=""):
+        # `slow` names the environment in which this engine is half as fast.
+        factor = 2 if slow and Path(sys.prefix).name == slow else FACTOR
+        super().__init__(dataset, latency_s=0.002 * factor, batch_size=16, threads=1)
+
+    def describe(self):
+        return {"acme": VERSION, "file": __file__, "plugin": pytest_mlperf.__file__}
+'''
+
+PASSES_ON_NOTHING = """\
+import os, subprocess, sys
+# As a container does: no variable, no descriptor but three, another working folder.
+done = subprocess.run(sys.argv[1:], cwd="/", env={}, close_fds=True)
+sys.exit(done.returncode)
+"""
+
+
+def environment(folder: Path) -> Path:
+    """Make a virtual environment in which the libraries of this one can be imported.
+
+    What is installed here in editable form, as this package may be, cannot.
+
+    Returns:
+        Its Python.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return folder / "bin" / "python"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in a project."""
+    named = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    done = subprocess.run(
+        ["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,244 @@
+"""A worker of another build: another environment, a command as of a container, a commit in git."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError, RunError, UnavailableError
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.builds import Build, baseline_build
+from pytest_mlperf.run.measure import Process, measure, new_folder
+from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.run import other_python
+from tests.run.harness import LIMIT_S
+from tests.run.other_python import ENGINE, PASSES_ON_NOTHING, git
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = {{ use = "synthetic", samples = 32 }}
+[[engines]]
+use = "acme:Acme"
+baseline_engine = {}
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "100ms"
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return other_python.environment(tmp_path_factory.mktemp("other") / "old")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an engine of its own, as pytest would have it on its import path."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "acme.py").write_text(ENGINE, "utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    return folder
+
+
+def planned(project: Path, baseline_engine: str) -> Planned:
+    file = project / "s.mlperf.toml"
+    file.write_text(SUITE.format(baseline_engine), "utf-8")
+    (only,) = plan_suite(file)
+    return only
+
+
+def conditions(folder: Path) -> Conditions:
+    return Conditions(
+        folder=folder / "runs",
+        session="s",
+        commit=None,
+        handicap=0.0,
+        patience=Patience(progress_s=LIMIT_S),
+        lease_limit_s=LIMIT_S,
+        machine=detect(gpus=False),
+        control=False,
+    )
+
+
+def run(case: Planned, folder: Path, build: Build | None) -> Process:
+    return measure(
+        case,
+        conditions(folder),
+        lambda _: None,
+        target_qps=500.0,
+        performance=True,
+        ask=None,
+        number=1,
+        build=build,
+    )
+
+
+def run_baseline(case: Planned, folder: Path) -> Process:
+    with baseline_build(case, new_folder(folder / "runs", "build")) as build:
+        return run(case, folder, build)
+
+
+def test_the_other_python_runs_with_a_copy_of_this_package(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
+    """Its prefix is in the fingerprint; the project's own code is found; the copy is gone after."""
+    found = run_baseline(planned(project, f'{{ python = "{python}" }}'), tmp_path)
+
+    facts = found.subject.fingerprint
+    assert facts["python.prefix"] == str(python.parents[1]) != sys.prefix
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["build"] == f"python {python}"
+    assert facts["engine.file"] == str(project / "acme.py")
+    assert facts["engine.plugin"].startswith(str(tmp_path / "runs/build/code/"))
+    assert found.run is not None
+    assert found.run.metrics["throughput"] == pytest.approx(500, rel=0.5)
+    assert Path(found.run.folder).parent.name == "mine-Offline-Acme-fp32-cpu.baseline-build.1"
+    assert not (tmp_path / "runs/build").exists()
+
+
+def test_this_build_says_nothing_of_its_python(project: Path, tmp_path: Path) -> None:
+    """What is recorded stays as it was: no folder of a user in a baseline."""
+    case = planned(project, '{ python = "/there/is/none" }')
+
+    facts = run(case, tmp_path, None).subject.fingerprint
+
+    assert not {"build", "python", "python.prefix"} & set(facts)
+
+
+@pytest.mark.parametrize("place", ["${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"])
+def test_a_python_is_named_by_variable_home_or_beside_the_suite(
+    place: str, project: Path, tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link in an environment is kept: what it points to is another environment."""
+    monkeypatch.setenv("OLD", str(tmp_path / "old"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "old").symlink_to(python.parents[1])
+    case = planned(project, f'{{ python = "{place}" }}')
+
+    with baseline_build(case, tmp_path / "build") as build:
+        (named,) = build.python
+
+    assert Path(named).parent.resolve() == python.parent.resolve()
+    assert Path(named).name == "python"
+
+
+def test_a_command_needs_to_pass_on_only_stdin_stdout_and_stderr(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
+    """As docker run does; the suite's variables are expanded in it."""
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
+    command = json.dumps([sys.executable, str(wrapper), str(python)])
+
+    facts = run_baseline(
+        planned(project, f"{{ command = {command} }}"), tmp_path
+    ).subject.fingerprint
+
+    assert facts["python.prefix"] == str(python.parents[1])
+
+
+def test_a_git_ref_is_run_from_a_tree_of_its_own(project: Path, tmp_path: Path) -> None:
+    """The tested project's code is that of the ref; neither tree nor entry in git stays."""
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "acme.py")
+    git(project, "commit", "-q", "-m", "one")
+    git(project, "tag", "v1")
+    (project / "acme.py").write_text(ENGINE.replace('"1.0"', '"2.0"'), "utf-8")
+    hook = project / ".git/hooks/post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n", "utf-8")
+    hook.chmod(0o755)
+    case = planned(project, '{ git = "v1" }')
+
+    then, now = run_baseline(case, tmp_path), run(case, tmp_path, None)
+
+    assert then.subject.fingerprint["engine.acme"] == "1.0"
+    assert now.subject.fingerprint["engine.acme"] == "2.0"
+    assert then.subject.fingerprint["build"] == f"git v1 ({git(project, 'rev-parse', 'v1')[:12]})"
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_path: Path) -> None:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
+
+    with pytest.raises(RunError, match=r"acme:Acme.* cannot be imported"):
+        run_baseline(planned(project, '{ git = "HEAD" }'), tmp_path)
+
+
+def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) -> None:
+    git(project, "init", "-q", "-b", "main")
+    git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
+    case = planned(project, '{ git = "HEAD" }')
+
+    def interrupted() -> None:
+        with baseline_build(case, tmp_path / "build"):
+            assert len(git(project, "worktree", "list").splitlines()) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "message"),
+    [
+        ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),
+        ('python = "/there/is/none"', UnavailableError, "/there/is/none, is no program here"),
+        ('python = "."', UnavailableError, "is no program here"),
+        ('command = ["/there/is/none"]', RunError, "/there/is/none cannot be started: No such"),
+        ('command = ["false"]', RunError, "ended with exit code 1 during start"),
+        ('command = ["echo"]', RunError, "unreadable message"),
+        ('git = "v9"', RunError, "git rev-parse --verify: fatal: Needed a single revision"),
+    ],
+)
+def test_what_cannot_be_had_is_one_clear_error(
+    engine: str, kind: type[MlperfError], message: str, project: Path, tmp_path: Path
+) -> None:
+    git(project, "init", "-q")
+    case = planned(project, f"{{ {engine} }}")
+
+    with pytest.raises(kind, match=message):
+        run_baseline(case, tmp_path)
+
+    assert not (tmp_path / "runs/build").exists()
+
+
+def test_an_environment_without_a_library_says_which(project: Path, tmp_path: Path) -> None:
+    """Before anything is loaded."""
+    bare = other_python.environment(tmp_path / "bare")
+    next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
+
+    with pytest.raises(RunError, match="lacks numpy and mlcommons-loadgen: install it there"):
+        run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path)
+
+
+def test_a_folder_of_an_environment_is_no_python(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
+    case = planned(project, f'{{ python = "{python.parents[1]}" }}')
+
+    with pytest.raises(UnavailableError, match=r"did you mean .*/bin/python"):
+        run_baseline(case, tmp_path)
+
+
+def test_outside_a_repository_there_is_no_ref(project: Path, tmp_path: Path) -> None:
+    assert shutil.which("git")
+
+    with pytest.raises(RunError, match="not a git repository"):
+        run_baseline(planned(project, '{ git = "HEAD" }'), tmp_path)

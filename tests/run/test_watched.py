@@ -1,0 +1,66 @@
+"""A watched scorer scores as it always did; beside it lies a digest of each output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.outputs import digest
+from pytest_mlperf.run.watched import Outputs, Watched
+from pytest_mlperf.scorers.top1 import Top1Scorer
+
+OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
+
+
+class Read(Sequence[bytes]):
+    """Outputs that count how often each is read."""
+
+    def __init__(self) -> None:
+        self.times = [0] * len(OUTPUTS)
+
+    def __len__(self) -> int:
+        return len(OUTPUTS)
+
+    def __getitem__(self, position: int) -> bytes:  # type: ignore[override]
+        output = OUTPUTS[position]
+        self.times[position] += 1
+        return output
+
+
+def test_scores_are_the_scorers_own(tmp_path: Path) -> None:
+    file = tmp_path / "outputs.json"
+    factory = {"target": "pytest_mlperf.scorers.top1:Top1Scorer", "options": {"dtype": "int64"}}
+
+    scores = Watched(model=None, scorer=factory, file=str(file)).score(OUTPUTS, [1, 2, 3, 4])
+
+    assert scores == Top1Scorer(model=None, dtype="int64").score(OUTPUTS, [1, 2, 3, 4])
+    assert json.loads(file.read_text("utf-8")) == [digest(output) for output in OUTPUTS]
+
+
+def test_an_output_that_was_scored_is_not_read_again() -> None:
+    read = Read()
+    watched = Outputs(read)
+    assert list(watched) == OUTPUTS
+
+    assert watched.digests() == [digest(output) for output in OUTPUTS]
+    assert read.times == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("position", [0, 3, -1, slice(1, 3), slice(None, None, -1)])
+def test_outputs_that_are_left_out_are_read_at_the_end(position: int | slice) -> None:
+    watched = Outputs(OUTPUTS)
+
+    assert watched[position] == OUTPUTS[position]
+    assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])
+
+
+def test_a_scorer_that_breaks_leaves_no_digests(tmp_path: Path) -> None:
+    file = tmp_path / "outputs.json"
+    factory = {"target": "pytest_mlperf.scorers.top1:Top1Scorer", "options": {}}
+
+    with pytest.raises(Exception, match="3"):
+        Watched(model=None, scorer=factory, file=str(file)).score([b"abc"], [1])
+    assert not file.exists()

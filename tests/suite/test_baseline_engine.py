@@ -1,0 +1,61 @@
+"""What a suite may say about the build of its baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.load import load_suite
+from tests.suite.texts import with_
+
+ENTRY = 'accelerators = ["cpu"]'
+
+
+def read(tmp_path: Path, table: str) -> dict[str, object]:
+    """Return the table as it was read from a suite whose seventh line of engines it is."""
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(with_((ENTRY, f"{ENTRY}\nbaseline_engine = {table}")), "utf-8")
+    (entry,) = load_suite(file)[0].engines
+    assert entry.baseline_engine is not None
+    return entry.baseline_engine.model_dump(exclude_none=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"python": "~/venvs/old/bin/python"},
+        {"command": ["docker", "run", "--init", "-i", "--rm", "old", "python"]},
+        {"git": "v1.2.0"},
+        {"git": "HEAD~1"},
+        {"git": "feature/a-b"},
+        {"git": "${BASE_SHA}"},
+    ],
+)
+def test_one_of_three_ways_is_named(given: dict[str, object], tmp_path: Path) -> None:
+    """As it is written: variables are expanded where it runs."""
+    ((key, value),) = given.items()
+    table = f"{{ {key} = {value!r} }}"
+
+    assert read(tmp_path, table) == given
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("{}", r":12: engines\[0\].baseline_engine: write one of python, command and git"),
+        ('{ python = "a", git = "b" }', "write one of python, command and git"),
+        ('{ git = "--upload-pack=x" }', "'--upload-pack=x' is no git ref: write a tag"),
+        ('{ git = "a b" }', "is no git ref"),
+        ('{ git = "" }', "'' is no git ref"),
+        ('{ python = "" }', "must not be empty"),
+        ("{ command = [] }", "must not be empty"),
+        ('{ command = "docker run" }', "must be an array"),
+        ('{ pyton = "a" }', "unknown key 'pyton'; did you mean 'python'?"),
+        ('"v1.2.0"', "must be a table"),
+    ],
+)
+def test_anything_else_is_one_clear_defect(table: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=message):
+        read(tmp_path, table)
