@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pytest_mlperf.accuracy import answer_for, record, records
 from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.confirm import confirm
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.answer import Answer
@@ -62,7 +64,7 @@ class Bench:
             case = self._case(planned)
         except BaselineError as error:
             return broken(planned.case, kind, error, self._policy.shown)
-        answers = {"accuracy": self._accuracy, "efficiency": judge_efficiency}
+        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
             verdict = self._verdict(case, kind, answer(case, {*wanted, kind}, phase))
@@ -86,6 +88,10 @@ class Bench:
             return judge_pair(pair, self._conditions, self._policy, self._show)
         except (RunError, BaselineError) as error:
             return broken(pair.case, "pair", error, self._policy.shown)
+
+    def record(self, case: Case) -> Record | None:
+        """Return the record that the runs of a case are judged against."""
+        return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
         """Return the rate a case is offered or sized by, and where it comes from."""
@@ -126,8 +132,14 @@ class Bench:
         return answer
 
     def _performance(self, case: CaseRuns, wanted: Collection[Kind], phase: Phase) -> Answer:
-        answer = judge_performance(case, self._policy, wanted, phase)
+        answer = self._confirmed(case, judge_performance(case, self._policy, wanted, phase))
         return replace(answer, notes=(*answer.notes, *reported(case, answer)))
+
+    def _efficiency(self, case: CaseRuns, wanted: Collection[Kind], phase: Phase) -> Answer:
+        return self._confirmed(case, judge_efficiency(case, wanted, phase))
+
+    def _confirmed(self, case: CaseRuns, answer: Answer) -> Answer:
+        return confirm(case, answer, self._policy, self._conditions, self._show)
 
     # --- verdicts ------------------------------------------------------------------------
 
@@ -135,7 +147,7 @@ class Bench:
         subject, notes = case.subject, answer.notes
         against = case.scores if kind == "accuracy" else case
         if kind != "accuracy":
-            notes = (*notes, *energy_notes(case.runs))
+            notes = (*notes, *energy_notes(case.runs), *filter(None, [case.noise]))
         if answer.outcome is Outcome.NO_BASELINE and case.distance:
             notes = (*notes, "nearest baseline differs in " + "; ".join(case.distance))
         if self._conditions.handicap:

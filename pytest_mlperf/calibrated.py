@@ -11,6 +11,11 @@ from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.stores import calibration
 
 
+def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
+    """Return rule R with the noise that is expected of an accelerator (uncalibrated)."""
+    return uncalibrated(accelerator).rule(max_runs)
+
+
 def calibrated_rule(
     root: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:

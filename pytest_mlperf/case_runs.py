@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_accuracy import CaseAccuracy
 from pytest_mlperf.core.baseline import Baseline, find, nearest
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import Slow
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
-from pytest_mlperf.core.judge.rule_r import RuleR, outlier
+from pytest_mlperf.core.judge.rule_r import outlier
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import METRICS
@@ -41,6 +42,7 @@ class Policy:
         baseline_runs: Runs of a recorded baseline.
         reason: Why it is recorded.
         max_runs: Most runs of a case before INCONCLUSIVE.
+        confirm: Measure a drop again in turns with the build of its baseline.
         baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
         accuracy: Folder of stored accuracy passes.
         root: Folder that shown paths are relative to.
@@ -50,6 +52,7 @@ class Policy:
     baseline_runs: int = 8
     reason: str | None = None
     max_runs: int = 5
+    confirm: bool = False
     baselines: Path | None = None
     accuracy: Path
     root: Path
@@ -78,6 +81,7 @@ class CaseRuns:
         record: The accepted measurement of this machine, or None.
         distance: Without a record: how the nearest one differs, in words.
         rule: Settings of rule R.
+        noise: Where its noise comes from; None: nobody calibrated this machine.
         runs: Performance runs that may be judged, oldest first.
         accuracy: The accuracy pass, measured or stored.
         scored: Its scores sample by sample.
@@ -117,7 +121,7 @@ class CaseRuns:
         )
         if policy.update:
             _require_writable(self.file)
-        self.rule = rule_for(case.accelerator, policy.max_runs)
+        self.rule, self.noise = rule_beside(self.file, case.accelerator, identity, policy.max_runs)
         self.runs: list[Run] = []
         self.accuracy: Accuracy | None = None
         self.scored: Scored | None = None
@@ -313,12 +317,6 @@ def baseline_file(root: Path, case: Case, profile: str) -> Path:
         engine=case.engine,
         precision=case.precision,
     )
-
-
-def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
-    """Return rule R with the prior run-to-run noise of an accelerator (uncalibrated)."""
-    noisy = "cpu" in accelerator.split("-vs-")  # a pair names both of its machines
-    return RuleR(prior_sd=0.05 if noisy else 0.007, max_runs=max_runs)
 
 
 def _require_writable(file: Path) -> None:

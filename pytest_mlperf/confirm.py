@@ -175,7 +175,7 @@ def confirm(
         conditions: What all runs share; a handicap slows only this build.
         show: Takes a line of progress, many times.
     """
-    if answer.outcome not in DROPS or not getattr(policy, "confirm", False):
+    if answer.outcome not in DROPS or not policy.confirm:
         return answer
     dropped = {m.metric: m for m in answer.metrics if m.outcome is answer.outcome}
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}

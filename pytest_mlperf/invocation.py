@@ -14,6 +14,9 @@ from pytest_mlperf import plugin
 
 _NOT_REPRODUCED = ("--mlperf-update", "--mlperf-reason", "--mlperf-json", "--mlperf-plan")
 
+FLAGS = {"--mlperf-strict", "--mlperf-confirm"}
+"""Options without a value."""
+
 
 def run_id(config: pytest.Config) -> str:
     """Return the id of this run, the same in every xdist worker: UTC time and four hex digits."""
@@ -61,7 +64,7 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
         takes_value = False
         if argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
             kept.append(argument)
-            takes_value = "=" not in argument and argument not in {"--mlperf-strict"}
+            takes_value = "=" not in argument and argument not in FLAGS
     return tuple(kept)
 
 

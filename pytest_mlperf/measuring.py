@@ -53,6 +53,7 @@ def bench_for(
         baseline_runs=options.baseline_runs,
         reason=options.reason,
         max_runs=options.max_runs,
+        confirm=options.confirm,
         baselines=options.baselines,
         accuracy=options.runs_dir / "accuracy",
         root=root,

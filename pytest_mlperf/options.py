@@ -193,6 +193,11 @@ _OPTIONS: tuple[_Option, ...] = (
 
 _FLAGS = (
     ("strict", "a missing model or data set fails instead of being skipped (as under CI)"),
+    (
+        "confirm",
+        "measure a drop again in turns with the build of its baseline, which the suite's "
+        "baseline_engine names; the verdict says which evidence decided",
+    ),
     ("plan", "list the cases and the time they need, measure nothing"),
 )
 
@@ -234,6 +239,7 @@ class Options:
     lease_timeout: float
     json: Path | None
     strict: bool
+    confirm: bool
     plan: bool
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_mlperf.accuracy import answer_for, unchecked
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, rule_for
+from pytest_mlperf.calibrated import rule_for
+from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
 from pytest_mlperf.core.judge.rule_r import Decision, Value
 from pytest_mlperf.core.judge.ruling import values

@@ -8,6 +8,7 @@ from pytest_mlperf.accuracy import answer_for, unchecked
 from pytest_mlperf.case_runs import CaseRuns, Policy, Update
 from pytest_mlperf.core.baseline import Baseline, Record, with_record
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.clocks import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
@@ -99,12 +100,21 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Answer | None:
 def unless_off(case: CaseRuns, answer: Answer, phase: Phase) -> Answer:
     """Return an answer, INVALID where the machine itself explains that something changed."""
     changed = answer.outcome in CHANGED or (phase.many and may_fall(answer.metrics))
-    if not changed or not (found := case.off()):
+    found = case.off() if changed else None
+    why = found.in_words if found else _locked_clock(case) if changed else None
+    if why is None:
         return answer
     notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
-    return Answer(
-        outcome=Outcome.INVALID, headline=found.in_words, metrics=answer.metrics, notes=notes
-    )
+    return Answer(outcome=Outcome.INVALID, headline=why, metrics=answer.metrics, notes=notes)
+
+
+def _locked_clock(case: CaseRuns) -> str | None:
+    """Return how a clock moved that is locked, if one did."""
+    if case.record is None or case.subject is None:
+        return None
+    before = [run.state for run in case.record.runs]
+    clocks = case.subject.identity.get("clocks")
+    return locked_clock_moved([run.state for run in case.runs], before, clocks)
 
 
 def reported(case: CaseRuns, answer: Answer) -> tuple[str, ...]:

@@ -11,8 +11,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.suite.kinds import said, wrong_kinds
-from pytest_mlperf.suite.values import nearest
 
 Group = Literal["engines", "datasets", "scorers"]
 
@@ -37,6 +35,8 @@ def target(group: Group, use: str) -> str:
         return known[use].value
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
         return use
+    from pytest_mlperf.suite.values import nearest
+
     raise SuiteError(
         f"no {group[:-1]} {use!r} is installed{nearest(use, known)} "
         '(your own code: "package.module:name")'
@@ -67,6 +67,8 @@ def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str
     found = registered(group).get(use)
     if found is None:
         return {}
+    from pytest_mlperf.suite.kinds import said, wrong_kinds
+
     factory = resolve(found.value)
     return {name: said(factory, name, options[name]) for name in wrong_kinds(factory, options)}
 
@@ -112,6 +114,8 @@ def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
     known = {p.name: p for p in parameters if p.name not in GIVEN}
     for option in options:
         if option not in known:
+            from pytest_mlperf.suite.values import nearest
+
             raise SuiteError(f"{what} has no option {option!r}{nearest(option, known)}")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in options:

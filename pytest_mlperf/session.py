@@ -18,6 +18,7 @@ from pytest_mlperf import plugin
 from pytest_mlperf.bench import Bench
 from pytest_mlperf.carry import VERDICT, case_result, planned_of
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError, UnavailableError
 from pytest_mlperf.core.judge.together import FALLS, is_open
 from pytest_mlperf.core.results import CaseResult, Results, by_case
@@ -201,7 +202,9 @@ class MlperfSession:
         """Return the failure message of a result."""
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
         width = reporter._tw.fullwidth if reporter else 80
-        return text.failure(result.verdict, result, width)
+        record = self._bench.record(result.verdict.case) if self._bench else None
+        found = causes(result.verdict, record, [one.verdict for one in self.results])
+        return text.failure(result.verdict, result, width, found)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool) -> None:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""

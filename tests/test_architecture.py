@@ -34,6 +34,8 @@ LAYERS = {
     "calibrated": 3,
     "case_runs": 3,
     "cli": 3,
+    "confirm": 3,
+    "confirm": 3,
     "efficiency": 3,
     "pair": 3,
     "performance": 3,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.cli.history import add_runs_dir
 from pytest_mlperf.cli.interleave import INTERLEAVE_EXAMPLES, add_interleave, run_interleaved
 from pytest_mlperf.cli.measured import Measured

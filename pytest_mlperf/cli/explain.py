@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.calibrated import rule_beside
-from pytest_mlperf.case_runs import load_checked, rule_for
+from pytest_mlperf.calibrated import rule_beside, rule_for
+from pytest_mlperf.case_runs import load_checked
 from pytest_mlperf.cli.history import Sessions, add_runs_dir
 from pytest_mlperf.cli.looks import looks
 from pytest_mlperf.cli.output import add_parser, show, width

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable, rule_for
+from pytest_mlperf.calibrated import rule_for
+from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
 from pytest_mlperf.cli.interleave_cases import Given, cases, given
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.confirm import NotComparable, Side, in_turns

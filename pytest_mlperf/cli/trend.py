@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.cli.committed import baseline_at, git
 from pytest_mlperf.cli.measured import LOADED
 from pytest_mlperf.cli.output import show, width

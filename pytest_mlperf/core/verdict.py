@@ -128,6 +128,7 @@ class PairedVerdict:
         down, up: Samples that got worse, that got better.
         p: One-sided p of the plain paired test for a drop of any size; None for counts.
         lower: The score is better when lower.
+        correlation: Of the scores of now and then, sample by sample; None where there is none.
     """
 
     metric: str
@@ -144,6 +145,7 @@ class PairedVerdict:
     up: int
     p: float | None
     lower: bool = False
+    correlation: float | None = None
 
     @property
     def bound(self) -> float | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from pytest_mlperf.core.causes import Cause
 from pytest_mlperf.core.judge.together import INTERRUPTED
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
+from pytest_mlperf.reports.causes import likely
 from pytest_mlperf.reports.cells import (
     metric_cells,
     metric_table,
@@ -64,13 +66,14 @@ def division(result: CaseResult) -> str:
 # --- failure message -------------------------------------------------------------------------
 
 
-def failure(verdict: Verdict, result: CaseResult, width: int) -> str:
+def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[Cause] = ()) -> str:
     """Return the message of a failed test; its first line holds the verdict.
 
     Args:
         verdict: What was found.
         result: Where it was found.
         width: Columns; prose wraps, paths and commands do not.
+        causes: Why it came out so, the strongest first.
     """
     lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
@@ -80,9 +83,9 @@ def failure(verdict: Verdict, result: CaseResult, width: int) -> str:
     for found in filter(None, tables):
         lines += ["", *found]
     lines += [""] if any(tables) else []
-    for blocks in (_reasons, _next_steps):
-        for block in blocks(verdict, result, width):
-            lines += block
+    reasons, steps = _reasons(verdict, result, width), _next_steps(verdict, result, width)
+    for block in (*reasons, likely(causes, width), *steps):
+        lines += block
     return "\n".join(text.rstrip() for text in lines)
 
 
@@ -119,8 +122,6 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         yield paragraph("", verdict.baseline_set, width)
         unchanged = "nothing that is recorded: engine, weights, options and data are the same"
         yield paragraphs("changed", verdict.changed or [unchanged], width)
-    if verdict.outcome is Outcome.PERF_DROP and result.handicap:
-        yield paragraph("likely", f"the handicap of {percent(result.handicap)}", width)
 
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.calibrated import calibrated_rule
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import calibrated_rule, rule_for
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.calibration import Calibrated
 from pytest_mlperf.hardware.machine import detect

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.cli.explain import matching
 from pytest_mlperf.cli.looks import thresholds
 from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge

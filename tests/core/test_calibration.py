@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.calibration import (
     Calibrated,

@@ -427,7 +427,7 @@ def test_hints_alone_are_no_cause() -> None:
     assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
 
 
-EXPLAINED = {"PERF_DROP", "POWER_DROP", "ACC_DROP", "GATE_FAIL", "IMPROVED", "EXPECTED"}
+EXPLAINED = {"PERF_DROP", "POWER_DROP", "SUSPECT", "ACC_DROP", "GATE_FAIL", "IMPROVED", "EXPECTED"}
 
 
 @pytest.mark.parametrize("verdict", ALL, ids=lambda verdict: verdict.outcome.name)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.rule_r import RuleR

@@ -252,3 +252,46 @@ def test_a_change_is_that_of_the_raw_value(metric: str, words: str) -> None:
     ratio = Ratio(decision=Decision.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
 
     assert in_words(metric, ratio) == words
+
+
+# --- a whole session -----------------------------------------------------------------------------
+
+
+def test_the_verdict_says_which_evidence_decided(lab: Lab, python: Path) -> None:
+    """In the message of the failure, and in the results."""
+    runs = lab.case(f'python = "{python}"', slow=HERE)
+
+    result = lab.project.run(runs.planned.path, "--mlperf-confirm")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"PERF DROP samples/s −",
+            r"note      decided by A/B: \d pairs in turns, −.* %\) with python",
+            r"reproduce pytest .* --mlperf-confirm",
+        ],
+        consecutive=False,
+    )
+    (found,) = lab.project.results().cases
+    assert found.verdict.notes[0].startswith("decided by A/B: ")
+
+
+def test_a_drop_that_is_not_confirmed_passes_with_both_results(lab: Lab, python: Path) -> None:
+    lab.project.baseline(near(2 * RATE), of=ACME)
+    runs = lab.case(f'python = "{python}"')
+
+    result = lab.project.run(runs.planned.path, "--mlperf-confirm")
+
+    result.assert_outcomes(passed=1)
+    (found,) = lab.project.results().cases
+    assert found.verdict.outcome is Outcome.OK
+    assert found.verdict.notes[1].startswith("against the stored baseline: PERF DROP ")
+
+
+def test_without_the_option_the_suite_s_other_build_is_not_run(lab: Lab) -> None:
+    """A suite is code: what it names runs only when it is asked for, and never at collection."""
+    runs = lab.case('command = ["/there/is/none"]')
+
+    result = lab.project.run(runs.planned.path)
+
+    result.assert_outcomes(passed=1)

@@ -46,7 +46,7 @@ def test_an_ini_setting_equals_its_option(
     assert field(by_option, name) == field(by_ini, name) == value
 
 
-@pytest.mark.parametrize("name", ["strict", "plan"])
+@pytest.mark.parametrize("name", ["strict", "confirm", "plan"])
 def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) -> None:
     without = read_options(pytester.parseconfig())
     by_option = read_options(pytester.parseconfig(f"--mlperf-{name}"))
@@ -61,7 +61,7 @@ def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) ->
 
 
 def test_every_option_is_covered_here() -> None:
-    covered = {name for name, *_ in NAMES} | set(PATHS) | {"strict", "plan"}
+    covered = {name for name, *_ in NAMES} | set(PATHS) | {"strict", "confirm", "plan"}
 
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
 

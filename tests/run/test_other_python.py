@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,18 @@ def test_outside_a_repository_there_is_no_ref(project: Path, tmp_path: Path) -> 
 
     with pytest.raises(RunError, match="not a git repository"):
         run_baseline(planned(project, '{ git = "HEAD" }'), tmp_path)
+
+
+def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_path: Path) -> None:
+    """Beside what its engine needs: not this package, nor what reads suites."""
+    bare = other_python.environment(tmp_path / "bare")
+    (packages,) = bare.parents[1].glob("lib/python*/site-packages")
+    (packages / "shared.pth").unlink()
+    there = Path(sysconfig.get_path("platlib"))
+    for pattern in ("numpy", "numpy.libs", "mlperf_loadgen*"):
+        for found in there.glob(pattern):
+            (packages / found.name).symlink_to(found)
+
+    facts = run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path).subject.fingerprint
+
+    assert facts["python.prefix"] == str(bare.parents[1])

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.calibrated import calibrated_rule, rule_beside
-from pytest_mlperf.case_runs import rule_for
+from pytest_mlperf.calibrated import calibrated_rule, rule_beside, rule_for
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.calibration import (
     Calibrated,

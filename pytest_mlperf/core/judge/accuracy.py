@@ -221,6 +221,7 @@ def _verdict(name: str, found: Paired, margin: float, *, lower: bool) -> PairedV
         up=found.up,
         p=found.p,
         lower=lower,
+        correlation=found.correlation,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.judge.exact import compare
 from pytest_mlperf.core.judge.many import FEW, rule_among
 from pytest_mlperf.core.judge.quantiles import t_isf
 from pytest_mlperf.core.judge.rule_r import (
@@ -19,7 +20,7 @@ from pytest_mlperf.core.judge.rule_r import (
     minimum_detectable_change,
 )
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
+from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, Direction
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
 
@@ -83,7 +84,11 @@ def rule_on(
     judging = _Judging(rule=rule, among=rule_among(rule, pairs), pairs=pairs, failing=failing)
     measured = [name for name in METRICS if name in runs[0].metrics and name not in EFFICIENCY]
     gated = [_gated(name, limit, runs, record, judging) for name, limit in limits.items()]
-    reported = [_reported(name, runs, record) for name in measured if name not in limits]
+    reported = [
+        _reported(name, runs, record, note=_work(name, runs, record))
+        for name in measured
+        if name not in limits
+    ]
     more = any(more for _, more in gated)
     return ruling_of([metric for metric, _ in gated], reported, more=more)
 
@@ -259,6 +264,15 @@ def _reported(
         runs_baseline=len(before),
         note=note,
     )
+
+
+def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
+    """Return how a count of output differs from the baseline's: counts are compared, not tested."""
+    before = [v.value for v in values(record.runs, name)] if record else []
+    if name not in COUNTS or not before:
+        return ""
+    now = [v.value for v in values(runs, name)]
+    return compare(before, now, tolerance=0.02).in_words(METRICS[name].title) or ""
 
 
 def _mean(sample: Sequence[Value]) -> float:
