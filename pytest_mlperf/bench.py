@@ -25,7 +25,7 @@ from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.verdicts import broken, energy_notes
+from pytest_mlperf.verdicts import broken, energy_notes, measured
 
 
 class Bench:
@@ -70,6 +70,7 @@ class Bench:
             verdict = self._verdict(case, kind, answer(case, {*wanted, kind}, phase))
         except Unjudgeable as error:
             first, *more = error.run.invalid
+            more += [f"not judged: {measured(error.run, planned.limits)}"]
             found = Answer(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
             verdict = self._verdict(case, kind, found)
             verdict = self._with_files(verdict, error.run)

@@ -12,6 +12,7 @@ from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_METER
+from pytest_mlperf.core.recording import recorded
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.performance import accuracy_failed, unless_off
 from pytest_mlperf.phases import ALONE, Phase
@@ -37,8 +38,13 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = AL
     run, limits = case.runs[0], case.planned.efficiency_limits
     known = [name for name in limits if name in run.metrics]
     if not known:
-        why = "; ".join(dict.fromkeys(_unknown(run, name) for name in limits))
+        on_cpu = case.planned.case.accelerator == "cpu"
+        why = "; ".join(dict.fromkeys(_unknown(run, name, on_cpu=on_cpu) for name in limits))
         raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {why}")
+    if case.record and case.record.runs[-1].session == case.runs[-1].session:
+        metrics = recorded(case.record, {name: limits[name] for name in known}, len(case.runs))
+        headline = f"with the runs of performance in {len(case.record.runs)} runs"
+        return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
     gated = {name: limit for name, limit in limits.items() if name in known and _gated(run, name)}
     if not gated:
         notes = [note for name in known for note in _notes(run, name)]
@@ -64,8 +70,10 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
     return source.notes if source else ()
 
 
-def _unknown(run: Run, name: str) -> str:
+def _unknown(run: Run, name: str, *, on_cpu: bool) -> str:
     """Return why a metric of efficiency was not measured."""
+    if on_cpu and name not in BY_METER:
+        return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -59,6 +59,13 @@ def bench_for(
         root=root,
     )
     return Bench(conditions, policy, show)
+
+
+def limits_of(planned: Testable, kind: Kind) -> Mapping[str, float]:
+    """Return the metrics that one test gates, with their limits as shares."""
+    if kind == "efficiency" and not isinstance(planned, PlannedPair):
+        return planned.efficiency_limits
+    return planned.limits
 
 
 def gated_pairs(planned: Testable, kind: Kind, options: Options) -> int:

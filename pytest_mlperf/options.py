@@ -280,10 +280,23 @@ def _check(options: Options) -> None:
     if options.update and (options.handicap or options.pretend):
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
         raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
+    if options.meter and not options.plan:
+        _check_meter(options.meter, options.meter_offset)
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
             f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'
         )
+
+
+def _check_meter(path: Path, offset_s: float) -> None:
+    """Refuse a meter's file before anything is measured for it."""
+    from pytest_mlperf.core.errors import MlperfError
+    from pytest_mlperf.run.meter import read_meter
+
+    try:
+        read_meter(path, until_s=0.0, patience_s=0.0, local_offset_s=offset_s)
+    except MlperfError as error:
+        raise pytest.UsageError(f"--mlperf-meter: {error}") from None
 
 
 def _ini(name: str) -> str:

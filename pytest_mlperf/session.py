@@ -27,7 +27,7 @@ from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.held import Holding
 from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
 from pytest_mlperf.live import Live
-from pytest_mlperf.measuring import bench_for, gated_pairs
+from pytest_mlperf.measuring import bench_for, gated_pairs, limits_of
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.reports import selection, text
@@ -226,7 +226,7 @@ class MlperfSession:
             profile=planned.suite.profile,
             verdict=verdict,
             failed=failed,
-            limits=planned.limits,
+            limits=limits_of(planned, verdict.kind),
             scored="accuracy" in planned.kinds,
             handicap=self.options.handicap,
             max_runs=self.options.max_runs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.case import Case, Kind
@@ -43,7 +43,10 @@ def require_power_source(case: Case) -> None:
         UnavailableError: It runs on a CPU.
     """
     if case.accelerator == "cpu":
-        why = "no power source but a wall meter: name its file with --mlperf-meter"
+        why = (
+            "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
+            "file with --mlperf-meter"
+        )
         raise UnavailableError(f"{case.accelerator} has {why}")
 
 
@@ -99,6 +102,12 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         )
     notes += wall.notes if wall is not None else ()
     return list(dict.fromkeys(notes))
+
+
+def measured(run: Run, limits: Collection[str]) -> str:
+    """Return what a run measured of some metrics: "samples/s 919"."""
+    found = (name for name in limits if name in run.metrics)
+    return ", ".join(f"{METRICS[n].title} {quantity(n, run.metrics[n])}" for n in found)
 
 
 def _per_unit(run: Run, suffix: str = "") -> str:

@@ -35,7 +35,6 @@ LAYERS = {
     "case_runs": 3,
     "cli": 3,
     "confirm": 3,
-    "confirm": 3,
     "efficiency": 3,
     "pair": 3,
     "performance": 3,

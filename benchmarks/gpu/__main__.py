@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             undo.enter_context(_fake_library())
         machine = detect(gpus=True)
         if not machine.gpus:
-            print(NO_GPU, file=sys.stderr)
+            print(f"{NO_GPU} ({machine.nvml_trouble})", file=sys.stderr)
             return 2
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="mlperf-gpu-")))
         report = _report(options, machine)

@@ -74,7 +74,10 @@ def run(parsed: argparse.Namespace) -> int:
         MlperfError: No case fits, or several do.
     """
     sessions = Sessions(parsed.runs_dir)
-    given = [(parsed.results, read_results(parsed.results))] if parsed.results else None
+    file = parsed.results
+    if file and file.is_dir():
+        file = file / "results.json"
+    given = [(file, read_results(file))] if file else None
     found = choose(parsed.case, sessions if given is None else given)
     if isinstance(found, str):
         raise MlperfError("\n".join([found, *sessions.notes]))

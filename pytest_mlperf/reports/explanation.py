@@ -35,11 +35,12 @@ def evidence(
     """
     verdict = result.verdict
     sections: list[Sequence[str]] = []
-    if verdict.kind == "performance":
+    by_runs = verdict.kind in {"performance", "efficiency"}
+    if by_runs:
         sections.append(_measured(verdict, width))
     if verdict.outcome is Outcome.RECORDED:
         sections.append(_recorded(verdict))
-    elif verdict.kind == "performance":
+    elif by_runs:
         sections += [_compared(verdict, baseline, width), *judged]
     elif verdict.kind == "pair":
         sections += judged

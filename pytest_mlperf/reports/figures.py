@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
+
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.roofline.limit import NEAR
 from pytest_mlperf.core.verdict import Verdict
 
 
 def light(verdict: Verdict) -> str | None:
-    """Return how near the last run came to the physical limit, or why nobody knows."""
-    if verdict.ratio or not verdict.runs or not verdict.runs[-1].light:
+    """Return how near the runs came to the physical limit, or why nobody knows."""
+    found = [run.light[0] for run in verdict.runs if run.light]
+    if verdict.ratio or not found:
         return None
-    found = verdict.runs[-1].light[0]
-    most = found.estimated if found.estimated is not None else found.certain
-    if found.share is None or most is None:
-        return found.says
-    least = METRICS[found.metric].unit == "s"
-    bound = f"{'at least' if least else 'at most'} {quantity(found.metric, most)}"
-    return f"{METRICS[found.metric].title}: {found.says}; {bound}"
+    last = found[-1]
+    most = last.estimated if last.estimated is not None else last.certain
+    shares = [each.share for each in found if each.share]
+    if most is None or not shares:
+        return last.says
+    share = geometric_mean(shares)  # as the value beside it is that of all runs
+    of = "speed of light" if last.estimated is not None else "certain limit"
+    near = ": above 90 %, worth a second look" if last.estimated and share > NEAR else ""
+    least = METRICS[last.metric].unit == "s"
+    bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
+    title = METRICS[last.metric].title
+    return f"{title}: {100 * share:.3g} % of the {of} ({last.binds}){near}; {bound}"
 
 
 def cost(verdict: Verdict) -> str | None:

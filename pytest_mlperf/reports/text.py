@@ -193,9 +193,9 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
 
 
 def _beside(results: Results, case: str) -> list[str]:
-    """Return what stands beside a case's figures, from whichever of its tests has them."""
-    own = (result.verdict for result in results.cases if result.verdict.case.id == case)
-    return next(filter(None, map(beside, own)), [])
+    """Return what stands beside a case's figures, from the test that knows most of its runs."""
+    own = [result.verdict for result in results.cases if result.verdict.case.id == case]
+    return beside(max(own, key=lambda verdict: (len(verdict.runs), verdict.kind != "accuracy")))
 
 
 def _rows(result: CaseResult) -> Iterator[dict[str, str]]:

@@ -26,7 +26,7 @@ GRACE_S = 2.0
 STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
 
-LOG_TAIL_LINES = 12
+LOG_TAIL_LINES = 16
 
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that are about this Python; another one does not get them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.meter import wall_energy
 from pytest_mlperf.run.meter import read_meter
@@ -34,13 +35,16 @@ class Meter:
 def with_wall(run: Run, meter: Meter | None) -> Run:
     """Return a run with the wall energy of its timed part, and samples and tokens per joule of it.
 
-    Raises:
-        SuiteError: The file cannot be read, or is no meter's.
+    A file that broke since the session began costs the energy, never the run.
     """
     if meter is None:
         return run
     begin_s, end_s = window_s(run)
-    readings = read_meter(meter.path, until_s=end_s, local_offset_s=meter.offset_s)
-    wall = wall_energy(readings, begin_s, end_s)
+    try:
+        readings = read_meter(meter.path, until_s=end_s, local_offset_s=meter.offset_s)
+    except MlperfError as error:
+        wall = dataclasses.replace(wall_energy((), begin_s, end_s), notes=(str(error),))
+    else:
+        wall = wall_energy(readings, begin_s, end_s)
     metrics = {**run.metrics, **per_joule(run, wall.joules, "_wall")}
     return dataclasses.replace(run, wall=wall, metrics=metrics)

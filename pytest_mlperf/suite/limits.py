@@ -84,6 +84,12 @@ def _table_defects(
             yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
             continue
         metric = METRICS[name]
+        keys = set(given) if isinstance(given, Mapping) else set()
+        strange = sorted(keys - {"max_drop", "max_rise"})
+        if strange:
+            known = nearest(strange[0], [metric.limit_key])
+            yield (*where, strange[0]), f"unknown key {strange[0]!r}{known}"
+            continue
         if not isinstance(given, Mapping) or set(given) != {metric.limit_key}:
             yield (
                 where,
@@ -119,8 +125,6 @@ def _accuracy_defects(engines: Sequence[EngineEntry], given: object) -> Iterator
             f"no engine entry is called {named!r}{nearest(named, dict.fromkeys(labels))}",
         )
     elif named is not None and labels.count(named) > 1:
-        several = [e.full_label for e in engines if e.label == named]
-        yield (
-            (*where, "reference"),
-            f"several engine entries are called {named!r}: write one of {', '.join(several)}",
-        )
+        several = list(dict.fromkeys(e.full_label for e in engines if e.label == named))
+        how = f"write one of {', '.join(several)}" if several else "give each a name of its own"
+        yield (*where, "reference"), f"several engine entries are called {named!r}: {how}"

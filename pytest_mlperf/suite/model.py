@@ -249,6 +249,10 @@ def _limits(suite: Suite) -> Iterator[Defect]:
 def _physics(suite: Suite) -> Iterator[Defect]:
     used = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
     yield from figure_defects(suite.accelerators, used)
+    whole = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
+    for name in suite.prices:
+        if name not in {**used, **whole}:
+            yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, used)}"
     yield from work_defects(suite.workload)
 
 

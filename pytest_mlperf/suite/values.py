@@ -67,6 +67,8 @@ def _name(value: str) -> str:
 
 
 def _accelerator(value: str) -> str:
+    if value.lower() == "cpu" and value != "cpu":
+        raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
         raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')
     return value

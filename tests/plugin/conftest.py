@@ -24,13 +24,13 @@ def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let no test wait for another one's lease; hide that CI or xdist runs the tests."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)  # pytester has just removed any
     pytester.mkdir("baselines")
     return Project(pytester)

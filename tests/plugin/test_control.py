@@ -15,9 +15,11 @@ from tests.plugin.project import Project
 PERFORMANCE = ("suites", "-k", "performance")
 
 
-@pytest.fixture(autouse=True)
-def _looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project whose machine is looked at, as it is for users."""
     monkeypatch.delenv("PYTEST_ADDOPTS")
+    return project
 
 
 def record(project: Project) -> Path:

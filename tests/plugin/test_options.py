@@ -81,6 +81,8 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
     below = pytester.mkdir("below")
     pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = here\n")
     monkeypatch.chdir(below)
+    for path in (pytester.path / "here", below / "there", pytester.path / "x"):
+        path.write_text("time,watts\n", "utf-8")  # a meter's file is looked at
 
     by_ini = read_options(pytester.parseconfig("--rootdir", pytester.path))
     by_option = read_options(pytester.parseconfig(f"--mlperf-{name}=there"))

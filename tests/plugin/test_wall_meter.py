@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import Project
+from tests.plugin.project import OPTIONS, Project
 
 LIMITS = """
 [limits]
@@ -93,7 +93,7 @@ def test_samples_per_joule_at_the_wall_are_judged_on_any_machine(
     result.stdout.re_match_lines(
         [
             r"POWER DROP samples/J at the wall −3\d\.\d % .*",
-            r".* J \(± .*\) at the wall in \d\.\d s, 600 W: wall energy by the given meter.*",
+            r".* J \(± .*\) at the wall in \d\.\d s, 600 W, .* J/sample: wall energy by the.*",
         ]
     )
 
@@ -125,5 +125,22 @@ def test_a_wrong_file_is_said(
 
     result = project.run_process("suites", "-k", "efficiency", f"--mlperf-meter={path}")
 
-    assert result.ret != 0
-    result.stdout.fnmatch_lines([message])
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: --mlperf-meter: {message}"])
+    assert not (project.path / ".mlperf").exists()
+
+
+def test_a_meter_whose_file_breaks_costs_its_energy_alone(meter: Logger, project: Project) -> None:
+    """The runs are judged; why there is no energy is said."""
+    broken = "import os, pathlib\npathlib.Path(os.environ['BROKEN']).unlink()\n"
+    project.pytester.makepyfile(
+        breaking=f"from pytest_mlperf.engines.null import NullEngine as Breaking\n{broken}"
+    )
+    engine = f'[[engines]]\nuse = "breaking:Breaking"\noptions = {OPTIONS}\n'
+    project.suite(engines=engine, scenarios=OFFLINE, more=LIMITS)
+    project.pytester._monkeypatch.setenv("BROKEN", str(meter.path))
+
+    result = project.run_process("suites", f"--mlperf-meter={meter.path}", "-rs")
+
+    assert outcomes(project) == {"performance": Outcome.NO_BASELINE}
+    result.stdout.fnmatch_lines(["*energy is not known: the wall meter's file * cannot be read*"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.text import failure
 from tests.reports import verdicts
@@ -241,9 +242,10 @@ def test_a_percentage_is_never_parted_from_its_sign() -> None:
 
 
 def test_a_slowed_run_is_never_accepted() -> None:
-    text = failure(verdicts.DROP, result(verdicts.DROP, handicap=0.5), 80)
+    slowed = replace(verdicts.DROP, notes=("work was slowed by --mlperf-handicap 50%",))
+    text = failure(slowed, result(slowed, handicap=0.5), 80, causes(slowed, None, []))
 
-    assert "likely    the handicap of 50 %\n" in text
+    assert "the handicap of 50 %: work was slowed on purpose\n" in text
     assert "accept" not in text
 
 

@@ -44,7 +44,8 @@ class Light:
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
             f"{title} is {self.says}; at its highest clock {quantity(self.metric, limit)} is the "
-            "limit: the unit, the number of GPUs, the precision or a technique is not what it says"
+            "limit: the unit, the number of GPUs, the precision, a technique, or a figure that the "
+            "suite gives ([accelerators], [workload.work]) is not what it says"
         )
 
 
