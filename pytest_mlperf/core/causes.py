@@ -168,15 +168,19 @@ def _output(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="output", says=says, strength=_either(fits))
 
 
+def _title(metric: str) -> str:
+    """Return a metric's title; a score's own name stands for it."""
+    return METRICS[metric].title if metric in METRICS else metric
+
+
 def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
     """Yield each known length of output: in words, of the baseline, now."""
     for paired in facts.verdict.paired:
         if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
-            title = METRICS[paired.metric].title if paired.metric in METRICS else paired.metric
-            yield title, paired.baseline, paired.now
+            yield _title(paired.metric), paired.baseline, paired.now
     for metric in facts.verdict.metrics:
         if metric.metric in COUNTS and metric.baseline and metric.now:
-            yield METRICS[metric.metric].title, metric.baseline, metric.now
+            yield _title(metric.metric), metric.baseline, metric.now
 
 
 def _length(value: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 
 from pytest_mlperf.core.measurement import Subject
@@ -34,8 +36,19 @@ def subject_of(
     return Subject(
         identity=machine.identity(planned.case.accelerator),
         fingerprint={**_fingerprint(planned, loaded), **beside},
-        surroundings=machine.surroundings(planned.case.accelerator),
+        surroundings={
+            **machine.surroundings(planned.case.accelerator),
+            "requests": _requests(planned),
+        },
     )
+
+
+def _requests(planned: Planned) -> str:
+    """Return what LoadGen is told but for the rate: its length in words, and a hash of all."""
+    settings = planned.settings(target_qps=None)
+    content = json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    return f"{planned.seconds_per_run:g} s, {settings.min_query_count:,} queries ({digest})"
 
 
 def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:

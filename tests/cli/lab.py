@@ -110,7 +110,8 @@ def session(path: Path, leases: Path, version: str, *options: str) -> Path:
     """Run pytest on the suite with a release of acme; return the results file."""
     (path / "acme.txt").write_text(version, "utf-8")
     before = set(path.glob(".mlperf/runs/*"))
-    command = [sys.executable, "-m", "pytest", *LIGHT, "suites", *options]
+    # What else runs on this machine is no concern of these tests.
+    command = [sys.executable, "-m", "pytest", *LIGHT, "suites", "--mlperf-control=off", *options]
     environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(leases), "PYTHONPATH": str(ROOT)}
     environment.pop("CI", None)
     environment.pop("PYTEST_XDIST_WORKER", None)

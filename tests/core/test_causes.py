@@ -270,6 +270,14 @@ def test_longer_answers_explain_a_drop(
     assert shown == ([expected] if expected else [])
 
 
+def test_a_score_that_counts_output_is_told_by_its_own_name() -> None:
+    """gen_len is a scorer's, and in no table of metrics of runs."""
+    length = MetricVerdict(metric="gen_len", outcome=None, now=484.0, baseline=133.7)
+    fell = replace(drop(), kind="accuracy", outcome=Outcome.GATE_FAIL, metrics=(length,))
+
+    assert any("gen_len" in cause.says for cause in causes(fell, None, ()))
+
+
 def test_shorter_answers_explain_an_improvement() -> None:
     length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=93.0, baseline=118.0)
     better = replace(verdicts.IMPROVED, metrics=(*verdicts.IMPROVED.metrics, length))
