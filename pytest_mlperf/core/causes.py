@@ -178,8 +178,9 @@ def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
     for paired in facts.verdict.paired:
         if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
             yield _title(paired.metric), paired.baseline, paired.now
+    told = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in COUNTS and metric.baseline and metric.now:
+        if metric.metric in COUNTS - told and metric.baseline and metric.now:
             yield _title(metric.metric), metric.baseline, metric.now
 
 
