@@ -270,8 +270,9 @@ class MlperfSession:
             self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
         elif self.results:
             self._keep(partial(remember, self.results, self.options.runs_dir))
+            summary = self.summary  # once: its length of time goes on
             for path in filter(None, (self.folder / "results.json", self.options.json)):
-                if self._keep(partial(write_results, path, self.summary)):
+                if self._keep(partial(write_results, path, summary)):
                     self._written.append(f"results: {selection.relative(path)}")
                 else:
                     session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
