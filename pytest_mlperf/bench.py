@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.accuracy import answer_for, record, records
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
+from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.confirm import confirm
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case, Kind
@@ -21,8 +21,9 @@ from pytest_mlperf.efficiency import judge_efficiency
 from pytest_mlperf.pair import judge_pair
 from pytest_mlperf.performance import judge_performance, reported
 from pytest_mlperf.phases import ALONE, Phase
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.cost import cost_of
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.tries import Unjudgeable
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.verdicts import broken, energy_notes, measured

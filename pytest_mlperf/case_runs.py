@@ -12,7 +12,7 @@ from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_accuracy import CaseAccuracy
 from pytest_mlperf.core.baseline import Baseline, find, nearest
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.control import Slow
+from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, slow
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.rule_r import outlier
@@ -21,16 +21,14 @@ from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.run.accuracy_pass import accuracy_key
+from pytest_mlperf.run.conditions import Conditions, held
 from pytest_mlperf.run.measure import Process, measure
-from pytest_mlperf.run.steady import Conditions, machine_off
+from pytest_mlperf.run.tries import Unjudgeable, valid_run
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.plan import Planned
 
 Update = Literal["missing", "append", "replace"]
-
-INVALID_TRIES = 3
-"""A run that may not be judged is measured again at most twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +61,6 @@ class Policy:
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
 
 
-class Unjudgeable(Exception):
-    """Every try of a run was INVALID; carries the last one."""
-
-    def __init__(self, run: Run) -> None:
-        """Keep the run whose reasons are shown."""
-        super().__init__("; ".join(run.invalid))
-        self.run = run
-
-
 class CaseRuns:
     """What is known of one case in this session; grows by one process at a time.
 
@@ -90,6 +79,7 @@ class CaseRuns:
         subject: Machine, engine and data, known after the first process.
         rate: Offered or expected rate, known after the first process at the latest.
         rate_source: Where the rate comes from.
+        uncompared: What of the machine's speed could not be compared, in words.
         steady: Whether the machine's own speed is that of the baseline, where `off` could tell.
     """
 
@@ -134,6 +124,7 @@ class CaseRuns:
             "suite" if suite_rate else self.record.qps_source if self.record else None
         )
         self.steady: bool | None = None
+        self.uncompared: str | None = None
         self._processes = 0
         self._broken: RunError | Unjudgeable | None = None
 
@@ -156,19 +147,18 @@ class CaseRuns:
             Unjudgeable: No try was valid.
             RunError: A process broke.
         """
-        for attempt in range(1, INVALID_TRIES + 1):
-            run = self._process(performance=True, accuracy=accuracy).run
-            accuracy = False
+        wanted = iter([accuracy])  # by the first try alone: its scores are good all the same
+
+        def attempt() -> Run:
+            run = self._process(performance=True, accuracy=next(wanted, False)).run
             assert run is not None
-            if not run.invalid:
-                self.runs.append(run)
-                return
-            if attempt == INVALID_TRIES:
-                self._broken = Unjudgeable(run)
-                raise self._broken
-            if self.planned.case.scenario == "Offline":
-                # An Offline run that was too short was sized for a slower engine: size it anew.
-                self.rate = max(self.rate or 0.0, 1.2 * run.metrics.get("throughput", 0.0))
+            return run
+
+        try:
+            self.runs.append(valid_run(self, attempt))
+        except Unjudgeable as error:
+            self._broken = error
+            raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
         """Return an accuracy pass of the same fingerprint; measure it where it is required."""
@@ -196,10 +186,14 @@ class CaseRuns:
 
     def off(self) -> Slow | None:
         """Look once more at the machine, and say how it differs from the baseline's, if it does."""
-        accelerator = self.planned.case.accelerator
-        found = machine_off(accelerator, self.runs, self.record, self._conditions, self._show)
-        known = self.record is not None and any(run.control for run in self.record.runs)
-        self.steady = found is None if known and self._conditions.control else None
+        baseline = [run.control for run in self.record.runs] if self.record else []
+        if not any(baseline) or not self._conditions.control:
+            return None
+        with held(self.planned.case.accelerator, self._conditions, self._show, look=True) as after:
+            now = [*(run.control for run in self.runs), after[0]]
+        on_cpu = self.planned.case.accelerator == "cpu"
+        found = slow(now, baseline, floor=FLOOR_CPU if on_cpu else FLOOR_GPU)
+        self.steady, self.uncompared = found is None, cannot_say(now, baseline)
         return found
 
     @property

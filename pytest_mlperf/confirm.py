@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_mlperf.case_runs import INVALID_TRIES, CaseRuns, Policy, Unjudgeable
+from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.answer import Answer
@@ -19,8 +19,9 @@ from pytest_mlperf.core.numbers import change, interval
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import measure, new_folder
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.tries import Unjudgeable, valid_run
 from pytest_mlperf.suite.plan import Planned
 
 DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
@@ -83,29 +84,23 @@ class Side:
             Unjudgeable: No try was valid.
             MlperfError: A process broke, or something is not here.
         """
-        for attempt in range(1, INVALID_TRIES + 1):
-            self._done += 1
-            process = measure(
-                self.planned,
-                self._conditions,
-                self._show,
-                target_qps=self.rate,
-                performance=True,
-                ask=None,
-                number=self._done,
-                build=self._build,
-            )
-            run = process.run
-            assert run is not None
-            self.subject, self.rate = process.subject, process.target_qps
-            if not run.invalid:
-                self.runs.append(run)
-                return
-            if attempt == INVALID_TRIES:
-                raise Unjudgeable(run)
-            if self.planned.case.scenario == "Offline":
-                # As in the case itself: a run that was too short was sized for a slower engine.
-                self.rate = max(self.rate or 0.0, 1.2 * run.metrics.get("throughput", 0.0))
+        self.runs.append(valid_run(self, self._attempt))
+
+    def _attempt(self) -> Run:
+        self._done += 1
+        process = measure(
+            self.planned,
+            self._conditions,
+            self._show,
+            target_qps=self.rate,
+            performance=True,
+            ask=None,
+            number=self._done,
+            build=self._build,
+        )
+        assert process.run is not None
+        self.subject, self.rate = process.subject, process.target_qps
+        return process.run
 
 
 def in_turns(

@@ -16,6 +16,7 @@ from pytest_mlperf.core.recording import recorded
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.performance import accuracy_failed, unless_off
 from pytest_mlperf.phases import ALONE, Phase
+from pytest_mlperf.reports.layout import plural
 
 
 def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = ALONE) -> Answer:
@@ -43,7 +44,7 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = AL
         raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {why}")
     if case.record and case.record.runs[-1].session == case.runs[-1].session:
         metrics = recorded(case.record, {name: limits[name] for name in known}, len(case.runs))
-        headline = f"with the runs of performance in {len(case.record.runs)} runs"
+        headline = f"{plural(len(case.record.runs), 'run')}, which are those of performance"
         return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
     gated = {name: limit for name, limit in limits.items() if name in known and _gated(run, name)}
     if not gated:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import secrets
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import plugin
+from pytest_mlperf.run.folders import new_id
 
 _NOT_REPRODUCED = ("--mlperf-update", "--mlperf-reason", "--mlperf-json", "--mlperf-plan")
 
@@ -24,8 +23,7 @@ def run_id(config: pytest.Config) -> str:
     if given:
         return str(given)
     if plugin.RUN_ID not in config.stash:
-        now = dt.datetime.now(dt.UTC).strftime("%Y%m%d-%H%M%S")
-        config.stash[plugin.RUN_ID] = f"{now}-{secrets.token_hex(2)}"
+        config.stash[plugin.RUN_ID] = new_id()
     return config.stash[plugin.RUN_ID]
 
 
@@ -66,11 +64,3 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
             kept.append(argument)
             takes_value = "=" not in argument and argument not in FLAGS
     return tuple(kept)
-
-
-def ignore_in_git(folder: Path) -> None:
-    """Keep a runs folder out of git, as pytest does with its cache."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", "utf-8")

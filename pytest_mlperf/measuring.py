@@ -11,7 +11,7 @@ from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.options import Options
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.run.wall import Meter
 from pytest_mlperf.suite.pairs import PlannedPair, Testable

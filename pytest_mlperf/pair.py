@@ -9,14 +9,15 @@ from pathlib import Path
 
 from pytest_mlperf.accuracy import answer_for, unchecked
 from pytest_mlperf.calibrated import rule_for
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
+from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
 from pytest_mlperf.core.judge.rule_r import Decision, Value
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import times
 from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.tries import Unjudgeable
 from pytest_mlperf.suite.pairs import PlannedPair
 
 OUTCOMES = {

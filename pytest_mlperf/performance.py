@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from pytest_mlperf.accuracy import answer_for, unchecked
 from pytest_mlperf.case_runs import CaseRuns, Policy, Update
@@ -103,7 +104,8 @@ def unless_off(case: CaseRuns, answer: Answer, phase: Phase) -> Answer:
     found = case.off() if changed else None
     why = found.in_words if found else _locked_clock(case) if changed else None
     if why is None:
-        return answer
+        told = [case.uncompared] if changed and case.uncompared else []
+        return replace(answer, notes=(*answer.notes, *told))
     notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
     return Answer(outcome=Outcome.INVALID, headline=why, metrics=answer.metrics, notes=notes)
 

@@ -25,13 +25,14 @@ from pytest_mlperf.core.results import CaseResult, Results, by_case
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.held import Holding
-from pytest_mlperf.invocation import commit_of, ignore_in_git, reproducing, run_id
+from pytest_mlperf.invocation import commit_of, reproducing, run_id
 from pytest_mlperf.live import Live
 from pytest_mlperf.measuring import bench_for, gated_pairs, limits_of
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.reports import selection, text
 from pytest_mlperf.reports.properties import properties
+from pytest_mlperf.run.folders import ignored_in_git
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suspicion import remember
@@ -164,7 +165,7 @@ class MlperfSession:
         """The measuring side, made when the first test asks."""
         if self._bench is None:
             try:
-                ignore_in_git(self.options.runs_dir)
+                ignored_in_git(self.options.runs_dir)
             except OSError as error:
                 pytest.exit(
                     f"mlperf: {self.options.runs_dir} cannot be written ({error.strerror}); "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import re
-import secrets
 import shlex
 import sys
 from collections import Counter, defaultdict
@@ -23,7 +21,8 @@ from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.reports.layout import duration, fold, plural
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.folders import ignored_in_git, new_id
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.suite.plan import Planned
@@ -104,7 +103,7 @@ def run(parsed: argparse.Namespace) -> int:
     """
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
-    session = parsed.session or f"{_now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    session = parsed.session or new_id()
     files: dict[tuple[Path, str], list[Planned]] = defaultdict(list)
     for one in planned:
         name = one.case.accelerator
@@ -215,10 +214,8 @@ def _folder(runs_dir: Path, session: str) -> Path:
     """
     folder = runs_dir / "calibration" / session
     try:
+        ignored_in_git(runs_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        ignore = runs_dir / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", "utf-8")
     except OSError as error:
         raise MlperfError(f"{folder} cannot be made: {error.strerror}") from None
     return folder
@@ -266,7 +263,3 @@ def _next(parsed: argparse.Namespace, interrupted: str | None, learnt: int) -> N
         show(["review and commit it; on another day the same command adds a session"])
     elif learnt:
         show([f"dry run; to write it: {again} --runs 0 --write"])
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)

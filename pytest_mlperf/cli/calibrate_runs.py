@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.case_runs import INVALID_TRIES
 from pytest_mlperf.core.calibration import (
     Calibrated,
     CalibratedCase,
@@ -21,8 +20,9 @@ from pytest_mlperf.core.calibration import (
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.ruling import countable
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import Process, measure
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.tries import INVALID_TRIES, Unjudgeable, valid_run
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.suite.plan import Planned
 
@@ -120,7 +120,9 @@ class Session:
 
     def _valid_run(self, case: Repeated) -> tuple[Run, float, Process]:
         """Return a run that may be judged, what it cost beside its length, and its process."""
-        for attempt in range(1, INVALID_TRIES + 1):
+        tried: list[tuple[float, Process]] = []
+
+        def attempt() -> Run:
             case.processes += 1
             began = self._waited_until = time.monotonic()
             process = measure(
@@ -134,7 +136,8 @@ class Session:
             )
             run = process.run
             assert run is not None
-            began = max(began, self._waited_until)
+            seconds = time.monotonic() - max(began, self._waited_until) - run.duration_s
+            tried.append((max(0.0, seconds), process))
             if process.probed:
                 case.rate = process.target_qps
             if run.limit_missed:
@@ -142,14 +145,13 @@ class Session:
                     f"its latency limit is missed at {run.target_qps:.4g}/s; a rate that the "
                     "engine cannot hold has no steady noise: lower target_qps"
                 )
-            if not run.invalid:
-                return run, max(0.0, time.monotonic() - began - run.duration_s), process
-            if attempt == INVALID_TRIES:
-                raise _Unfit(f"INVALID {INVALID_TRIES} times: {'; '.join(run.invalid)}")
-            if case.planned.case.scenario == "Offline":
-                # An Offline run that was too short was sized for a slower engine: size it anew.
-                case.rate = max(case.rate or 0.0, 1.2 * run.metrics.get("throughput", 0.0))
-        raise AssertionError("the last try returns or raises")
+            return run
+
+        try:
+            run = valid_run(case, attempt)
+        except Unjudgeable as error:
+            raise _Unfit(f"INVALID {INVALID_TRIES} times: {error}") from None
+        return run, *tried[-1]
 
     def _shown(self, line: str) -> None:
         if _WAITING in line:  # for another process's measurement: no cost of a run

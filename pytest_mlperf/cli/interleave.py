@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import math
-import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.calibrated import rule_for
-from pytest_mlperf.case_runs import CaseRuns, Policy, Unjudgeable
+from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.cli.interleave_cases import Given, cases, given
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.confirm import NotComparable, Side, in_turns
@@ -27,9 +25,11 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.builds import LABEL, baseline_build
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.folders import ignored_in_git, new_id
 from pytest_mlperf.run.measure import new_folder
-from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.run.tries import Unjudgeable
 from pytest_mlperf.suite.claims import LOADED
 from pytest_mlperf.suite.plan import Planned
 
@@ -106,7 +106,7 @@ def run_interleaved(parsed: argparse.Namespace) -> int:
     """
     a, b = given(parsed.a), given(parsed.b)
     pairs = list(cases(a, b, parsed.case))
-    run_id = f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run_id = new_id()
     folder = _folder(parsed.runs_dir, run_id)
     conditions = Conditions(
         folder=folder,
@@ -182,10 +182,8 @@ def _folder(runs_dir: Path, run_id: str) -> Path:
     """
     folder = runs_dir / "runs" / run_id
     try:
+        ignored_in_git(runs_dir)
         folder.mkdir(parents=True)
-        ignore = runs_dir / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", "utf-8")
     except OSError as error:
         raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
     return folder

@@ -21,6 +21,7 @@ from pytest_mlperf.datasets.prompts import (
     encode,
     find_file,
     framed,
+    mean_prompt,
 )
 
 OFFICIAL = ("cnn_eval.json", "sample_cnn_eval_5000.json")
@@ -129,10 +130,7 @@ class CnnDailyMailDataset:
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
-        prompts = self._prompts
-        if not isinstance(prompts, TokenLists):
-            return {}
-        return {"input_tokens": prompts.mean_length(indices)}
+        return mean_prompt(self._prompts, indices)
 
     def reference(self, index: int) -> str:
         """Return the summary that a model's is compared with."""

@@ -20,6 +20,7 @@ from pytest_mlperf.datasets.prompts import (
     encode,
     find_file,
     framed,
+    mean_prompt,
 )
 
 OFFICIAL = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
@@ -99,7 +100,7 @@ class MixtralDataset:
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean prompt of these samples, "input_tokens"."""
-        return {"input_tokens": self._prompts.mean_length(indices)}
+        return mean_prompt(self._prompts, indices)
 
     def stop(self, index: int) -> list[int]:
         r"""Return the token ids after which the answer to one sample ends.

@@ -18,6 +18,7 @@ from pytest_mlperf.datasets.prompts import (
     encode,
     find_file,
     framed,
+    mean_prompt,
 )
 
 OFFICIAL = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
@@ -96,10 +97,7 @@ class OpenOrcaDataset:
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
         """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
-        prompts = self._prompts
-        if not isinstance(prompts, TokenLists):
-            return {}
-        return {"input_tokens": prompts.mean_length(indices)}
+        return mean_prompt(self._prompts, indices)
 
     def reference(self, index: int) -> str:
         """Return the answer that a model's is compared with."""

@@ -125,6 +125,13 @@ class TokenLists:
         return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
 
 
+def mean_prompt(prompts: Prompts, indices: Sequence[int]) -> dict[str, float]:
+    """Return the mean prompt of some samples, "input_tokens", where it is given as tokens."""
+    if not isinstance(prompts, TokenLists):
+        return {}
+    return {"input_tokens": prompts.mean_length(indices)}
+
+
 class Template:
     """A prompt's fixed text, and the fields that samples fill in; they are never filled in again.
 

@@ -6,7 +6,7 @@ from statistics import geometric_mean
 
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.roofline.limit import NEAR
+from pytest_mlperf.core.roofline.limit import share_in_words
 from pytest_mlperf.core.verdict import Verdict
 
 
@@ -21,12 +21,11 @@ def light(verdict: Verdict) -> str | None:
     if most is None or not shares:
         return last.says
     share = geometric_mean(shares)  # as the value beside it is that of all runs
-    of = "speed of light" if last.estimated is not None else "certain limit"
-    near = ": above 90 %, worth a second look" if last.estimated and share > NEAR else ""
+    said = share_in_words(share, last.binds, estimated=last.estimated is not None)
     least = METRICS[last.metric].unit == "s"
     bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
     title = METRICS[last.metric].title
-    return f"{title}: {100 * share:.3g} % of the {of} ({last.binds}){near}; {bound}"
+    return f"{title}: {said}; {bound}"
 
 
 def cost(verdict: Verdict) -> str | None:

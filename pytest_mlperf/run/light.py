@@ -19,8 +19,15 @@ from pytest_mlperf.suite.plan import Planned
 SIZES = ("input_tokens", "tokens", "tokens_squared", "parts", "cached_tokens")
 """Means over the samples of a run that a data set may tell."""
 
-DONE = ("accepted_tokens", "steps", "calls", "network_share", "work_share", "replica_gpus", "batch")
-"""What an engine may tell of its work, as "work.steps" in its description."""
+DONE = {
+    "steps": ("generation.steps", "work.steps"),
+    **{
+        name: (f"work.{name}",)
+        for name in ("accepted_tokens", "calls", "network_share", "work_share", "replica_gpus")
+    },
+    "batch": ("work.batch",),
+}
+"""What an engine may tell of its work, by the keys of its description that say so."""
 
 
 def with_light(
@@ -33,6 +40,8 @@ def with_light(
 ) -> Run:
     """Return a run with its share of the speed of light; INVALID where it is above the limit.
 
+    A GPU that is only pretended has none: what runs is something else.
+
     Args:
         run: As it was measured.
         planned: Its case.
@@ -42,7 +51,7 @@ def with_light(
     """
     count, kind = split(planned.case.accelerator)
     gpu = gpu_of(planned, identity)
-    if gpu is None and kind == "cpu":
+    if "pretended" in identity or (gpu is None and kind == "cpu"):
         return run
     told: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
     seen = Seen(
@@ -65,12 +74,9 @@ def with_light(
 
 
 def gpu_of(planned: Planned, identity: Mapping[str, object]) -> GpuSpec | None:
-    """Return the figures of a case's accelerator: the suite's own, else those of the table.
-
-    A pretended GPU has none: what runs is something else.
-    """
+    """Return the figures of a case's accelerator: the suite's own, else those of the table."""
     own = planned.suite.figures.get(split(planned.case.accelerator)[1])
-    if own is not None or "pretended" in identity:
+    if own is not None:
         return own
     product, memory = identity.get("gpu"), identity.get("memory_gib")
     if not isinstance(product, str):
@@ -88,6 +94,6 @@ def work_of(planned: Planned) -> AnyWork | None:
 
 def _done(engine: Mapping[str, str]) -> dict[str, int | float]:
     """Return what the engine said of its work, as numbers."""
-    told = {name: float(engine[f"work.{name}"]) for name in DONE if f"work.{name}" in engine}
+    told = {n: float(engine[key]) for n, keys in DONE.items() for key in keys if key in engine}
     whole = {"calls", "replica_gpus"}
     return {name: int(value) if name in whole else value for name, value in told.items()}

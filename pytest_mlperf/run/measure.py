@@ -14,13 +14,13 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.builds import LABEL, Build
+from pytest_mlperf.run.conditions import Conditions, held
 from pytest_mlperf.run.fingerprint import subject_of
 from pytest_mlperf.run.light import with_light
 from pytest_mlperf.run.logs import Detail, parse_detail
 from pytest_mlperf.run.power import Sampling
 from pytest_mlperf.run.power_run import with_power
 from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
-from pytest_mlperf.run.steady import Conditions, held
 from pytest_mlperf.run.supervisor import Worker
 from pytest_mlperf.run.talk import Talk
 from pytest_mlperf.run.timeline import draw_timeline

@@ -17,7 +17,7 @@ from pytest_mlperf.core.judge.rule_r import Decision
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.performance import judge_performance
-from pytest_mlperf.run.steady import Conditions
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import plan_suite

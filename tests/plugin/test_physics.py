@@ -88,7 +88,7 @@ def test_a_gpu_that_is_only_pretended_has_no_limit(project: Project) -> None:
 
     (found,) = newest(project).cases
     assert found.verdict.outcome is Outcome.NO_BASELINE
-    assert found.verdict.runs[-1].light[0].share is None
+    assert found.verdict.runs[-1].light == ()
 
 
 def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures(project: Project) -> None:

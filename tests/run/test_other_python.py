@@ -13,8 +13,8 @@ import pytest
 from pytest_mlperf.core.errors import MlperfError, RunError, UnavailableError
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.builds import Build, baseline_build
+from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import Process, measure, new_folder
-from pytest_mlperf.run.steady import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.run import other_python

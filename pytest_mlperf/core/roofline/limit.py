@@ -92,15 +92,26 @@ class Limit:
 
 def in_words(limit: Limit) -> str:
     """Return a result's share of the limit for a table or a message."""
-    share, near = limit.share, limit.near
+    share = limit.share
     if share is None:
         return limit.why_unknown or "no limit asked for"
     if limit.impossible and limit.of_certain is not None:
         far = f"{100 * limit.of_certain:,.0f} % of the speed of light"
         return f"{far}: above the physical limit ({limit.binds})"
-    of = "speed of light" if limit.estimated is not None else "certain limit"
-    second = ": above 90 %, worth a second look" if near else ""
-    return f"{100 * share:.3g} % of the {of} ({limit.binds}){second}"
+    return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
+
+
+def share_in_words(share: float, binds: Resource | None, *, estimated: bool) -> str:
+    """Return a share of a limit in words: "42.1 % of the speed of light (compute)".
+
+    Args:
+        share: Of the limit, not beyond what is possible.
+        binds: What the limit is of.
+        estimated: It is the estimate, not the certain limit.
+    """
+    of = "speed of light" if estimated else "certain limit"
+    second = ": above 90 %, worth a second look" if estimated and share > NEAR else ""
+    return f"{100 * share:.3g} % of the {of} ({binds}){second}"
 
 
 def share_of_limit(

@@ -1,15 +1,13 @@
-"""What all runs of a session share, and whether their machine is as fast as it was."""
+"""What all runs of a session share, and how they hold their accelerator."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Control, Slow, slow
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.control import Control
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import lease
 from pytest_mlperf.run.control import control
@@ -72,24 +70,3 @@ def held(
         gpus, environment = machine.uuids(accelerator), machine.environment(accelerator)
         found, why = control(gpus, environment=environment)
         yield (found, f"the machine's own speed is not known: {why}") if why else (found,)
-
-
-def machine_off(
-    accelerator: str,
-    runs: Sequence[Run],
-    record: Record | None,
-    conditions: Conditions,
-    waiting: Callable[[str], None],
-) -> Slow | None:
-    """Look once more at the machine, and say how it differs from the baseline's, if it does.
-
-    Raises:
-        RunError: The accelerator was not to be had.
-    """
-    baseline = [run.control for run in record.runs] if record else []
-    if not any(baseline) or not conditions.control:
-        return None
-    with held(accelerator, conditions, waiting, look=True) as after:
-        now = [*(run.control for run in runs), after[0]]
-    floor = FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
-    return slow(now, baseline, floor=floor)
