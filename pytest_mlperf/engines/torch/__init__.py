@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.generation import Answers, Generation
+from pytest_mlperf.engines.model_folder import find_model, load_tokenizer
+from pytest_mlperf.engines.prompts import Limits, Prompts
 from pytest_mlperf.engines.queueing import WorkQueue
-from pytest_mlperf.engines.torch.generation import Answers, Generation
 from pytest_mlperf.engines.torch.options import (
     check_continuous,
     check_numbers,
@@ -20,7 +21,6 @@ from pytest_mlperf.engines.torch.options import (
     check_sparsity,
     check_words,
 )
-from pytest_mlperf.engines.torch.prompts import Limits, Prompts
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.continuous import ContinuousBatching
@@ -97,7 +97,7 @@ class TorchEngine(Engine):
         check_prompt(max_prompt_tokens)
         check_sparsity(sparsity, precision, weights)
         check_continuous(batching, batch_size, num_beams, attention, kv_blocks, max_batch_tokens)
-        self._folder = _find_model(model)
+        self._folder = find_model("torch", model)
         self._dataset = dataset
         self._precision = precision
         self._device = device
@@ -198,7 +198,7 @@ class TorchEngine(Engine):
             )
             tokenizer = None
             if len(self._dataset) and isinstance(self._dataset.input(0), str):
-                tokenizer, self._facts["tokenizer_sha256"] = folder.load_tokenizer(self._folder)
+                tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("torch", self._folder)
         undo.callback(devices.release_memory)
         self._facts.update(loaded.facts)
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
@@ -245,20 +245,3 @@ class TorchEngine(Engine):
         """Let go of all that refers to the model."""
         self._continuous = None
         del self._one, self._many
-
-
-def _find_model(model: str | None) -> Path:
-    if model is None:
-        raise SuiteError("engine torch: no model; set workload.model to the model's folder")
-    folder = Path(model)
-    if not folder.is_dir():
-        raise UnavailableError(
-            f"{folder}: this model folder does not exist; put config.json, the safetensors files "
-            "and the tokenizer there, or set workload.model to its path"
-        )
-    if not (folder / "config.json").is_file():
-        raise UnavailableError(
-            f"{folder}: this folder has no config.json, so it is no model; set workload.model to "
-            "the folder that has it"
-        )
-    return folder

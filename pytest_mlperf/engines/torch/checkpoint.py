@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.engines.files import broken, one_line, sha256, some, weight_files
 from pytest_mlperf.engines.torch.devices import device_name, dtype_name
-from pytest_mlperf.engines.torch.files import broken, one_line, sha256, some, weight_files
 from pytest_mlperf.engines.torch.folder import CAUSAL, read_config, read_eos
 from pytest_mlperf.engines.torch.quantising import QUANTISED, base_dtype, check, quantise
 from pytest_mlperf.engines.torch.sparsity import make_sparse

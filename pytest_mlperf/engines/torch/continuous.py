@@ -17,9 +17,9 @@ import transformers
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.torch.generation import Answers, Generation
+from pytest_mlperf.engines.generation import Answers, Generation
+from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.torch.late_end import late_end
-from pytest_mlperf.engines.torch.prompts import Prompts
 
 PAGE_TOKENS = 256
 """Tokens of one block of the key-value cache; transformers' default."""

@@ -17,9 +17,10 @@ from diffusers.utils import is_accelerate_available
 from diffusers.utils import logging as diffusers_logging
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.engines.files import broken, one_line, sha256, some
+from pytest_mlperf.engines.model_folder import load_tokenizer
 from pytest_mlperf.engines.torch import checkpoint, devices, quantising
-from pytest_mlperf.engines.torch.files import broken, one_line, sha256, some
-from pytest_mlperf.engines.torch.folder import load_tokenizer, quiet_and_offline
+from pytest_mlperf.engines.torch.folder import quiet_and_offline
 
 ENGINE = "torch-diffusion"
 PIPELINE = "StableDiffusionXLPipeline"
@@ -84,7 +85,7 @@ def open_pipeline(
     with quiet_and_offline(), _quiet():
         parts = {name: _load(folder, name, dtype, variant, attention) for name in MODELS}
         tokenizers = {
-            name: load_tokenizer(folder / name, transformers.CLIPTokenizer)
+            name: load_tokenizer("torch-diffusion", folder / name, "CLIPTokenizer")
             for name in ("tokenizer", "tokenizer_2")
         }
         pipe = diffusers.StableDiffusionXLPipeline(

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.files import broken, sha256, weight_files
 from pytest_mlperf.engines.torch.dlrm_files import SEED, Sizes, Weights, read_sizes
 from pytest_mlperf.engines.torch.dlrm_tables import KINDS, Tables, drawn_table, kept_table
-from pytest_mlperf.engines.torch.files import broken, sha256, weight_files
 from pytest_mlperf.engines.torch.module_batches import Mismatch
 
 BAGS = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{}.weight"

@@ -12,7 +12,7 @@ from typing import Any
 
 import safetensors
 
-from pytest_mlperf.engines.torch.files import broken, one_line, some
+from pytest_mlperf.engines.files import broken, one_line, some
 
 SEED = 20_240_828
 """Of random weights, which are the same every time."""

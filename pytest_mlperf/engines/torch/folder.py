@@ -17,18 +17,8 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from pytest_mlperf.engines.torch.files import broken, one_line, sha256
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
-"""What a tokenizer may consist of; one of the first three has its vocabulary."""
+from pytest_mlperf.engines.files import broken, one_line
+from pytest_mlperf.engines.model_folder import end_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,32 +102,4 @@ def read_eos(folder: Path, config: Any) -> tuple[int, ...]:
         except (ValueError, AttributeError) as error:
             raise broken(file, f"is no JSON object: {error}") from error
         found = found if own is None else own
-    listed = found if isinstance(found, list) else [found]
-    return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
-
-
-def load_tokenizer(folder: Path, auto: Any = transformers.AutoTokenizer) -> tuple[Any, str]:
-    """Return the tokenizer and the start of the hex SHA-256 of its files.
-
-    Args:
-        folder: Has its files.
-        auto: transformers' class that makes it.
-
-    Raises:
-        RunError: The folder has none, or a broken one.
-    """
-    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    if not {file.name for file in files} & set(TOKENIZER_FILES[:3]):
-        raise broken(
-            folder,
-            "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), which the data "
-            "set's text needs; copy the tokenizer's files here, or use a data set of token ids",
-        )
-    try:
-        tokenizer = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    # What a broken file raises depends on the library that reads it.
-    except Exception as error:
-        raise broken(
-            folder, f"transformers cannot read the tokenizer: {one_line(error)}"
-        ) from error
-    return tokenizer, sha256(files)[:16]
+    return end_tokens(found)

@@ -13,7 +13,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
-from pytest_mlperf.engines.torch.generation import Generation
+from pytest_mlperf.engines.generation import Generation
 
 
 class LateEnd:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
+from pytest_mlperf.engines.files import one_line
 from pytest_mlperf.engines.torch import devices, quantising
-from pytest_mlperf.engines.torch.files import one_line
 
 ENGINE = "torch-module"
 

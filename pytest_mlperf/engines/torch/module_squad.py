@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import transformers
 
+from pytest_mlperf.engines.files import broken, sha256, weight_files
 from pytest_mlperf.engines.torch import checkpoint
-from pytest_mlperf.engines.torch.files import broken, sha256, weight_files
 from pytest_mlperf.engines.torch.folder import QUESTION_ANSWERING, quiet_and_offline, read_config
 from pytest_mlperf.engines.torch.module_batches import Mismatch
 

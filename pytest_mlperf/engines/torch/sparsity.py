@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.engines.files import broken, one_line
 from pytest_mlperf.engines.torch.devices import dtype_name
-from pytest_mlperf.engines.torch.files import broken, one_line
 
 GROUP, KEPT = 4, 2
 CAPABILITY = (8, 0)

@@ -11,8 +11,8 @@ import transformers
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.torch.generation import Answers, Generation
-from pytest_mlperf.engines.torch.prompts import Prompts
+from pytest_mlperf.engines.generation import Answers, Generation
+from pytest_mlperf.engines.prompts import Prompts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

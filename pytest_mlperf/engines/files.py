@@ -7,8 +7,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import safetensors
-
 from pytest_mlperf.core.errors import RunError
 
 SHOWN = 3
@@ -21,6 +19,8 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         RunError: There are none, one is missing, or one is cut short.
     """
+    import safetensors
+
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if single.is_file():
         files = [single]

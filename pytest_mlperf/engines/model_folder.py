@@ -1,0 +1,151 @@
+"""A language model's folder as every engine finds it: plain JSON and a tokenizer, never code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.engines.files import broken, one_line, sha256, weight_files
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+"""What a tokenizer may consist of; one of the first three has its vocabulary."""
+
+MAIN_TOKENIZER_FILES = frozenset(TOKENIZER_FILES[:3])
+
+
+def find_model(engine: str, model: str | None) -> Path:
+    """Return the folder of an engine's model.
+
+    Raises:
+        SuiteError: There is none in the suite.
+        UnavailableError: It is not here, or has no config.json.
+    """
+    if model is None:
+        raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
+    folder = Path(model)
+    if not folder.is_dir():
+        raise UnavailableError(
+            f"{folder}: this model folder does not exist; put config.json, the safetensors files "
+            "and the tokenizer there, or set workload.model to its path"
+        )
+    if not (folder / "config.json").is_file():
+        raise UnavailableError(
+            f"{folder}: this folder has no config.json, so it is no model; set workload.model to "
+            "the folder that has it"
+        )
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """What a model's configuration says to all engines.
+
+    Attributes:
+        architecture: Its class, as config.json names it.
+        vocabulary: Token ids are below this; None when it does not say.
+        context: Most tokens of prompt and answer together; None when it does not say.
+        eos: Its end tokens, of generation_config.json or else config.json.
+        quantization: What config.json says of quantised weights; empty for plain ones.
+    """
+
+    architecture: str
+    vocabulary: int | None
+    context: int | None
+    eos: tuple[int, ...]
+    quantization: Mapping[str, Any]
+
+
+def read_config(folder: Path) -> Config:
+    """Read a model's configuration without any library.
+
+    Raises:
+        RunError: A file is no JSON object.
+    """
+    config = _read(folder / "config.json")
+    text = config.get("text_config") or config
+    generation = folder / "generation_config.json"
+    eos = _read(generation).get("eos_token_id") if generation.is_file() else None
+    return Config(
+        architecture=str((config.get("architectures") or ["unknown"])[0]),
+        vocabulary=text.get("vocab_size"),
+        context=text.get("max_position_embeddings"),
+        eos=end_tokens(text.get("eos_token_id") if eos is None else eos),
+        quantization=config.get("quantization_config") or {},
+    )
+
+
+def end_tokens(found: Any) -> tuple[int, ...]:
+    """Return end tokens as transformers writes them: one, a list, none, or -1 for none."""
+    listed = found if isinstance(found, list) else [found]
+    return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
+
+
+def weights_fact(folder: Path, *, dummy: bool = False) -> Mapping[str, str]:
+    """Return what the fingerprint says of a model's weights.
+
+    Raises:
+        RunError: The folder has no complete checkpoint.
+    """
+    if dummy:
+        return {"weights": "dummy"}
+    return {"weights_sha256": sha256(weight_files(folder))[:16]}
+
+
+def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
+    """Return transformers' tokenizer and the start of the hex SHA-256 of its files.
+
+    Args:
+        engine: What needs it, for messages.
+        folder: Has its files.
+        kind: The class of transformers that makes it.
+
+    Raises:
+        EnvironmentFault: transformers is not installed.
+        RunError: The folder has no tokenizer, or a broken one.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"engine {engine} needs {error.name} for the model's tokenizer, which is not "
+            "installed; try: pip install 'pytest-mlperf[lm]'"
+        ) from error
+    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not {file.name for file in files} & MAIN_TOKENIZER_FILES:
+        raise broken(
+            folder,
+            "has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), which the data "
+            "set's text needs; copy the tokenizer's files here, or use a data set of token ids",
+        )
+    try:
+        tokenizer = getattr(transformers, kind).from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    # What a broken file raises depends on the library that reads it.
+    except Exception as error:
+        raise broken(
+            folder, f"transformers cannot read the tokenizer: {one_line(error)}"
+        ) from error
+    return tokenizer, sha256(files)[:16]
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise broken(file, f"is no JSON: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise broken(file, "is no JSON object")
+    return found
