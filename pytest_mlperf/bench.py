@@ -13,7 +13,7 @@ from pytest_mlperf.confirm import confirm
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
-from pytest_mlperf.core.expectation import expect
+from pytest_mlperf.core.expectation import Known, expect
 from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.measurement import Accuracy, Run
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -77,8 +77,7 @@ class Bench:
             verdict = self._with_files(verdict, error.run)
         except (RunError, BaselineError) as error:
             return broken(planned.case, kind, error, self._policy.shown)
-        known = [entry.model_dump() for entry in planned.suite.expected_failures]
-        return expect(verdict, known, dt.datetime.now(dt.UTC).date())
+        return _expected(planned, verdict)
 
     def pair(self, pair: PlannedPair) -> Verdict:
         """Return the verdict on a claim about two engine entries, from runs of their own.
@@ -87,9 +86,10 @@ class Bench:
             UnavailableError: Model or data set is not here.
         """
         try:
-            return judge_pair(pair, self._conditions, self._policy, self._show)
+            verdict = judge_pair(pair, self._conditions, self._policy, self._show)
         except (RunError, BaselineError) as error:
             return broken(pair.case, "pair", error, self._policy.shown)
+        return _expected(pair, verdict)
 
     def record(self, case: Case) -> Record | None:
         """Return the record that the runs of a case are judged against."""
@@ -185,3 +185,12 @@ class Bench:
         picture = last.timeline if isinstance(last, Run) else None
         timeline = self._policy.shown(Path(picture)) if picture else None
         return replace(verdict, folder=folder, timeline=timeline)
+
+
+def known_failures(planned: Testable) -> tuple[Known, ...]:
+    """Return the failures that a suite expects."""
+    return tuple(Known(**entry.model_dump()) for entry in planned.suite.expected_failures)
+
+
+def _expected(planned: Testable, verdict: Verdict) -> Verdict:
+    return expect(verdict, known_failures(planned), dt.datetime.now(dt.UTC).date())

@@ -57,11 +57,6 @@ def attached(report: Any) -> CaseResult | None:
     return case_result().validate_python(plain) if plain else None
 
 
-def known_failures(planned: Testable) -> list[dict[str, Any]]:
-    """Return a suite's expected failures as plain data, days as texts."""
-    return [entry.model_dump(mode="json") for entry in planned.suite.expected_failures]
-
-
 def conclude(
     reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
 ) -> None:

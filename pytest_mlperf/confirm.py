@@ -218,7 +218,8 @@ def _decided(
     pairs, said = found[name].pairs, in_words(name, found[name])
     turns = f"{pairs} pairs in turns, {said}"
     if proven:
-        return _noted(answer, f"decided by A/B: {turns} {how}")
+        sure = tuple(replace(m, confirmed=m.metric in proven) for m in answer.metrics)
+        return _noted(replace(answer, metrics=sure), f"decided by A/B: {turns} {how}")
     metrics = tuple(
         _settled(m, found[m.metric]) if m.metric in found else m for m in answer.metrics
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_mlperf.carry import VERDICT, attached, conclude, known_failures, planned_of
+from pytest_mlperf.carry import VERDICT, attached, conclude, planned_of
 from pytest_mlperf.core.expectation import expect
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.together import interrupted, is_open, settle
@@ -41,13 +41,11 @@ class Held:
 
     Attributes:
         reports: Setup, call and teardown.
-        known: The suite's expected failures.
         item: The test, where it can be run again: in the process that collected it.
         over: It needs no more runs.
     """
 
     reports: list[pytest.TestReport]
-    known: list[dict[str, Any]]
     item: pytest.Item | None = None
     over: bool = False
 
@@ -65,7 +63,7 @@ class Held:
         """Return it as text, for another process."""
         to_plain = config.hook.pytest_report_to_serializable
         reports = [to_plain(config=config, report=report) for report in self.reports]
-        return json.dumps({"reports": reports, "known": self.known}, default=str)
+        return json.dumps({"reports": reports}, default=str)
 
 
 def unpack(config: pytest.Config, text: str) -> Held:
@@ -73,7 +71,7 @@ def unpack(config: pytest.Config, text: str) -> Held:
     plain = json.loads(text)
     to_report = config.hook.pytest_report_from_serializable
     reports = [to_report(config=config, data=report) for report in plain["reports"]]
-    return Held(reports=reports, known=plain["known"], over=True)
+    return Held(reports=reports, over=True)
 
 
 class Holding:
@@ -99,7 +97,7 @@ class Holding:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         before = list(item.user_properties)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        held = Held(reports=reports, known=known_failures(planned), item=item)
+        held = Held(reports=reports, item=item)
         if self._waits(held):
             item.user_properties[:] = before
             self._hold(held)
@@ -214,9 +212,9 @@ class Holding:
         )
         self._own.phase = Phase(pairs=pairs)
         today = dt.datetime.now(dt.UTC).date()
-        for (held, _), verdict in zip(waiting, settle(open_, final, pairs, RuleR()), strict=True):
-            known = [{**k, "until": dt.date.fromisoformat(k["until"])} for k in held.known]
-            last = expect(verdict, known, today)
+        settled = settle(open_, final, pairs, RuleR())
+        for (held, result), verdict in zip(waiting, settled, strict=True):
+            last = expect(verdict, result.expected_failures if result else (), today)
             self._finish(held, last, failed=self._fails(last.outcome))
         while self._held:
             self._emit(self._held.pop(0))

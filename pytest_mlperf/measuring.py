@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import cast
 
-from pytest_mlperf.bench import Bench
+import pytest
+
+from pytest_mlperf.bench import Bench, known_failures
 from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.options import Options
+from pytest_mlperf.phases import gated_pairs
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.run.wall import Meter
+from pytest_mlperf.stores.manifest import read_manifest
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 
 
@@ -68,12 +75,82 @@ def limits_of(planned: Testable, kind: Kind) -> Mapping[str, float]:
     return planned.limits
 
 
-def gated_pairs(planned: Testable, kind: Kind, options: Options) -> int:
+def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
     """Return how many pairs of case and metric one test adds to those of the session."""
-    if isinstance(planned, PlannedPair) or options.plan or options.update in {"replace", "append"}:
+    if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
-    if kind == "performance":
-        return len(planned.limits)
-    on_cpu = planned.case.accelerator == "cpu"
-    source = options.meter or (options.power != "off" and not on_cpu)
-    return len(planned.efficiency_limits) if kind == "efficiency" and source else 0
+    return gated_pairs(planned, kind, power=options.power != "off", meter=bool(options.meter))
+
+
+def planned_pairs(manifest: Path, tests: Collection[str], own: int) -> int:
+    """Return the gated pairs of the whole plan that a session is a part of.
+
+    Args:
+        manifest: File of the plan.
+        tests: The session's tests.
+        own: Their gated pairs.
+
+    Raises:
+        pytest.UsageError: The manifest cannot be read, or does not plan a test.
+    """
+    try:
+        plan = read_manifest(manifest)
+    except MlperfError as error:
+        raise pytest.UsageError(f"--mlperf-manifest: {error}") from None
+    planned = {one.test for one in plan.tests}
+    if unplanned := [test for test in tests if test not in planned]:
+        more = f" and {len(unplanned) - 1} more" if len(unplanned) > 1 else ""
+        raise pytest.UsageError(
+            f"--mlperf-manifest: {manifest} does not plan {unplanned[0]}{more}; make it anew for "
+            "these suites: pytest-mlperf plan SUITES --format json"
+        )
+    return max(own, plan.pairs)
+
+
+def result_of(
+    planned: Testable,
+    verdict: Verdict,
+    *,
+    test: str,
+    root: Path,
+    options: Options,
+    arguments: tuple[str, ...],
+    rate: tuple[float | None, str | None],
+    pairs: int,
+    failed: bool,
+) -> CaseResult:
+    """Return a verdict as one test of a session.
+
+    Args:
+        planned: What was tested.
+        verdict: What was found.
+        test: Pytest's node id.
+        root: Pytest's root folder.
+        options: The session's.
+        arguments: Those that a reproduction needs.
+        rate: The offered or expected rate, and where it comes from.
+        pairs: Gated pairs that it is judged with; 0: alone.
+        failed: The test failed.
+    """
+    path = planned.path.resolve()
+    return CaseResult(
+        test=test,
+        suite=str(path.relative_to(root) if path.is_relative_to(root) else path),
+        line=planned.line,
+        round=planned.suite.round,
+        profile=planned.suite.profile,
+        verdict=verdict,
+        failed=failed,
+        limits=limits_of(planned, verdict.kind),
+        scored="accuracy" in planned.kinds,
+        handicap=options.handicap,
+        max_runs=options.max_runs,
+        arguments=arguments,
+        pretended=options.pretend in planned.accelerators,
+        target_qps=rate[0],
+        qps_source=rate[1],
+        division=planned.suite.division,
+        techniques=planned.techniques,
+        pairs=pairs,
+        expected_failures=known_failures(planned),
+    )

@@ -188,6 +188,15 @@ _OPTIONS: tuple[_Option, ...] = (
         "SECONDS",
         "longest wait for an accelerator that another process measures on (default 21600)",
     ),
+    _Option(
+        "manifest",
+        str,
+        None,
+        "FILE",
+        "this session is a part of a plan (pytest-mlperf plan --format json): its drops are judged "
+        "among all that the plan holds; pytest-mlperf merge joins the parts",
+        is_path=True,
+    ),
     _Option("json", str, None, "FILE", "also write the results to FILE", is_path=True),
 )
 
@@ -237,6 +246,7 @@ class Options:
     handicap: float
     timeout: float
     lease_timeout: float
+    manifest: Path | None
     json: Path | None
     strict: bool
     confirm: bool

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.judge.many import FEW
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +33,20 @@ class Phase:
 
 
 ALONE = Phase()
+
+
+def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
+    """Return how many pairs of case and metric one test adds to those that are judged together.
+
+    Args:
+        planned: What is tested.
+        kind: Which test of it.
+        power: GPUs are asked for their energy.
+        meter: A wall meter is read.
+    """
+    if isinstance(planned, PlannedPair):
+        return 0  # a claim has no baseline
+    if kind == "performance":
+        return len(planned.limits)
+    source = meter or (power and planned.case.accelerator != "cpu")
+    return len(planned.efficiency_limits) if kind == "efficiency" and source else 0

@@ -168,7 +168,7 @@ class _Reports:
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
         elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
-            late("session").of(self._config).skipped[report.longrepr[2]] += 1
+            late("session").of(self._config).skipped[report.nodeid] = report.longrepr[2]
 
 
 def late_session(config: pytest.Config) -> Any:

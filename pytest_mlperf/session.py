@@ -27,7 +27,7 @@ from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.held import Holding
 from pytest_mlperf.invocation import commit_of, reproducing, run_id
 from pytest_mlperf.live import Live
-from pytest_mlperf.measuring import bench_for, gated_pairs, limits_of
+from pytest_mlperf.measuring import bench_for, pairs_of, planned_pairs, result_of
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.reports import selection, text
@@ -68,7 +68,7 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.uncollected: list[Path] = []
         self.not_here: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
+        self.skipped: dict[str, str] = {}
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = ALONE
@@ -120,16 +120,20 @@ class MlperfSession:
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Note which kinds of each case were selected, so that one process serves them all.
 
-        With many gated pairs among them they are judged together, in two phases.
+        With many gated pairs among them they are judged together, in two phases; where they are a
+        part of a plan, with all of it.
         """
-        pairs = 0
+        pairs, tests = 0, []
         for item in items:
             planned = planned_of(item)
             if planned:
+                tests.append(item.nodeid)
                 kind = KINDS[item.originalname]  # type: ignore[attr-defined]
                 self._wanted.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self._plan.append(planned)
-                pairs += gated_pairs(planned, kind, self.options)
+                pairs += pairs_of(planned, kind, self.options)
+        if pairs and self.options.manifest:
+            pairs = planned_pairs(self.options.manifest, tests, pairs)
         if Phase(pairs=pairs).many:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
@@ -216,28 +220,16 @@ class MlperfSession:
     def _result(
         self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
     ) -> CaseResult:
-        root = self.config.rootpath
-        path = planned.path.resolve()
-        rate, source = self.bench.rate(planned)
-        return CaseResult(
+        return result_of(
+            planned,
+            verdict,
             test=item.nodeid,
-            suite=str(path.relative_to(root) if path.is_relative_to(root) else path),
-            line=planned.line,
-            round=planned.suite.round,
-            profile=planned.suite.profile,
-            verdict=verdict,
-            failed=failed,
-            limits=limits_of(planned, verdict.kind),
-            scored="accuracy" in planned.kinds,
-            handicap=self.options.handicap,
-            max_runs=self.options.max_runs,
+            root=self.config.rootpath,
+            options=self.options,
             arguments=reproducing(self.config.invocation_params.args),
-            pretended=self.options.pretend in planned.accelerators,
-            target_qps=rate,
-            qps_source=source,
-            division=planned.suite.division,
-            techniques=planned.techniques,
+            rate=self.bench.rate(planned),
             pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
+            failed=failed,
         )
 
     def record(self, report: Any) -> None:
@@ -269,10 +261,11 @@ class MlperfSession:
             left_out = (dict(self.not_here), list(map(str, self.uncollected)))
             notices = (*left_out, self.phase.pairs, self.holding.packed)
             self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
-        elif self.results:
+        elif self.results or (self.skipped and self.options.json):
             self._keep(partial(remember, self.results, self.options.runs_dir))
             summary = self.summary  # once: its length of time goes on
-            for path in filter(None, (self.folder / "results.json", self.options.json)):
+            own = self.folder / "results.json" if self.results else None
+            for path in filter(None, (own, self.options.json)):
                 if self._keep(partial(write_results, path, summary)):
                     self._written.append(f"results: {selection.relative(path)}")
                 else:
@@ -304,6 +297,7 @@ class MlperfSession:
             versions={name: version(name) for name in packages},
             deselected=dict(self.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
+            skipped=dict(self.skipped),
             pairs=self.phase.together,
         )
 
@@ -319,7 +313,7 @@ class MlperfSession:
         what = "planned" if self._plans_all else "deselected"
         here = self.machine.names
         lines = selection.notices(self.uncollected, self.not_here, here, width, what=what)
-        lines += selection.skips(self.skipped, width)
+        lines += selection.skips(Counter(self.skipped.values()), width)
         if self.options.plan and self._plan:
             cases = list({(p.path, p.case.id): p for p in self._plan}.values())
             return lines + selection.plan(

@@ -85,6 +85,7 @@ SHARED = {
     "reports.figures",
     "reports.layout",
     "reports.precisions_plot",
+    "reports.properties",
     "scorers.clip",
     "scorers.decode",
     "scorers.frechet",
@@ -98,6 +99,7 @@ SHARED = {
     "scorers.tokenizer",
     "stores.atomic",
     "stores.documents",
+    "stores.foreign",
 }
 """What the adapters of one folder share; otherwise they never import each other."""
 

@@ -15,17 +15,16 @@ from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.phases import gated_pairs
 from pytest_mlperf.reports import selection
 from pytest_mlperf.reports.layout import fold
 from pytest_mlperf.reports.selection import Cost, cost_of
+from pytest_mlperf.stores.manifest import KIND, SCHEMA
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
 """Jobs that GitHub makes of one matrix at most."""
-
-SCHEMA = 1
-"""Version of the manifest that `--format json` prints."""
 
 Costs = Mapping[tuple[Path, str], Cost]
 
@@ -186,7 +185,7 @@ def manifest(
     """
     return {
         "schema": SCHEMA,
-        "kind": "pytest-mlperf plan",
+        "kind": KIND,
         "max_runs": max_runs,
         "tests": [
             {
@@ -194,6 +193,7 @@ def manifest(
                 "kind": kind,
                 "case": case.case.id,
                 "accelerator": case.case.accelerator,
+                "pairs": gated_pairs(case, kind, power=True, meter=False),
             }
             for case in planned
             for kind in case.kinds

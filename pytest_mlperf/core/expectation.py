@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_mlperf.core.verdict import Outcome, Verdict
 
-Entry = Mapping[str, Any]
+FIELDS = ("scenario", "engine", "precision", "accelerator")
 
 
-def expect(verdict: Verdict, known: Sequence[Entry], today: dt.date) -> Verdict:
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A failure that a suite expects; None in a field matches everything.
+
+    Attributes:
+        scenario, engine, precision, accelerator: Of the case.
+        metric: What may fail.
+        reason: Why it is known.
+        until: The last day on which it is expected.
+        strict: The test fails when the failure stays away.
+    """
+
+    scenario: str | None = None
+    engine: str | None = None
+    precision: str | None = None
+    accelerator: str | None = None
+    metric: str | None = None
+    reason: str
+    until: dt.date
+    strict: bool = True
+
+
+def expect(verdict: Verdict, known: Sequence[Known], today: dt.date) -> Verdict:
     """Apply a suite's expected failures to a verdict.
 
     A test is expected to fail when each of its metrics that failed is: a second one that falls
@@ -21,15 +43,14 @@ def expect(verdict: Verdict, known: Sequence[Entry], today: dt.date) -> Verdict:
 
     Args:
         verdict: What was found.
-        known: The suite's `[[expected_failures]]`; a field that is None matches everything.
+        known: The suite's `[[expected_failures]]`.
         today: The date, UTC.
 
     Returns:
         The verdict itself, one with outcome EXPECTED or UNEXPECTED_PASS, or one with a note.
     """
-    case = dataclasses.asdict(verdict.case)
-    fields = ("scenario", "engine", "precision", "accelerator")
-    entries = [e for e in known if all(e[field] in {None, case[field]} for field in fields)]
+    case = verdict.case
+    entries = [e for e in known if all(getattr(e, f) in {None, getattr(case, f)} for f in FIELDS)]
     judged = _judged(verdict)
     if verdict.outcome.fails and verdict.outcome not in {Outcome.ERROR, Outcome.INVALID}:
         failed = [name for name, outcome in judged if outcome.fails]
@@ -37,7 +58,7 @@ def expect(verdict: Verdict, known: Sequence[Entry], today: dt.date) -> Verdict:
         return _expected(verdict, [e for e in covering if e], today) if all(covering) else verdict
     if verdict.outcome in {Outcome.OK, Outcome.IMPROVED}:
         names = {None, *(name for name, _ in judged)}
-        return _passed(verdict, [e for e in entries if e["metric"] in names], today)
+        return _passed(verdict, [e for e in entries if e.metric in names], today)
     return verdict
 
 
@@ -51,15 +72,15 @@ def _judged(verdict: Verdict) -> list[tuple[str, Outcome]]:
     return list(dict.fromkeys(judged))
 
 
-def _entry(entries: Sequence[Entry], metric: str | None, today: dt.date) -> Entry | None:
+def _entry(entries: Sequence[Known], metric: str | None, today: dt.date) -> Known | None:
     """Return the entry for a metric that failed: one that still holds before one that is over."""
-    found = [e for e in entries if e["metric"] in {None, metric}]
-    return next((e for e in found if today <= e["until"]), found[0] if found else None)
+    found = [e for e in entries if e.metric in {None, metric}]
+    return next((e for e in found if today <= e.until), found[0] if found else None)
 
 
-def _expected(verdict: Verdict, entries: Sequence[Entry], today: dt.date) -> Verdict:
-    first = min(entries, key=lambda entry: entry["until"])
-    until, reason = first["until"], first["reason"]
+def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
+    first = min(entries, key=lambda entry: entry.until)
+    until, reason = first.until, first.reason
     if today > until:
         note = f"was expected until {until} ({reason}); that day is over"
         return dataclasses.replace(verdict, notes=(note, *verdict.notes))
@@ -67,17 +88,17 @@ def _expected(verdict: Verdict, entries: Sequence[Entry], today: dt.date) -> Ver
     return dataclasses.replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
 
 
-def _passed(verdict: Verdict, entries: Sequence[Entry], today: dt.date) -> Verdict:
+def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
     """Return what is said when a known failure stays away."""
-    holding = [entry for entry in entries if today <= entry["until"]]
-    strict = next((entry for entry in holding if entry.get("strict", True)), None)
+    holding = [entry for entry in entries if today <= entry.until]
+    strict = next((entry for entry in holding if entry.strict), None)
     if strict:
-        headline = f"remove the expected failure ({strict['reason']}): {verdict.headline}"
+        headline = f"remove the expected failure ({strict.reason}): {verdict.headline}"
         return dataclasses.replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
     notes = [
-        f"the expected failure ({entry['reason']}) stayed away; it is not strict, so this passes"
+        f"the expected failure ({entry.reason}) stayed away; it is not strict, so this passes"
         if entry in holding
-        else f"remove the expected failure ({entry['reason']}): its day, {entry['until']}, is over"
+        else f"remove the expected failure ({entry.reason}): its day, {entry.until}, is over"
         for entry in entries
     ]
     return dataclasses.replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pytest_mlperf.core.expectation import Known
 from pytest_mlperf.core.verdict import Verdict
 
 SCHEMA = 1
@@ -34,6 +35,7 @@ class CaseResult:
         division: "closed" or "open".
         techniques: What the engine entry declares to do that only the open division allows.
         pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
+        expected_failures: Failures that the suite expects.
     """
 
     test: str
@@ -54,6 +56,7 @@ class CaseResult:
     division: str = "closed"
     techniques: tuple[str, ...] = ()
     pairs: int = 0
+    expected_failures: tuple[Known, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class Results:
         versions: Versions of this package and its tools.
         deselected: Cases whose accelerator was not here, by accelerator.
         cases: One entry per judged test.
+        skipped: Tests that were collected and not run, with the reason.
         pairs: Gated pairs of case and metric that were judged together; 0: each alone.
         label: How MLCommons wants such figures to be labelled.
     """
@@ -81,6 +85,7 @@ class Results:
     versions: Mapping[str, str]
     deselected: Mapping[str, int]
     cases: tuple[CaseResult, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
     pairs: int = 0
     label: str = LABEL
 

@@ -94,6 +94,7 @@ class MetricVerdict:
         note: A few words for the table, e.g. "advisory: 3 baseline runs".
         p: Chance that an unchanged metric looks this bad at any look of rule R; 1 after a pass,
             None where rule R did not judge.
+        confirmed: Runs in turns with the baseline's own build proved the drop as well.
     """
 
     metric: str
@@ -109,6 +110,7 @@ class MetricVerdict:
     runs_baseline: int = 0
     note: str = ""
     p: float | None = None
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

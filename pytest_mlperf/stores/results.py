@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.foreign import read_foreign
 
 _RESULTS = TypeAdapter(Results)
 
@@ -33,14 +34,9 @@ def read_results(path: Path) -> Results:
     """Read a results file.
 
     Raises:
-        MlperfError: It is absent, damaged, or of a newer schema.
+        MlperfError: It is absent, damaged, too large, or of a newer schema.
     """
-    try:
-        raw = json.loads(path.read_bytes())
-    except OSError as error:
-        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{path}: not a results file: {error}") from None
+    raw = read_foreign(path, "results file")
     found = raw.get("schema") if isinstance(raw, dict) else None
     if isinstance(found, int) and found > SCHEMA:
         raise MlperfError(

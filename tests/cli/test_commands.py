@@ -69,6 +69,7 @@ commands:
     compare      two sessions, commits or versions: what dropped
     update       accept a session's values as baselines
     calibrate    learn this machine's noise from repeats of unchanged code
+    merge        results of several machines as one, with nothing missing
     report       results as text, JSON or pytest-benchmark's file
     precisions   accuracy and speed of each precision, with a plot
     options      options of engines, data sets and scorers

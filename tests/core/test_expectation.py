@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.expectation import expect
+from pytest_mlperf.core.expectation import Known, expect
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(
@@ -31,9 +31,8 @@ def verdict(outcome: Outcome, **metrics: Outcome | None) -> Verdict:
     )
 
 
-def known(**fields: Any) -> dict[str, Any]:
-    nothing = dict.fromkeys(("scenario", "engine", "precision", "accelerator", "metric"))
-    return {**nothing, "reason": "issue 812", "until": UNTIL, **fields}
+def known(**fields: Any) -> Known:
+    return Known(**{"reason": "issue 812", "until": UNTIL, **fields})
 
 
 DROP = verdict(Outcome.PERF_DROP)

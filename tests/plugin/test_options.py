@@ -28,7 +28,7 @@ NAMES = [
     ("timeout", "30", 30.0),
     ("lease-timeout", "60", 60.0),
 ]
-PATHS = ["baselines", "meter", "runs-dir", "json"]
+PATHS = ["baselines", "manifest", "meter", "runs-dir", "json"]
 
 
 def field(options: Options, name: str) -> object:

@@ -43,6 +43,31 @@ def interrupted(verdict: Verdict) -> Verdict:
     return _with(verdict, metrics)
 
 
+def reopened(verdict: Verdict, pairs: int) -> Verdict:
+    """Return a verdict as it was before a word that depends on others, to be judged among more.
+
+    A drop that is one among `pairs` whatever the others say stays, and so does one that runs in
+    turns with the baseline's own build proved as well.
+
+    Args:
+        verdict: What was found among fewer.
+        pairs: Gated pairs that it is judged with now.
+    """
+    depends = {*FALLS.values(), Outcome.SUSPECT}
+
+    def again(metric: MetricVerdict) -> bool:
+        certain = metric.confirmed or metric.p is None or metric.p < FALSE_SHARE / pairs
+        return metric.outcome in depends and _gates(metric) and not certain
+
+    if verdict.kind not in FALLS or not any(map(again, verdict.metrics)):
+        return verdict
+    metrics = tuple(
+        replace(m, outcome=Outcome.INCONCLUSIVE, note="") if again(m) else m
+        for m in verdict.metrics
+    )
+    return _with(verdict, metrics)
+
+
 def settle(
     open_: Sequence[Verdict], final: Sequence[Verdict], pairs: int, rule: RuleR
 ) -> list[Verdict]:

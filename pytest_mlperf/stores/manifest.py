@@ -1,0 +1,84 @@
+"""The manifest of a plan: every test that must report, wherever it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores.foreign import read_foreign
+
+SCHEMA = 1
+"""Version of the manifest that `pytest-mlperf plan --format json` prints."""
+
+KIND = "pytest-mlperf plan"
+"""What the document says it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTest:
+    """One test that must report.
+
+    Attributes:
+        test: Pytest's node id.
+        kind: Which test of its case.
+        case: Id of the case.
+        accelerator: What it runs on.
+        pairs: Gated pairs of case and metric that it adds to those judged together.
+    """
+
+    test: str
+    kind: Kind
+    case: str
+    accelerator: str
+    pairs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A plan, as far as those need it that run or join its parts.
+
+    Attributes:
+        schema: Version of the document.
+        kind: `KIND`.
+        tests: Every test, in the order of the suites.
+    """
+
+    schema: int
+    kind: str
+    tests: tuple[PlannedTest, ...]
+
+    @property
+    def pairs(self) -> int:
+        """Gated pairs of all tests."""
+        return sum(one.pairs for one in self.tests)
+
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        MlperfError: It is absent, damaged, too large, no manifest, or of a newer schema.
+    """
+    raw = read_foreign(path, "manifest of a plan")
+    if not isinstance(raw, dict) or raw.get("kind") != KIND:
+        raise MlperfError(
+            f"{path}: not the manifest of a plan; make one: pytest-mlperf plan --format json"
+        )
+    if isinstance(raw.get("schema"), int) and raw["schema"] > SCHEMA:
+        raise MlperfError(
+            f"{path}: written by a newer pytest-mlperf (schema {raw['schema']}; this one reads up "
+            f"to {SCHEMA}): upgrade"
+        )
+    try:
+        return _MANIFEST.validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise MlperfError(f"{path}: not the manifest of a plan: {place}: {first['msg']}") from None

@@ -1,0 +1,178 @@
+"""`pytest-mlperf merge`: the parts of a plan as one, and nothing that was planned is missing."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores import foreign
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.reports.verdicts import CASE, DROP, OK, result, session
+
+Say = Callable[..., tuple[int, str]]
+
+H100 = replace(CASE, accelerator="H100")
+FINE = result(replace(OK, case=H100))
+FELL = result(DROP)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with the results of two machines and the plan of both."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_results(tmp_path / "h100.json", session(FINE))
+    write_results(tmp_path / "h200.json", session(FELL))
+    plan(tmp_path / "plan.json", FINE, FELL)
+    return tmp_path
+
+
+def plan(path: Path, *planned: CaseResult, **changes: Any) -> None:
+    tests = [
+        {
+            "test": one.test,
+            "kind": one.verdict.kind,
+            "case": one.verdict.case.id,
+            "accelerator": one.verdict.case.accelerator,
+            "pairs": 1,
+        }
+        for one in planned
+    ]
+    document = {"schema": 1, "kind": "pytest-mlperf plan", "tests": tests, **changes}
+    path.write_text(json.dumps(document), "utf-8")
+
+
+def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
+    """The failure as its machine printed it, the table of all, and the exit code of a failure."""
+    code, shown = say(
+        "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
+    )
+
+    assert code == 1
+    assert shown.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded\n")
+    assert "INCOMPLETE" not in shown
+    assert "results: all.json" in shown
+    merged = read_results(here / "all.json")
+    assert [c.verdict.outcome for c in merged.cases] == [Outcome.OK, Outcome.PERF_DROP]
+
+
+def test_where_nothing_failed_and_nothing_is_missing_it_exits_with_0(here: Path, say: Say) -> None:
+    plan(here / "own.json", FINE)
+
+    code, _ = say("merge", "h100.json", "--manifest", "own.json")
+
+    assert code == 0
+
+
+def test_a_planned_test_without_a_result_fails_and_is_named_first(here: Path, say: Say) -> None:
+    code, shown = say("merge", "h100.json", "--manifest", "plan.json")
+
+    assert code == 1
+    assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
+    assert FELL.test in shown.replace("\n    ", "")
+
+
+def test_a_skipped_test_is_missing_with_its_reason(here: Path, say: Say) -> None:
+    skipping = replace(session(FINE), skipped={FELL.test: "Skipped: MLPERF_MODELS is not set"})
+    write_results(here / "h100.json", skipping)
+
+    code, shown = say("merge", "h100.json", "--manifest", "plan.json")
+
+    assert code == 1
+    assert "MLPERF_MODELS is not set" in shown
+
+
+def test_without_a_manifest_nothing_is_missing(here: Path, say: Say) -> None:
+    assert say("merge", "h100.json")[0] == 0
+
+
+def test_a_folder_stands_for_its_files_and_its_manifest_is_no_part(here: Path, say: Say) -> None:
+    code, shown = say("merge", ".", "--manifest", "plan.json")
+
+    assert code == 1
+    assert "INCOMPLETE" not in shown
+
+
+def test_junit_has_the_ids_failures_and_what_is_missing(here: Path, say: Say) -> None:
+    say("merge", "h200.json", "--manifest", "plan.json", "--junit", "out/all.xml")
+
+    (suite,) = ET.parse(here / "out/all.xml").iter("testsuite")
+    found = {test.get("name"): test for test in suite.iter("testcase")}
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "2",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
+    fell = found[FELL.test.partition("::")[2]]
+    assert fell.get("classname") == "suites.rn.mlperf.toml"
+    failure = fell.find("failure")
+    assert failure is not None
+    assert str(failure.get("message")).startswith("PERF DROP samples/s −6.3 %")
+    assert "baseline" in str(failure.text)
+    values = {p.get("name"): p.get("value") for p in fell.iter("property")}
+    assert values["mlperf.verdict"] == "PERF DROP"
+    assert found[FINE.test.partition("::")[2]].find("error") is not None
+
+
+def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say) -> None:
+    """Results are data from elsewhere: control characters and workflow commands stay inert."""
+    nasty = "::error::\x1b[31m<script>\x00</script>"
+    write_results(here / "h200.json", session(replace(FELL, verdict=replace(DROP, headline=nasty))))
+
+    _, shown = say("merge", "h200.json", "--junit", "all.xml")
+
+    assert "\x1b" not in shown
+    assert not [line for line in shown.splitlines() if line.startswith("::")]
+    (failure,) = ET.parse(here / "all.xml").iter("failure")
+    assert "\\x1b[31m<script>" in str(failure.get("message"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not a manifest of a plan"),
+        ("[]", "not the manifest of a plan; make one: pytest-mlperf plan --format json"),
+        ('{"schema": 1}', "not the manifest of a plan; make one"),
+        ('{"schema": 9, "kind": "pytest-mlperf plan"}', "written by a newer pytest-mlperf"),
+        (
+            '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}',
+            "not the manifest of a plan: tests.0.test: Field required",
+        ),
+    ],
+)
+def test_what_is_no_manifest_is_refused(here: Path, say: Say, content: str, said: str) -> None:
+    (here / "plan.json").write_text(content, "utf-8")
+
+    code, shown = say("merge", "h100.json", "--manifest", "plan.json")
+
+    assert code == 2
+    assert said in " ".join(shown.split())
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "LARGEST", 100)
+
+    code, shown = say("merge", "h100.json")
+
+    assert code == 2
+    assert "larger than" in shown
+
+
+def test_a_folder_without_results_is_refused(here: Path, say: Say) -> None:
+    (here / "empty").mkdir()
+
+    assert say("merge", "empty") == (
+        2,
+        "pytest-mlperf: empty holds no *.json; name the results files\n",
+    )

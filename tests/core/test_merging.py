@@ -1,0 +1,225 @@
+"""The parts of a plan say together what one session of it would have said."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.expectation import Known
+from pytest_mlperf.core.judge.many import FALSE_SHARE, FEW
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ruling import ruling_of
+from pytest_mlperf.core.judge.together import is_open, settle
+from pytest_mlperf.core.merging import Absent, absent, merge
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, metric, session
+
+TODAY = dt.date(2026, 11, 21)
+ALONE = RuleR().alpha
+
+
+def judged(p: float, number: int, pairs: int) -> Verdict:
+    """Return what rule R says of a case whose p value is `p`, among `pairs`: no last word yet."""
+    certain = p < (FALSE_SHARE / pairs if pairs > FEW else ALONE)
+    passed = p == 1.0
+    word = Outcome.OK if passed else Outcome.PERF_DROP if certain else Outcome.INCONCLUSIVE
+    found = metric(outcome=word, p=p)
+    case = replace(CASE, workload=f"w{number:03}")
+    ruling = ruling_of([found])
+    return Verdict(
+        case=case,
+        kind="performance",
+        outcome=ruling.outcome,
+        headline=ruling.headline,
+        metrics=(found,),
+    )
+
+
+def result(verdict: Verdict, **fields: Any) -> CaseResult:
+    return verdicts.result(verdict, suite=f"{verdict.case.workload}.mlperf.toml", **fields)
+
+
+def part(p_values: Mapping[int, float], pairs: int) -> Results:
+    """Return a finished session of some cases, which were judged among `pairs`."""
+    found = [judged(p, number, pairs) for number, p in p_values.items()]
+    if pairs > FEW:
+        waiting = [v for v in found if is_open(v)]
+        last = iter(settle(waiting, [v for v in found if not is_open(v)], pairs, RuleR()))
+        found = [next(last) if is_open(v) else v for v in found]
+    return session(*(result(v, pairs=pairs if pairs > FEW else 0) for v in found))
+
+
+def joined(parts: Sequence[Results], pairs: int = 0, **options: Any) -> Results:
+    named = {f"part{number}.json": one for number, one in enumerate(parts)}
+    return merge(named, run="merged", pairs=pairs, today=TODAY, **{"strict": False, **options})
+
+
+def words(results: Results) -> dict[str, Outcome]:
+    return {r.verdict.case.workload: r.verdict.outcome for r in results.cases}
+
+
+P_VALUES = st.one_of(
+    st.just(1.0),
+    st.floats(1e-9, 1e-3),
+    st.floats(1e-3, 0.02),
+    st.floats(0.02, 0.9),
+)
+
+
+@given(p_values=st.lists(P_VALUES, min_size=2, max_size=60), data=st.data(), told=st.booleans())
+def test_parts_say_together_what_one_session_says(
+    p_values: list[float], data: st.DataObject, told: bool
+) -> None:
+    """Whether or not they knew the whole plan; and where they did, each drop of theirs stands."""
+    total = len(p_values)
+    where = data.draw(st.lists(st.integers(0, 2), min_size=total, max_size=total))
+    split = [{n: p for n, p in enumerate(p_values) if where[n] == k} for k in range(3)]
+    parts = [part(own, total if told else len(own)) for own in split if own]
+
+    merged = words(joined(parts))
+
+    assert merged == words(part(dict(enumerate(p_values)), total))
+    if told:
+        drops = {w for one in parts for w, out in words(one).items() if out.fails}
+        assert all(merged[workload].fails for workload in drops)
+
+
+def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() -> None:
+    """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail."""
+    few = part({0: 0.005}, 1)
+    rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
+
+    merged = joined([few, rest])
+
+    assert words(few)["w000"] is Outcome.PERF_DROP
+    first = merged.cases[0]
+    assert first.verdict.outcome is Outcome.SUSPECT
+    assert not first.failed
+    assert first.pairs == merged.pairs == 30
+    assert "alone it would be a drop, among 30 pairs judged together it is none" in (
+        first.verdict.headline
+    )
+
+
+def test_suspects_of_several_machines_are_a_drop_together() -> None:
+    """Each alone is one of too many; beside the others' drops it is none any more."""
+    parts = [part({10 * k + n: 1e-6 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
+
+    assert all(words(one)[f"w{10 * k:03}"] is Outcome.PERF_DROP for k, one in enumerate(parts))
+    quiet = [part({10 * k + n: 1.0 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
+    assert all(words(one)[f"w{10 * k:03}"] is Outcome.SUSPECT for k, one in enumerate(quiet))
+    assert set(words(joined(quiet)).values()) == {Outcome.OK, Outcome.PERF_DROP}
+
+
+def test_a_drop_that_turns_confirmed_stays_one_among_any_number() -> None:
+    """Runs in turns with the baseline's own build are evidence of their own."""
+    drop = judged(0.005, 0, 1)
+    sure = replace(drop, metrics=(replace(drop.metrics[0], confirmed=True),))
+    rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
+
+    assert words(joined([session(result(sure)), rest]))["w000"] is Outcome.PERF_DROP
+
+
+def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
+    parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
+
+    merged = joined(parts)
+
+    assert merged.pairs == 0
+    assert merged.cases == tuple(case for one in parts for case in one.cases)
+
+
+def test_a_plan_of_more_pairs_counts_what_has_no_result() -> None:
+    """What is missing may not make the rest easier to fail."""
+    assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
+
+
+def test_an_expected_failure_covers_a_drop_that_only_all_together_prove() -> None:
+    known = (Known(reason="issue 812", until=TODAY),)
+    parts = [part({10 * k + n: 1.0 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
+    parts[0] = replace(
+        parts[0], cases=tuple(replace(c, expected_failures=known) for c in parts[0].cases)
+    )
+
+    merged = joined(parts)
+
+    assert words(merged)["w000"] is Outcome.EXPECTED
+    assert not merged.cases[0].failed
+    assert words(merged)["w010"] is Outcome.PERF_DROP
+
+
+def test_strict_fails_what_is_not_decided() -> None:
+    quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
+
+    assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
+    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
+
+
+def test_a_recorded_case_is_no_pair() -> None:
+    recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
+    many = session(
+        *(result(replace(recorded, case=replace(CASE, workload=f"r{n:03}"))) for n in range(40))
+    )
+
+    assert joined([many, part({0: 0.005}, 1)]).pairs == 0
+
+
+def test_one_test_in_two_parts_is_refused() -> None:
+    one = part({0: 1.0}, 1)
+
+    with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
+        joined([one, one])
+
+
+def test_parts_of_two_commits_are_refused() -> None:
+    other = replace(part({1: 1.0}, 1), commit="a" * 40)
+
+    with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
+        joined([part({0: 1.0}, 1), other])
+
+
+def test_times_versions_and_what_was_left_out_are_joined() -> None:
+    one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
+    other = replace(
+        part({1: 1.0}, 1),
+        started="2026-11-20T09:00:00+00:00",
+        deselected={"H200": 1, "cpu": 4},
+        versions={"pytest": "9.2.0", "pytest-mlperf": "0.2"},
+    )
+
+    merged = joined([one, other])
+
+    assert merged.started == "2026-11-20T09:00:00+00:00"
+    assert merged.seconds == 400.0
+    assert merged.deselected == {"H200": 3, "cpu": 4}
+    assert merged.versions == {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
+    assert merged.skipped == {"t": "no model"}
+
+
+def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
+    merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
+    there = merged.cases[0].test
+
+    assert absent([there, "skipped", "gone"], merged) == [
+        Absent(test="skipped", why="no model"),
+        Absent(
+            test="gone",
+            why="in no results file: it was deselected, or what ran it ended before it",
+        ),
+    ]
+
+
+def test_what_one_part_skipped_and_another_judged_is_not_skipped() -> None:
+    one = part({0: 1.0}, 1)
+    skipping = replace(part({1: 1.0}, 1), skipped={one.cases[0].test: "not here"})
+
+    assert joined([one, skipping]).skipped == {}
