@@ -120,6 +120,20 @@ def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: 
     )
 
 
+def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Project) -> None:
+    """One set of runs serves both; nothing is judged against what is not there yet."""
+    suite(project)
+
+    result = run(project, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+
+    assert outcomes(project) == {
+        "performance": Outcome.RECORDED,
+        "efficiency": Outcome.RECORDED,
+    }
+    result.assert_outcomes()
+    result.stdout.re_match_lines([r"2 tests: 2 recorded; 5 runs, .*"])
+
+
 def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project: Project) -> None:
     """INVALID says why, for how long, and shows the number."""
     suite(project)
@@ -129,7 +143,10 @@ def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project:
 
     assert outcomes(project) == {"performance": Outcome.INVALID}
     result.stdout.re_match_lines(
-        [r"INVALID heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of"]
+        [
+            r"INVALID heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of",
+            r"note +not judged: samples/s \d+",
+        ]
     )
 
 

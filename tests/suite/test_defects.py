@@ -76,6 +76,10 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
         "22: prices.cpu.per: unknown key 'per'; known: usd_per_gpu_hour, as_of",
     ),
+    limit=(
+        with_(("max_drop", "max_dorp")),
+        "19: limits.throughput.max_dorp: unknown key 'max_dorp'; did you mean 'max_drop'?",
+    ),
     expected_failure=(
         with_(more=FAILURE + 'scenari = "Offline"\n'),
         "24: expected_failures[0].scenari: unknown key 'scenari'; did you mean 'scenario'?",
@@ -251,6 +255,13 @@ def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, messag
     assert defects(text) == [message]
 
 
+def test_a_price_of_what_no_engine_runs_on_is_refused() -> None:
+    """It would never be used, and nobody would know why no cost is shown."""
+    text = with_(more="\n[prices]\nH200 = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n")
+
+    assert defects(text) == ["22: prices.H200: no engine entry runs on 'H200'; known: cpu"]
+
+
 @cases(
     workload=(with_(('"mine"', '"my model"')), f"6: workload.name: 'my model' {IS_NO_NAME}"),
     two_dashes=(with_(('"mine"', '"a--b"')), f"6: workload.name: 'a--b' {IS_NO_NAME}"),
@@ -268,6 +279,10 @@ def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, messag
         with_(('["cpu"]', '["8 H100"]')),
         "11: engines[0].accelerators[0]: '8 H100' is no accelerator; "
         'write "cpu", "H200" or "8xH100"',
+    ),
+    capitals=(
+        with_(('["cpu"]', '["CPU"]')),
+        "11: engines[0].accelerators[0]: 'CPU' is no accelerator; did you mean \"cpu\"?",
     ),
     price=(
         with_(more='\n[prices]\n"8 H100" = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n'),
