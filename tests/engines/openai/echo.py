@@ -1,0 +1,170 @@
+"""A lean OpenAI-compatible server whose answers cost next to nothing, in a process of its own.
+
+Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serves until its stdin
+ends. Every answer is the same text of so many tokens: the first one after the service time, the
+others with it. Kept free of the package, so that nothing of it can help or hinder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+LAST = b"0\r\n\r\n"
+
+
+def chunked(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def event(payload: object) -> bytes:
+    return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
+
+
+def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -> bytes:
+    said = {"delta": {"content": text}} if chat else {"text": text}
+    choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "token_ids": ids}
+    return event(
+        {
+            "id": "cmpl-0123456789abcdef",
+            "object": "text_completion",
+            "created": 1,
+            "model": "echo",
+            "choices": [choice],
+            "usage": None,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer as bytes of HTTP: head and first token, further tokens, end."""
+
+    first: bytes
+    rest: bytes
+
+    @classmethod
+    def of(cls, tokens: int, prompt: int, finish: str, *, with_ids: bool, chat: bool) -> Stream:
+        pieces = [
+            piece(
+                f" word{number}",
+                [10 + number] if with_ids else None,
+                finish if number == tokens - 1 else None,
+                chat=chat,
+            )
+            for number in range(tokens)
+        ]
+        usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
+        last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
+        rest = b"".join(map(chunked, pieces[1:]))
+        return cls(HEAD + chunked(pieces[0]), rest + chunked(last + b"data: [DONE]\n\n") + LAST)
+
+
+class Echo(asyncio.Protocol):
+    """One connection; requests come one after the other."""
+
+    def __init__(self, tokens: int, service_s: float) -> None:
+        self._tokens = tokens
+        self._service_s = service_s
+        self._buffer = b""
+        self._streams: dict[tuple[int, int, str, bool, bool], Stream] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while True:
+            head, gap, body = self._buffer.partition(b"\r\n\r\n")
+            if not gap:
+                return
+            at = head.lower().find(b"content-length:")
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(body) < length:
+                return
+            self._buffer = body[length:]
+            self._answer(head, body[:length])
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        if head.startswith(b"GET"):
+            self._tell(head.split(b" ", 2)[1])
+            return
+        request = json.loads(body)
+        prompt = request.get("prompt")
+        count = len(prompt) if isinstance(prompt, list) else 7
+        tokens = min(self._tokens, request["max_tokens"])
+        finish = "stop" if tokens < request["max_tokens"] else "length"
+        key = (tokens, count, finish, "return_token_ids" in request, "messages" in request)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = Stream.of(tokens, count, finish, with_ids=key[3], chat=key[4])
+            self._streams[key] = stream
+        if self._service_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._service_s, self._transport.write, stream.first + stream.rest)
+        else:
+            self._transport.write(stream.first)
+            self._transport.write(stream.rest)
+
+    def _tell(self, path: bytes) -> None:
+        known = {
+            b"/health": b"{}",
+            b"/v1/models": b'{"object":"list","data":[{"id":"echo"}]}',
+            b"/version": b'{"version":"1.2.3"}',
+        }
+        body = known.get(path, b"")
+        status = b"200 OK" if path in known else b"404 Not Found"
+        self._transport.write(
+            b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+        )
+
+
+async def serve(tokens: int, service_s: float, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: Echo(tokens, service_s), "127.0.0.1", port, backlog=4096
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+@contextmanager
+def echo_server(tokens: int = 8, service_ms: float = 0.0) -> Iterator[str]:
+    """Start one, yield its address, and end it; it ends by itself when this process does."""
+    script = str(Path(__file__).absolute())
+    command = [sys.executable, "-I", script, "--tokens", str(tokens), "--service-ms"]
+    with subprocess.Popen(
+        [*command, str(service_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--service-ms", type=float, default=0.0)
+    parser.add_argument("--port", type=int, default=0)
+    given = parser.parse_args()
+    asyncio.run(serve(given.tokens, given.service_ms / 1000, given.port))
+
+
+if __name__ == "__main__":
+    main()

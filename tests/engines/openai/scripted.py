@@ -1,0 +1,256 @@
+"""A real HTTP server, in a thread of its own, that answers as a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self
+
+Ending = Literal["finish", "cut", "hang"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    raw: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What to send: a head, parts as HTTP chunks, and how to end."""
+
+    parts: Iterable[bytes] = ()
+    status: str = "200 OK"
+    kind: str = "text/event-stream"
+    end: Ending = "finish"
+
+
+Script = Callable[[Asked], Reply]
+
+
+class Scripted:
+    """Answers each request by a function of it, until the `with` block ends.
+
+    Attributes:
+        asked: All requests, in the order in which they came.
+    """
+
+    url: str
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.asked: list[Asked] = []
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted")
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(30)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def streams(self) -> list[Asked]:
+        """The requests for answers."""
+        return [asked for asked in self.asked if asked.method == "POST"]
+
+    async def _open(self) -> asyncio.Server:
+        self._tasks: set[asyncio.Task[None]] = set()
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+
+    async def _close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while await self._turn(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _turn(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])
+        }
+        raw = await reader.readexactly(int(headers.get("content-length", "0")))
+        asked = Asked(
+            method=method, path=path, headers=headers, body=json.loads(raw or b"{}"), raw=raw
+        )
+        self.asked.append(asked)
+        reply = self._script(asked)
+        writer.write(
+            f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        for part in reply.parts:
+            writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+            await writer.drain()
+            await asyncio.sleep(0)
+        if reply.end == "hang":
+            await asyncio.Event().wait()
+        if reply.end == "cut":
+            return False
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(payload: object) -> bytes:
+    """Return an event as servers send it."""
+    return b"data: " + json.dumps(payload, ensure_ascii=False).encode() + b"\n\n"
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def piece(
+    text: str | None = None,
+    *,
+    finish: str | None = None,
+    ids: list[int] | None = None,
+    counted: dict[str, int] | None = None,
+    chat: bool = False,
+    role: str | None = None,
+) -> bytes:
+    """Return an event with a piece of an answer, as vLLM writes it."""
+    choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
+    if chat:
+        delta = {"role": role, "content": text}
+        choice["delta"] = {key: value for key, value in delta.items() if value is not None}
+    else:
+        choice["text"] = text
+    if ids is not None:
+        choice["token_ids"] = ids
+    return event({"id": "x", "model": "tiny@main", "choices": [choice], "usage": counted})
+
+
+def failure(status: str, message: str, **more: object) -> Reply:
+    """Return a refusal as OpenAI's API words it."""
+    body = {"error": {"message": message, "type": "x", **more}}
+    return Reply(parts=[json.dumps(body).encode()], status=status, kind="application/json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """A server's manner: what it takes, and how it streams.
+
+    Attributes:
+        tokens: Tokens of each answer, unless fewer are asked for.
+        prompt_tokens: What it counts in a text prompt.
+        takes_ids: Prompts may be token ids.
+        gives_ids: Token ids come in the stream where they are asked for.
+        usage: When the stream carries usage.
+        refuses: Fields that it answers with 422.
+        ends: The stream's last event is [DONE].
+        paths: What it has to GET.
+    """
+
+    tokens: int = 5
+    prompt_tokens: int | None = None
+    takes_ids: bool = True
+    gives_ids: bool = True
+    usage: Literal["asked", "always", "never"] = "asked"
+    refuses: frozenset[str] = frozenset()
+    ends: bool = True
+    paths: dict[str, str] = field(default_factory=lambda: {"/v1/models": '{"data":[{"id":"m"}]}'})
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            if asked.path not in self.paths:
+                return failure("404 Not Found", "no such page")
+            return Reply(parts=[self.paths[asked.path].encode()], kind="application/json")
+        if refused := sorted(self.refuses & set(asked.body)):
+            body = json.dumps({"detail": f"Unexpected fields in the request: {refused}"})
+            return Reply(
+                parts=[body.encode()],
+                status="422 Unprocessable Content",
+                kind="application/json",
+            )
+        if isinstance(asked.body.get("prompt"), list) and not self.takes_ids:
+            return Reply(
+                parts=[b'{"detail":"prompt must be a string."}'],
+                status="400 Bad Request",
+                kind="application/json",
+            )
+        return self.stream(asked)
+
+    def stream(self, asked: Asked) -> Reply:
+        chat = "messages" in asked.body
+        most = int(asked.body["max_tokens"])
+        count = most if asked.body.get("ignore_eos") else min(self.tokens, most)
+        with_ids = self.gives_ids and bool(asked.body.get("return_token_ids"))
+        counted = usage(self._prompt(asked), count)
+        parts = [piece("", chat=True, role="assistant")] if chat else []
+        for number in range(count):
+            last = number == count - 1
+            parts.append(
+                piece(
+                    f" w{number}",
+                    ids=[100 + number] if with_ids else None,
+                    finish=("length" if count == most else "stop") if last else None,
+                    chat=chat,
+                )
+            )
+        asked_for = bool(asked.body.get("stream_options"))
+        if self.usage == "always" or (self.usage == "asked" and asked_for):
+            parts.append(event({"id": "x", "choices": [], "usage": counted}))
+        return Reply(parts=[*parts, DONE] if self.ends else parts)
+
+    def _prompt(self, asked: Asked) -> int:
+        prompt = asked.body.get("prompt")
+        if isinstance(prompt, list):
+            return len(prompt)
+        return self.prompt_tokens or 3
+
+
+TRANSFORMERS = Manner(
+    takes_ids=False,
+    gives_ids=False,
+    usage="always",
+    refuses=frozenset({"ignore_eos", "min_tokens", "return_token_ids"}),
+    ends=False,
+    paths={"/v1/models": '{"data":[]}'},
+)
+"""As `transformers serve` behaves."""

@@ -1,0 +1,230 @@
+"""Servers that behave well or badly on purpose: `python scripted_servers.py WHAT PORT [FOLDER]`.
+
+Standard library only, so that one starts in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+ACCIDENT = 40
+"""The stream that goes wrong, and all after it: warm-up and the start of a run go well."""
+
+END = 2
+"""The tiny Llama's end token."""
+
+CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Answers 200 to GET /health, 404 to anything else."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *values: Any) -> None:
+        print(values[0] % values[1:], file=sys.stderr)
+
+
+class Loading(Healthy):
+    """Is ready at the third question."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        Loading.asked += 1
+        if Loading.asked >= 3:
+            super().do_GET()
+        else:
+            self.send_error(503, "loading")
+
+
+class NeverReady(Healthy):
+    """Always says that it loads."""
+
+    def do_GET(self) -> None:
+        self.send_error(503, "loading")
+
+
+class Completing(Healthy):
+    """Streams as many tokens as a completion may have; all is well until `accident`."""
+
+    protocol_version = "HTTP/1.1"
+    turns = itertools.count(1)
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/completions" or not asked.get("stream"):
+            self.send_error(404)
+            return
+        turn, tokens = next(self.turns), int(asked["max_tokens"])
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number in range(tokens):
+            if turn >= ACCIDENT and number == tokens // 2:
+                self.accident()
+                return
+            last = number == tokens - 1
+            choice = {
+                "index": 0,
+                "text": "a",
+                "token_ids": [END if last else 10],
+                "finish_reason": "stop" if last else None,
+            }
+            self.tell(json.dumps({"choices": [choice]}))
+        self.tell(json.dumps({"choices": [], "usage": {"completion_tokens": tokens}}))
+        self.tell("[DONE]")
+        self.send(b"")
+
+    def tell(self, payload: str) -> None:
+        """Send an event."""
+        self.send(f"data: {payload}\n\n".encode())
+
+    def send(self, data: bytes) -> None:
+        """Send a chunk; an empty one is the last."""
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def accident(self) -> None:
+        """What happens to a stream in mid-run."""
+
+
+class Dying(Completing):
+    """Is killed in the middle of a stream."""
+
+    def accident(self) -> None:
+        print("about to be killed", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Halving(Completing):
+    """Leaves streams unfinished."""
+
+    def accident(self) -> None:
+        print(f"left a stream of {self.client_address[0]} unfinished", flush=True)
+        self.close_connection = True
+
+
+class Swelling(Completing):
+    """Runs out of memory in the middle of a stream."""
+
+    def accident(self) -> None:
+        complain(CUDA, 1)
+
+
+class Listener(ThreadingHTTPServer):
+    """Lets as many wait for a connection as a run has samples."""
+
+    request_queue_size = 1024
+    daemon_threads = True
+
+
+def serve(port: int, handler: type[BaseHTTPRequestHandler] = Healthy) -> None:
+    """Listen until killed."""
+    server = Listener(("127.0.0.1", port), handler)
+    print(f"listening on {port}", flush=True)
+    server.serve_forever()
+
+
+def mute(port: int) -> None:
+    """Accept connections and say nothing."""
+    with socket.create_server(("127.0.0.1", port)):
+        threading.Event().wait()
+
+
+def taken(port: int, folder: str, times: int) -> None:
+    """Find the port taken, the first `times` times that it is started."""
+    starts = Path(folder, "starts")
+    before = starts.read_text("ascii") if starts.exists() else ""
+    starts.write_text(before + "+", "ascii")
+    if len(before) < times:
+        with socket.create_server(("127.0.0.1", port)):
+            serve(port)
+    serve(port)
+
+
+def complain(words: str, code: int) -> None:
+    """Say what went wrong, then much else, and end."""
+    print("loading weights\rloading weights: 100%", flush=True)
+    print(f"\x1b[31m{words}\x1b[0m", flush=True)
+    for number in range(8):
+        print(f"shutting down part {number} \x07::error::")
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def leave_grandchild(port: int, folder: str) -> None:
+    """Serve, and leave behind a process of another session that ignores SIGTERM."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "grandchild", "0", folder], start_new_session=True
+    )
+    child.wait()
+    serve(port)
+
+
+def grandchild(folder: str) -> None:
+    """Fork once more, so that whoever started this loses sight of it."""
+    reads, writes = os.pipe()
+    if os.fork():
+        os.close(writes)
+        os.read(reads, 1)  # until the other ignores SIGTERM
+        os._exit(0)
+    ignore_end()
+    Path(folder, "grandchild").write_text(str(os.getpid()), "ascii")
+    os.close(writes)
+    os.close(reads)
+    threading.Event().wait()
+
+
+def serve_on(port: int) -> None:
+    """Serve, and take no notice of SIGTERM."""
+    ignore_end()
+    serve(port)
+
+
+def ignore_end() -> None:
+    """Take no notice of SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def main(what: str, port: int, folder: str = "") -> None:
+    """Behave as told."""
+    behaviours: dict[str, Callable[[], object]] = {
+        "healthy": lambda: serve(port),
+        "loading": lambda: serve(port, Loading),
+        "never ready": lambda: serve(port, NeverReady),
+        "completes": lambda: serve(port, Completing),
+        "dies": lambda: serve(port, Dying),
+        "leaves streams unfinished": lambda: serve(port, Halving),
+        "runs out of memory": lambda: serve(port, Swelling),
+        "mute": lambda: mute(port),
+        "deaf": lambda: threading.Event().wait(),
+        "out of CUDA memory": lambda: complain(CUDA, 1),
+        "137": lambda: complain("Killed", 137),
+        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "ends": lambda: None,
+        "stubborn": lambda: serve_on(port),
+        "grandchild": lambda: grandchild(folder),
+        "leaves a grandchild": lambda: leave_grandchild(port, folder),
+        "taken once": lambda: taken(port, folder, 1),
+        "taken": lambda: taken(port, folder, 99),
+    }
+    behaviours[what]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,272 @@
+"""Answers are counted, timed and read right; what is not what was asked for is no answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from tests.engines.openai.recorder import Recorder, in_a_run, open_engine, run
+from tests.engines.openai.scripted import (
+    DONE,
+    TRANSFORMERS,
+    Asked,
+    Manner,
+    Reply,
+    Scripted,
+    event,
+    piece,
+    usage,
+)
+
+pytest.importorskip("aiohttp")
+
+TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
+
+
+def answered(
+    parts: Sequence[bytes],
+    manner: Manner = Manner(),  # noqa: B008 - a frozen value
+    /,
+    samples: Sequence[Any] = ([5, 6, 7],),
+    *,
+    times_tokens: bool = True,
+    wants_output: bool = False,
+    **options: Any,
+) -> Recorder:
+    """Run with these parts as every answer; questions before it are answered in this manner."""
+
+    def script(asked: Asked) -> Reply:
+        if asked.method == "POST" and in_a_run(asked.body):
+            return Reply(parts=parts)
+        return manner(asked)
+
+    sink = Recorder(len(samples), times_tokens=times_tokens, wants_output=wants_output)
+    with Scripted(script) as server:
+        run(server.url, samples, sink=sink, **options)
+    return sink
+
+
+def test_tokens_are_told_one_by_one_where_their_ids_come() -> None:
+    """first, next for each further one, done with the count."""
+    sink = Recorder(1)
+    with Scripted(Manner(tokens=4)) as server:
+        run(server.url, sink=sink)
+
+    assert sink.reports(100) == ["first", "next", "next", "next", "done"]
+    assert sink.n_tokens == {100: 4}
+
+
+def test_text_gives_a_first_token_and_a_count_and_no_time_between() -> None:
+    """Coalesced pieces: 27 of them for 32 tokens."""
+    parts = [piece("w")] * 26 + [piece("w", finish="stop")]
+    sink = answered([*parts, event({"choices": [], "usage": usage(3, 32)}), DONE])
+
+    assert sink.reports(100) == ["first", "done"]
+    assert sink.n_tokens == {100: 32}
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_stream_without_a_last_word_is_whole_where_it_says_why_it_ended(api: str) -> None:
+    """As `transformers serve` ends its streams."""
+    sink = Recorder(1)
+    manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
+    with Scripted(manner) as server:
+        run(server.url, ["text"], sink=sink, api=api)
+
+    assert sink.reports(100) == ["first", "done"]
+    assert sink.n_tokens == {100: 5}
+
+
+def test_one_connection_serves_one_request_after_the_other() -> None:
+    """Opening a connection is no part of an answer's time, but for the first."""
+    peers = set()
+
+    class Ports(Scripted):
+        async def _turn(self, reader: Any, writer: Any) -> bool:
+            peers.add(writer.get_extra_info("peername"))
+            return await super()._turn(reader, writer)
+
+    sink = Recorder(20)
+    with Ports(Manner()) as server:
+        run(server.url, [[5]] * 20, sink=sink, concurrency=1)
+
+    assert len(sink.n_tokens) == 20
+    assert len(peers) <= 2
+
+
+def test_no_more_than_concurrency_requests_are_under_way() -> None:
+    """The server sees at most so many that it has not answered."""
+    under_way = most = 0
+
+    def script(asked: Asked) -> Reply:
+        if asked.method != "POST" or not in_a_run(asked.body):
+            return Manner()(asked)
+
+        def parts() -> Iterator[bytes]:
+            nonlocal under_way
+            *first, last = Manner()(asked).parts
+            yield from first
+            under_way -= 1
+            yield last
+
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        return Reply(parts=parts())
+
+    sink = Recorder(30)
+    with Scripted(script) as server:
+        run(server.url, [[5]] * 30, sink=sink, concurrency=3)
+
+    assert len(sink.n_tokens) == 30
+    assert most == 3
+
+
+def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
+    """Its end token included, or added where it only says that it stopped."""
+    with_end = [piece("a", ids=[7]), piece("", ids=[2], finish="stop"), DONE]
+    without = [piece("a", ids=[7, 8], finish="stop"), DONE]
+    cut = [piece("a", ids=[7, 8], finish="length"), DONE]
+    given: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
+
+    assert answered(with_end, **given).outputs == {100: (7, 2)}
+    assert answered(without, **given).outputs == {100: (7, 8, 2)}
+    assert answered(cut, **given).outputs == {100: (7, 8)}
+
+
+def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
+    """No token before it, the end token after it where the answer stopped."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
+    ids = tokenizer("the quick fox", add_special_tokens=False)["input_ids"]
+    text_only = dataclasses.replace(TRANSFORMERS, prompt_tokens=None)
+
+    for finish, end in (("stop", [2]), ("length", [])):
+        parts = [piece("the qui"), piece("ck fox"), piece("", finish=finish, counted=usage(3, 9))]
+        sink = answered(
+            parts, text_only, ["text"], wants_output=True, times_tokens=False, model=str(TINY)
+        )
+        assert sink.outputs == {100: (*ids, *end)}
+        assert sink.n_tokens == {100: 9}
+
+
+def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
+    """Text alone, and no tokenizer."""
+    manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
+    sink = answered([], manner, ["text"], wants_output=True)
+
+    assert "accuracy needs tokens, but the server gives text only" in sink.error
+
+
+ENDED = [event({"choices": [], "usage": usage(3, 9)}), DONE]
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "expected"),
+    [
+        ([piece("", finish="stop"), *ENDED], {}, "1 x empty answer; first: sample 0: empty answer"),
+        ([piece("w", finish="stop"), DONE], {}, "uncounted answer: it had neither usage nor"),
+        (
+            [piece("w", ids=[1, 2, 3], finish="stop"), *ENDED],
+            {},
+            "token ids lost: usage counts 9 tokens, and the stream had 3 token ids",
+        ),
+        (
+            [piece("w", finish="stop"), event({"choices": [], "usage": usage(2, 9)}), DONE],
+            {},
+            "another prompt: the server counts 2 tokens in a prompt of 3",
+        ),
+        (
+            [piece("w", finish="stop"), *ENDED],
+            {"ignore_eos": True},
+            "ignore_eos not obeyed: an answer ended after 9 of 32 tokens",
+        ),
+        (
+            [piece("w", finish="stop"), *ENDED],
+            {"min_new_tokens": 10},
+            "too few tokens: 9, but min_new_tokens = 10",
+        ),
+        (
+            [piece("w", finish="stop"), event({"choices": [], "usage": usage(3, 33)}), DONE],
+            {},
+            "too many tokens: 33, but max_new_tokens = 32",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
+    parts: list[bytes], options: dict[str, Any], expected: str
+) -> None:
+    """It is never reported as done."""
+    sink = answered(parts, **options)
+
+    assert expected in sink.error
+    assert "1 of 1 request failed: " in sink.error
+    assert "done" not in sink.reports(100)
+    assert isinstance(sink.errors[0], RunError)
+    assert sink.errors[0].layer == "engine"
+
+
+def test_an_end_token_may_be_counted_and_not_told() -> None:
+    """One more in usage than there are token ids."""
+    parts = [piece("w", ids=[1, 2], finish="stop"), event({"choices": [], "usage": usage(3, 3)})]
+
+    assert answered(parts).n_tokens == {100: 3}
+
+
+def test_one_token_is_too_few_to_be_timed() -> None:
+    """The error says what to set."""
+    parts = [piece("w", ids=[1], finish="stop"), DONE]
+
+    assert "set min_new_tokens = 2, if the server takes it" in answered(parts).error
+    assert answered(parts, times_tokens=False).n_tokens == {100: 1}
+
+
+def test_a_model_that_never_ends_is_an_error_unless_that_is_meant() -> None:
+    """Of 32 samples or all that are loaded none came to an end of its own."""
+    parts = [piece("w", finish="length"), *ENDED]
+    samples = [[5, 6, 7]] * 3
+
+    assert "none of the first 3 samples ended within" in answered(parts, samples=samples).error
+    for options in ({"weights": "dummy"}, {"wants_output": True, "model": str(TINY)}):
+        ids = [piece("w", ids=list(range(9)), finish="length"), *ENDED]
+        assert not answered(ids, samples=samples, **options).errors
+
+
+def test_dummy_weights_are_said_so() -> None:
+    """There is no accuracy to judge."""
+    with Scripted(Manner()) as server, open_engine(server.url, weights="dummy") as engine:
+        assert engine.describe()["weights"] == "dummy"
+
+
+def test_the_weights_of_the_folder_are_hashed() -> None:
+    """As every engine does."""
+    pytest.importorskip("safetensors")
+    pytest.importorskip("torch")
+    with Scripted(Manner()) as server, open_engine(server.url, model=str(TINY)) as engine:
+        assert len(engine.describe()["weights_sha256"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (["text", ""], "sample 1 of the data set is an empty prompt"),
+        (["text", [5]], "sample 1 of the data set is list, but the first one is text"),
+        ([[5], []], "sample 1 of the data set is an empty prompt"),
+        ([[5], [1024]], "sample 1 of the data set has token id 1024, but the model's vocabulary"),
+        ([[5], [5] * 490], "sample 1 of the data set has 490 tokens, and max_new_tokens = 32 more"),
+        ([], "the data set has no samples"),
+    ],
+)
+def test_a_sample_that_is_no_prompt_is_named(samples: list[Any], expected: str) -> None:
+    """While samples are loaded, not in a run."""
+    with (
+        Scripted(Manner()) as server,
+        pytest.raises(RunError, match=expected),
+        open_engine(server.url, samples, model=str(TINY)) as engine,
+    ):
+        engine.load_samples(range(len(samples)))

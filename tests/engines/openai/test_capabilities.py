@@ -1,0 +1,353 @@
+"""What a server can do is found out before anything is timed; what it cannot is never dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
+from tests.engines.openai.scripted import (
+    TRANSFORMERS,
+    Asked,
+    Manner,
+    Reply,
+    Script,
+    Scripted,
+    failure,
+)
+
+pytest.importorskip("aiohttp")
+
+TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
+PROMPT = [1, 306, 402, 17]
+"""Token ids of the tiny Llama; the first one begins every text."""
+
+
+def described(
+    script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
+) -> dict[str, str]:
+    with Scripted(script) as server, open_engine(server.url, samples, **options) as engine:
+        return dict(engine.describe())
+
+
+def refusal(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any) -> str:
+    with Scripted(script) as server, pytest.raises(RunError) as caught:
+        open_engine(server.url, samples, **options).__enter__()
+    return str(caught.value)
+
+
+def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any) -> dict[str, Any]:
+    """Return the body of a run's one request."""
+    with Scripted(script) as server:
+        run(server.url, samples, sink=Recorder(len(samples)), **options)
+    (body,) = [asked.body for asked in server.streams if in_a_run(asked.body)]
+    return body
+
+
+def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
+    """As vLLM does."""
+    found = described(Manner())
+
+    assert {key: found[key] for key in ("prompts", "tokens_counted_by", "outputs")} == {
+        "prompts": "tokens",
+        "tokens_counted_by": "usage",
+        "outputs": "token ids",
+    }
+    assert bodies(Manner(), extra={"seed": 3}) == {
+        "prompt": PROMPT,
+        "model": "m",
+        "stream": True,
+        "temperature": 0,
+        "seed": 3,
+        "max_tokens": RUN_TOKENS,
+        "min_tokens": 1,
+        "return_token_ids": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_text_of_the_data_set_is_sent_as_it_is() -> None:
+    """Also to a server that would take token ids; no tokenizer is needed."""
+    body = bodies(Manner(), ["Say \u00e9 \U0001f600."])
+
+    assert body["prompt"] == "Say \u00e9 \U0001f600."
+
+
+def test_a_chat_sends_a_users_message() -> None:
+    """The server adds its own template."""
+    body = bodies(Manner(), ["Hello"], api="chat")
+
+    assert body["messages"] == [{"role": "user", "content": "Hello"}]
+    assert "prompt" not in body
+    assert described(Manner(), ["Hello"], api="chat")["generation.api"] == "chat"
+
+
+def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
+    """As `transformers serve` does; the text gives the same ids again, the first one included."""
+    pytest.importorskip("transformers")
+    text = tokenizer().decode(PROMPT[1:])
+    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT))
+
+    body = bodies(manner, model=str(TINY))
+    found = described(manner, model=str(TINY))
+
+    assert body == {
+        "prompt": text,
+        "model": str(TINY),
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": RUN_TOKENS,
+        "stream_options": {"include_usage": True},
+    }
+    assert found["prompts"] == "text"
+    assert found["outputs"] == "text, tokenised again"
+    assert found["min_tokens"] == "not sent: the server does not take it"
+    assert found["generation.eos"] == "2"
+    assert len(found["tokenizer_sha256"]) == 16
+
+
+def test_prompts_that_text_cannot_carry_are_counted() -> None:
+    """Ids that the tokenizer would never choose are others after the way through text."""
+    pytest.importorskip("transformers")
+    known = tokenizer()
+    letters = [known.convert_tokens_to_ids(letter) for letter in "he"]
+    word = known("he", add_special_tokens=False)["input_ids"]
+    assert word != letters, "these two letters are one token, or this test shows nothing"
+    prompts = [PROMPT, [1, *letters], [1, *letters, *letters]]
+    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT))
+
+    with (
+        Scripted(manner) as server,
+        open_engine(server.url, prompts, model=str(TINY)) as engine,
+        pytest.raises(RunError, match="2 of 3 prompts are not the same token ids"),
+    ):
+        engine.load_samples(range(3))
+
+
+def test_longer_prompts_are_cut_and_then_made_text() -> None:
+    """A text prompt is tokenised to be cut, and the server gets text again."""
+    pytest.importorskip("transformers")
+    prompt = "the quick brown fox jumps over the lazy dog"
+    ids = tokenizer()(prompt)["input_ids"][:6]
+    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=6)
+
+    body = bodies(manner, [prompt], model=str(TINY), max_prompt_tokens=6)
+
+    assert tokenizer()(body["prompt"])["input_ids"] == ids
+
+
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(TINY)
+
+
+def test_a_server_with_another_tokenizer_is_found_out() -> None:
+    """It counts other tokens in the first prompt: one more for a second begin token, say."""
+    pytest.importorskip("transformers")
+    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT) + 1)
+
+    assert "the server counts 5 tokens in a prompt of 4, sent as text: it cuts prompts, or" in (
+        refusal(manner, model=str(TINY))
+    )
+
+
+@pytest.mark.parametrize(
+    ("manner", "options", "expected"),
+    [
+        (
+            Manner(refuses=frozenset({"ignore_eos"})),
+            {"ignore_eos": True},
+            "ignore_eos = true, but the server does not take ignore_eos (HTTP 422 (Unprocessable "
+            "Entity): Unexpected fields in the request: ['ignore_eos'])",
+        ),
+        (
+            Manner(refuses=frozenset({"min_tokens"})),
+            {"min_new_tokens": 2},
+            "min_new_tokens = 2, but the server does not take min_tokens",
+        ),
+        (
+            Manner(takes_ids=False),
+            {"prompts": "tokens"},
+            "does not answer a prompt as tokens: HTTP 400 (Bad Request): prompt must be a string.",
+        ),
+        (
+            Manner(usage="never", gives_ids=False),
+            {},
+            "the server's streams have neither usage nor token ids, so that nobody can count",
+        ),
+        (
+            Manner(refuses=frozenset({"seed"})),
+            {"extra": {"seed": 1}},
+            "HTTP 422 (Unprocessable Entity): Unexpected fields in the request: ['seed']",
+        ),
+    ],
+)
+def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error(
+    manner: Manner, options: dict[str, Any], expected: str
+) -> None:
+    """One clear sentence, before any sample is loaded."""
+    assert expected in refusal(manner, **options)
+
+
+def test_how_many_requests_are_under_way_is_described() -> None:
+    """It decides speed: fewer than 1,024, which many servers may have open, or the suite's word."""
+    assert described(Manner())["concurrency"] == "900"
+    assert described(Manner(), concurrency=7)["concurrency"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("manner", "counted"),
+    [
+        (Manner(usage="never"), "token ids"),
+        (Manner(gives_ids=False), "usage"),
+        (Manner(gives_ids=False, usage="always", refuses=frozenset({"stream_options"})), "usage"),
+        (Manner(refuses=frozenset({"return_token_ids"})), "usage"),
+        (Manner(refuses=frozenset({"min_tokens"})), "usage"),
+    ],
+)
+def test_one_way_to_count_is_enough(manner: Manner, counted: str) -> None:
+    """Usage that comes unasked, usage asked for, or token ids."""
+    assert described(manner)["tokens_counted_by"] == counted
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (
+            failure("404 Not Found", "The model `m` does not exist."),
+            'HTTP 404 (Not Found): The model `m` does not exist.; the model was asked for as "m"',
+        ),
+        (failure("401 Unauthorized", "no key"), "no key; set api_key_env to the name of the"),
+        (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
+        (Reply(parts=[b"<h1>hi</h1>"], kind="text/html"), "no event stream: the answer is text/h"),
+        (Reply(parts=[b"data: {\n\n"]), "malformed event: no JSON: '{'"),
+        (Reply(parts=[]), "stream ended early: it had no text"),
+        (Reply(end="hang"), "time-out: no whole answer within request_timeout = 0.2 s"),
+    ],
+)
+def test_a_server_that_does_not_answer_says_why(reply: Reply, expected: str) -> None:
+    """Its own words, and what to set where that is known."""
+
+    def script(asked: Asked) -> Reply:
+        return reply if asked.method == "POST" else Manner()(asked)
+
+    assert expected in refusal(script, ["text"], request_timeout=0.2)
+
+
+def test_no_server_at_all_is_said_so() -> None:
+    """Its address, and how to have one."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RunError, match=f"no server answers at {url} .*start it, or let the"):
+            open_engine(url, served_model="m").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("listed", "options", "expected"),
+    [
+        ('{"data":[{"id":"one"}]}', {}, "one"),
+        ('{"data":[{"id":"one"},{"id":"two"}]}', {"served_model": "two"}, "two"),
+        ('{"data":[{"id":"one"},{"id":"two"}]}', {"model": str(TINY)}, str(TINY)),
+        ('{"data":[{"id":"one"}]}', {"model": str(TINY)}, "one"),
+        ('{"data":[]}', {"model": str(TINY)}, str(TINY)),
+        ("oops", {"model": str(TINY)}, str(TINY)),
+        ('{"data":[5]}', {"model": str(TINY)}, str(TINY)),
+    ],
+)
+def test_the_name_of_the_model(listed: str, options: dict[str, Any], expected: str) -> None:
+    """The suite's word, the one that the server lists, or the path."""
+    manner = Manner(paths={"/v1/models": listed})
+
+    assert bodies(manner, [PROMPT[:1]], **options)["model"] == expected
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        ({}, "lists no model at /v1/models; set served_model"),
+        ({"/v1/models": '{"data":[{"id":"b"},{"id":"a"}]}'}, "lists a, b; set served_model"),
+    ],
+)
+def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str) -> None:
+    """Nothing is guessed."""
+    assert expected in refusal(Manner(paths=paths))
+
+
+def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
+    """What is the same at every start; no figure of the moment, no address, no path."""
+    metrics = (
+        "# TYPE vllm:cache_config_info gauge\n"
+        'vllm:cache_config_info{block_size="16",cache_dtype="fp8",enable_prefix_caching="False",'
+        'engine="0",num_gpu_blocks="20871"} 1.0\n'
+        "vllm:num_requests_running 3.0\n"
+    )
+    paths = {
+        "/v1/models": '{"data":[{"id":"m"}]}',
+        "/version": '{"version":"0.33.0"}',
+        "/metrics": metrics,
+    }
+
+    found = described(Manner(paths=paths))
+
+    assert {key: value for key, value in found.items() if key.startswith("server.")} == {
+        "server.version": "0.33.0",
+        "server.block_size": "16",
+        "server.cache_dtype": "fp8",
+        "server.enable_prefix_caching": "False",
+    }
+    assert "127.0.0.1" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("version", ["[]", "oops", '{"version":{}}'])
+def test_a_server_without_a_version_has_none(version: str) -> None:
+    """Unknown is left out."""
+    paths = {"/v1/models": '{"data":[{"id":"m"}]}', "/version": version}
+
+    assert "server.version" not in described(Manner(paths=paths))
+
+
+def test_what_decides_the_answers_is_described() -> None:
+    """Scores made with other settings are not compared."""
+    found = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
+    kept: Mapping[str, str] = {k: v for k, v in found.items() if k.startswith("generation.")}
+
+    assert kept == {
+        "generation.max_new_tokens": "32",
+        "generation.min_new_tokens": "1",
+        "generation.num_beams": "1",
+        "generation.ignore_eos": "true",
+        "generation.eos": "none",
+        "generation.max_prompt_tokens": "3",
+        "generation.extra": '{"seed": 1}',
+    }
+
+
+def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in a refusal that repeats it, and not in what is recorded."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
+
+    def script(asked: Asked) -> Reply:
+        key = asked.headers.get("authorization", "none")
+        if asked.method == "POST" and in_a_run(asked.body):
+            return failure("401 Unauthorized", f"bad {key}")
+        return Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})(asked)
+
+    sink = Recorder(1)
+    with Scripted(script) as server, open_engine(server.url) as engine:
+        engine.load_samples([0])
+        engine.submit([1], [0], sink)
+        message = sink.error
+        facts = json.dumps(dict(engine.describe()))
+
+    assert {asked.headers["authorization"] for asked in server.streams} == {"Bearer sk-s3cret"}
+    assert "HTTP 401 (Unauthorized): bad Bearer ***" in message
+    assert "s3cret" not in message + facts

@@ -1,0 +1,226 @@
+"""Bytes are cut into events wherever the network cuts them; answers say what their events say."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.engines.openai.events import Answer, EventError, Events, error_text
+from tests.engines.openai.scripted import DONE, event, piece, usage
+
+
+def payloads(stream: bytes, cuts: list[int]) -> list[bytes]:
+    """Feed a stream in pieces."""
+    events = Events()
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    found = [payload for a, b in pairwise(edges) for payload in events.feed(stream[a:b])]
+    return found + events.close()
+
+
+def take(answer: Answer, stream: bytes) -> list[int]:
+    """Return what each event of a stream told."""
+    return [answer.take(payload) for payload in Events().feed(stream)]
+
+
+def read(*events: bytes, keeps: bool = True) -> tuple[Answer, list[int]]:
+    """Return an answer and what each of its events told."""
+    answer = Answer(keeps=keeps)
+    return answer, [told for part in events for told in take(answer, part)]
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 2000), max_size=8),
+    newline=st.sampled_from([b"\n", b"\r\n"]),
+    comment=st.sampled_from([b"", b": ping\n\n", b"event: x\nid: 3\n"]),
+)
+def test_cuts_change_nothing(
+    texts: list[str], cuts: list[int], newline: bytes, comment: bytes
+) -> None:
+    """Whatever the pieces, line ends and comments, every event comes once and whole."""
+    sent = [json.dumps({"text": text}, ensure_ascii=False).encode() for text in texts]
+    lines = b"".join(comment + b"data: " + payload + b"\n\n" for payload in sent) + DONE
+
+    assert payloads(lines.replace(b"\n", newline), cuts) == [*sent, b"[DONE]"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b'data:{"a":1}\n\n', [b'{"a":1}']),
+        (b'data: {"a":\ndata: 1}\n\n', [b'{"a":\n1}']),
+        (b"\n\n: comment\n\n\n", []),
+        (b'data: {"a":1}\n\ndata: [DONE]', [b'{"a":1}', b"[DONE]"]),
+        (b'data: {"a":1}', [b'{"a":1}']),
+        (b'data: {"a":1}\n\ndata: {"b"', [b'{"a":1}']),
+        (b"", []),
+    ],
+)
+def test_the_forms_of_an_event(stream: bytes, expected: list[bytes]) -> None:
+    """Half an event at the end is none; a whole one without an empty line after it is one."""
+    assert payloads(stream, []) == expected
+
+
+def test_a_stream_of_something_else_is_refused() -> None:
+    """A page of HTML is no answer."""
+    with pytest.raises(EventError, match="not a line of an event: '<html>"):
+        Events().feed(b"<html>\n\n")
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(
+    ['"error"', '"usage":{"completion_tokens":9}', '"token_ids":[1,2]', '"finish_reason":"x"']
+)
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(TEXTS, st.none() | st.lists(st.integers(0, 9), max_size=3)), max_size=8
+    ),
+    chat=st.booleans(),
+    spaced=st.booleans(),
+)
+def test_skipping_what_only_adds_finds_the_same(
+    pieces: list[tuple[str, list[int] | None]], chat: bool, spaced: bool
+) -> None:
+    """An answer that nobody keeps is counted and ended as one that is parsed throughout."""
+    separators = (", ", ": ") if spaced else (",", ":")
+    parts = [piece(text, ids=ids, chat=chat) for text, ids in pieces]
+    parts += [piece("", finish="stop", chat=chat)]
+    parts += [event({"choices": [], "usage": usage(3, 4)})]
+    same = [
+        b"data: " + json.dumps(json.loads(part[6:]), separators=separators).encode() + b"\n\n"
+        for part in parts
+    ]
+
+    kept, told = read(*same)
+    counted, told_too = read(*same, keeps=False)
+
+    assert told_too == told
+    assert counted.n_ids == kept.n_ids == len(kept.ids)
+    assert kept.complete
+    assert counted.complete
+    assert (counted.started, counted.finish) == (kept.started, kept.finish)
+    assert counted.completion_tokens == kept.completion_tokens == 4
+    assert "".join(kept.text) == "".join(text for text, _ in pieces)
+    assert counted.text == []
+
+
+def test_tokens_are_never_counted_by_pieces_of_text() -> None:
+    """32 tokens come in 27 pieces: usage says how many there are."""
+    parts = [piece(f"w{number}") for number in range(26)] + [piece("w", finish="length")]
+    parts += [event({"choices": [], "usage": usage(5, 32)}), DONE]
+
+    answer, told = read(*parts, keeps=False)
+
+    assert (answer.tokens, answer.prompt_tokens) == (32, 5)
+    assert told == [1] + [0] * 28
+
+
+def test_without_usage_and_token_ids_nothing_is_counted() -> None:
+    """Five pieces of text are an unknown number of tokens."""
+    answer, _ = read(*[piece("w")] * 5, piece("", finish="stop"), DONE)
+
+    assert answer.complete
+    assert answer.tokens is None
+
+
+def test_the_first_token_is_the_first_with_text_or_token_ids() -> None:
+    """The role comes before it; a character held back has token ids and no text yet."""
+    role = piece("", chat=True, role="assistant")
+
+    assert read(role, piece("a", chat=True), piece("b", chat=True))[1] == [0, 1, 0]
+    assert read(piece("", ids=[7]), piece("é", ids=[8]))[1] == [1, 1]
+    assert read(piece(""), piece(None), piece("é"))[1] == [0, 0, 1]
+
+
+def test_thoughts_are_tokens_and_no_text() -> None:
+    """A reasoning model's first token is one of its thoughts."""
+    for key in ("reasoning_content", "reasoning"):
+        thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
+        answer, told = read(thought, piece("yes", chat=True))
+        assert (told, answer.text) == ([1, 0], ["yes"])
+
+
+def test_tokens_that_come_together_are_told_together() -> None:
+    """Several token ids in one event are several tokens."""
+    first, rest = piece("a", ids=[1, 2]), piece("b", ids=[3, 4, 5])
+
+    for keeps in (False, True):
+        answer, told = read(first, rest, piece("", ids=[], finish="stop"), DONE, keeps=keeps)
+        assert told[:3] == [2, 3, 0]
+        assert (answer.tokens, answer.complete) == (5, True)
+
+
+def test_usage_in_every_event_is_a_running_count() -> None:
+    """It is the answer's only once the answer has ended."""
+    parts = [piece("a", counted=usage(3, number)) for number in (1, 2)]
+    answer, _ = read(*parts)
+    assert not answer.complete
+
+    answer, _ = read(*parts, piece("b", finish="stop"))
+    assert not answer.complete
+
+    answer, _ = read(*parts, piece("b", finish="stop", counted=usage(3, 4)))
+    assert (answer.complete, answer.tokens) == (True, 4)
+
+
+def test_the_last_word_alone_is_no_end() -> None:
+    """[DONE] after half an answer, without a reason why it ended, is half an answer."""
+    answer, _ = read(piece("a"), DONE)
+
+    assert not answer.complete
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "detail"),
+    [
+        (b'data: {"choices": [{"te\n\n', "malformed event", 'no JSON: \'{"choices": [{"te'),
+        (b"data: 5\n\n", "malformed event", "no JSON object: '5'"),
+        (event({"choices": [5]}), "malformed event", "not as OpenAI's API has them"),
+        (event({"choices": "x"}), "malformed event", "not as OpenAI's API has them"),
+        (event({"usage": {"completion_tokens": "many"}}), "malformed event", "OpenAI's API"),
+        (event({"error": {"message": "no blocks left"}}), "error in the stream", "no blocks left"),
+        (event({"error": "worker died"}), "error in the stream", "worker died"),
+        (event({"object": "error", "message": "gone"}), "error in the stream", "gone"),
+        (piece("", finish="abort"), "finish_reason 'abort'", "gave up an answer"),
+    ],
+)
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("started", [False, True])
+def test_broken_events_and_errors_are_told(
+    part: bytes, kind: str, detail: str, keeps: bool, started: bool
+) -> None:
+    """At the start of an answer and in its middle, kept or not."""
+    answer = Answer(keeps=keeps)
+    if started:
+        answer.take(piece("a", ids=[1])[6:-2])
+
+    with pytest.raises(EventError, match=re.escape(detail)) as caught:
+        take(answer, part)
+
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"error": {"message": "too long", "code": 400}}, "too long"),
+        ({"error": "plain"}, "plain"),
+        ({"error": {"code": 1}}, "{'code': 1}"),
+        ({"detail": "not found"}, "not found"),
+        ({"detail": [{"msg": "a", "loc": []}, {"msg": "b"}, 3]}, "a; b; 3"),
+        ({"object": "error", "message": "m"}, "m"),
+        ({"choices": []}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_what_servers_call_an_error(body: Any, expected: str) -> None:
+    """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
+    assert error_text(body) == expected

@@ -1,0 +1,222 @@
+"""Requests that fail end the run as one error with counts: never as a fast result."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from tests.engines.openai.recorder import Recorder, in_a_run, open_engine
+from tests.engines.openai.scripted import (
+    DONE,
+    Asked,
+    Manner,
+    Reply,
+    Scripted,
+    event,
+    failure,
+    piece,
+)
+
+pytest.importorskip("aiohttp")
+
+
+def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Recorder:
+    """Answer the run's n-th request by `reply(n)`."""
+    numbers = itertools.count()
+
+    def script(asked: Asked) -> Reply:
+        if asked.method == "POST" and in_a_run(asked.body):
+            return reply(next(numbers))
+        return Manner()(asked)
+
+    sink = Recorder(samples)
+    with (
+        Scripted(script) as server,
+        open_engine(server.url, [[5, 6, 7]] * samples, **options) as engine,
+    ):
+        engine.load_samples(range(samples))
+        engine.submit(range(samples), range(samples), sink)
+        sink.wait()
+    assert len(sink.errors) == 1
+    assert isinstance(sink.errors[0], RunError)
+    return sink
+
+
+HALF = [piece("a", ids=[1]), piece("b", ids=[2])]
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (
+            failure("429 Too Many Requests", "slow down"),
+            "1 x HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
+            "concurrency to what the server takes at a time, or raise its limit",
+        ),
+        (
+            failure("503 Service Unavailable", "warming"),
+            "HTTP 503 (Service Unavailable): warming; the server is overloaded or not ready",
+        ),
+        (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
+        (failure("418 I'm a Teapot", "tea"), "HTTP 418 (I'm a Teapot): tea"),
+        (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),
+        (Reply(status="307 Temporary Redirect"), "HTTP 307 (Temporary Redirect)"),
+        (Reply(parts=HALF), "stream ended early: after 2 tokens"),
+        (Reply(parts=HALF, end="cut"), "stream ended early: "),
+        (Reply(parts=[*HALF, DONE]), "stream ended early: after 2 tokens"),
+        (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), "stream ended early: after 2"),
+        (Reply(parts=[], end="cut"), "connection closed before an answer"),
+        (Reply(parts=[]), "stream ended early: it had no text"),
+        (Reply(parts=[*HALF, b"data: {]\n\n"]), "malformed event: no JSON: '{]'"),
+        (Reply(parts=[b"\xff\xfe\n\n"]), "malformed event: not a line of an event"),
+        (
+            Reply(parts=[*HALF, event({"error": {"message": "out of\nblocks\x1b[31m"}})]),
+            "error in the stream: out of blocks\ufffd[31m",
+        ),
+        (
+            Reply(parts=[b'{"error": {"message": "odd"}}'], kind="application/json"),
+            "no event stream: the answer is application/json: odd",
+        ),
+        (Reply(parts=HALF, end="hang"), "a stream said nothing more for 0.5 s (request_timeout)"),
+        (Reply(end="hang"), "no stream of the server said anything for 0.5 s (request_timeout)"),
+    ],
+)
+def test_each_way_to_fail_is_told_with_its_count(reply: Reply, expected: str) -> None:
+    """What happened, how often, and the first one's own words."""
+    sink = storm(lambda _: reply, request_timeout=0.5)
+
+    assert sink.error.startswith("1 of 1 request failed: 1 x ")
+    assert expected in sink.error
+    assert "done" not in sink.reports(0)
+
+
+def test_a_storm_is_counted_by_kinds() -> None:
+    """The most frequent first; answers that came are not held against it."""
+
+    def reply(number: int) -> Reply:
+        if number < 30:
+            return failure("429 Too Many Requests", f"queue {number}")
+        if number < 37:
+            return Reply(parts=HALF)
+        return Reply(parts=[piece("a", ids=[1, 2], finish="stop"), DONE])
+
+    sink = storm(reply, 50, concurrency=5)
+
+    counts = "37 of 50 requests failed: 30 x HTTP 429 (rate limit), 7 x stream ended early; first: "
+    assert sink.error.startswith(counts)
+    assert sum(kind == "done" for kind, _ in sink.events) == 13
+
+
+def test_many_kinds_are_put_together() -> None:
+    """Six of them are told apart."""
+    sink = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
+
+    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", sink.error)
+
+
+def test_a_run_with_failures_ends_soon_though_other_streams_go_on() -> None:
+    """A second after the first one; what is under way is given up."""
+    sink = storm(
+        lambda number: Reply(end="hang") if number else failure("500 Internal Server Error", "x"),
+        20,
+    )
+
+    assert sink.error.startswith("1 of 20 requests failed: 1 x HTTP 500")
+
+
+def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
+    """A request that has not begun is late only when the whole server is silent."""
+    answers = threading.Semaphore(0)
+
+    def reply(number: int) -> Reply:
+        if number == 0:
+            return Reply(end="hang")
+        answers.release()
+        return Reply(parts=[piece("a", ids=[1, 2], finish="stop"), DONE])
+
+    sink = storm(reply, 12, concurrency=2, request_timeout=0.4)
+
+    assert sum(kind == "done" for kind, _ in sink.events) == 11
+    assert sink.error.startswith("1 of 12 requests failed: 1 x time-out; first: sample 0")
+
+
+def test_nothing_more_is_sent_after_the_end() -> None:
+    """An engine whose run failed answers no sample of it any more."""
+    sink = Recorder(1)
+
+    def script(asked: Asked) -> Reply:
+        if asked.method == "POST" and in_a_run(asked.body):
+            return failure("500 Internal Server Error", "x")
+        return Manner()(asked)
+
+    with Scripted(script) as server, open_engine(server.url) as engine:
+        engine.load_samples([0])
+        engine.submit([1], [0], sink)
+        assert "1 of 1" in sink.error
+        sent = len(server.streams)
+        engine.submit([2, 3], [0, 0], sink)
+        other = Recorder(1)
+        engine.submit([4], [0], other)
+        assert "1 of 1" in other.error
+        assert len(server.streams) == sent + 1
+    assert len(sink.errors) == 1
+
+
+def test_leaving_gives_up_what_is_under_way() -> None:
+    """No error is told, and no thread is left."""
+    hangs = threading.Event()
+
+    def script(asked: Asked) -> Reply:
+        if asked.method == "POST" and in_a_run(asked.body):
+            hangs.set()
+            return Reply(parts=HALF, end="hang")
+        return Manner()(asked)
+
+    sink = Recorder(1)
+    before = set(threading.enumerate())
+    with Scripted(script) as server, open_engine(server.url) as engine:
+        engine.load_samples([0])
+        engine.submit([1], [0], sink)
+        assert hangs.wait(30)
+    assert not sink.errors
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_key_in_a_broken_stream_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a server repeats it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
+    replies = [
+        Reply(parts=[event({"error": "key sk-s3cret"})]),
+        Reply(parts=[b"data: sk-s3cret\n\n"]),
+        Reply(parts=[b"sk-s3cret"], kind="text/plain"),
+        failure("400 Bad Request", json.dumps({"headers": "Bearer sk-s3cret"})),
+    ]
+    for reply in replies:
+        message = storm(lambda _, reply=reply: reply).error  # type: ignore[misc]
+        assert "s3cret" not in message
+        assert "***" in message
+
+
+def test_the_drain_of_a_complete_answer_is_no_failure() -> None:
+    """A server that keeps its stream open after the last word, or breaks it off."""
+    whole = [piece("a", ids=[1, 2], finish="stop"), DONE]
+    for reply in (Reply(parts=whole, end="hang"), Reply(parts=whole, end="cut")):
+        sink = Recorder(1)
+
+        def script(asked: Asked, reply: Reply = reply) -> Reply:
+            run = asked.method == "POST" and in_a_run(asked.body)
+            return reply if run else Manner()(asked)
+
+        with Scripted(script) as server, open_engine(server.url) as engine:
+            engine.load_samples([0])
+            engine.submit([1], [0], sink)
+            sink.wait()
+        assert not sink.errors
+        assert sink.n_tokens == {1: 2}

@@ -1,0 +1,259 @@
+"""Servers under the real LoadGen, in a worker process: well served, or one clear error."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_mlperf.run.logs import parse_detail
+from tests.engines.openai.test_server import SCRIPT, left_of
+from tests.run.harness import RunningWorker, settings, spec
+
+pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "suites" / "tiny" / "llama2-70b"
+ENGINE = "pytest_mlperf.engines.openai:OpenAiEngine"
+OPENORCA = "pytest_mlperf.datasets.openorca:OpenOrcaDataset"
+SAMPLES = 24
+PROMPTS: dict[str, Any] = {
+    "path": str(TINY / "data/open_orca/open_orca_tiny.pkl.gz"),
+    "count": SAMPLES,
+}
+TOKENS = 24
+LIMIT_NS = 60_000_000_000
+
+needs_transformers_serve = pytest.mark.skipif(
+    any(
+        importlib.util.find_spec(n) is None for n in ("torch", "transformers", "fastapi", "openai")
+    ),
+    reason="needs transformers[serving]",
+)
+
+
+def transformers_serve(folder: Path) -> dict[str, Any]:
+    """Return options of an engine that starts transformers' own server.
+
+    Without limits of its cache the server takes more than half of the machine's memory.
+    """
+    (folder / "hf" / "hub").mkdir(parents=True)  # else it cannot list its models
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "{model}"]
+    command += ["--device", "cpu", "--host", "{host}", "--port", "{port}"]
+    command += ["--continuous-batching", "--cb-num-blocks", "64", "--cb-max-batch-tokens", "512"]
+    return {
+        "serve": command,
+        "env": {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "OMP_NUM_THREADS": "1"},
+        "max_new_tokens": TOKENS,
+    }
+
+
+def scripted(what: str) -> dict[str, Any]:
+    """Return options of an engine that starts one of our own."""
+    return {"serve": [sys.executable, str(SCRIPT), what, "{port}"], "max_new_tokens": TOKENS}
+
+
+def worker_of(
+    folder: Path, options: dict[str, Any], scenario: str = "Offline", **changes: Any
+) -> RunningWorker:
+    """Return a worker that serves the tiny Llama's prompts."""
+    limits: dict[str, Any] = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
+    usual: dict[str, Any] = {
+        "tokens": True,
+        "target_qps": 20.0,
+        "latency_percentile": 0.9,  # 99 % takes 662 queries to show
+        "min_query_count": 100 if scenario == "Server" else 48,
+        "performance_samples": SAMPLES,
+        "equal_issue": scenario == "Offline",
+        "latency_limit_ns": None,
+        **(limits if scenario == "Server" else {}),
+    }
+    return RunningWorker(
+        spec(
+            folder,
+            engine=ENGINE,
+            options=options,
+            dataset=OPENORCA,
+            dataset_options=PROMPTS,
+            model=str(TINY / "model"),
+            precision="fp32",
+            settings=settings(scenario, **{**usual, **changes}),
+        )
+    )
+
+
+@contextmanager
+def nothing_left() -> Iterator[list[psutil.Process]]:
+    """Gather a worker's processes inside; all of them are gone a while after it."""
+    family: list[psutil.Process] = []
+    yield family
+    assert family
+    assert left_of([process.pid for process in family]) == []
+
+
+def family_of(worker: RunningWorker) -> list[psutil.Process]:
+    """Return all that the worker started."""
+    return psutil.Process(worker.process.pid).children(recursive=True)
+
+
+def server_of(family: Sequence[psutil.Process], word: str) -> psutil.Process:
+    """Return the server itself: what its launcher started."""
+    launcher = next(p for p in family if "server_launch" in " ".join(p.cmdline()))
+    return next(p for p in launcher.children() if word in " ".join(p.cmdline()))
+
+
+def outputs(folder: Path) -> dict[int, list[int]]:
+    """Return what LoadGen's accuracy log has of each sample."""
+    rows = json.loads((folder / "mlperf_log_accuracy.json").read_text("utf-8"))
+    return {row["qsl_idx"]: _tokens(bytes.fromhex(row["data"])) for row in rows}
+
+
+def _tokens(data: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(data) // 8}q", data))
+
+
+# --- a server that works ---------------------------------------------------------------------
+
+
+@needs_transformers_serve
+@pytest.mark.parametrize("scenario", ["Offline", "Server"])
+def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
+    """Every token is counted and timed, and greedy answers are those of the torch engine."""
+    run = worker_of(tmp_path, transformers_serve(tmp_path), scenario)
+    with run as worker, nothing_left() as family:
+        loaded = worker.wait_for("loaded")
+        family.extend(family_of(worker))
+        finished = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=list(range(SAMPLES)))
+        accuracy = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+
+    # The server takes no token ids: they go there and come back as text.
+    assert loaded["engine"]["prompts"] == "text"
+    assert loaded["engine"]["outputs"] == "text, tokenised again"
+    assert finished["result"]["faults"] == []
+    assert accuracy["result"]["completed"] == SAMPLES
+    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
+    assert detail.num_errors == 0
+    assert detail.valid
+    assert (tmp_path / "server.log").is_file()
+    if scenario == "Offline":
+        served = outputs(Path(accuracy["folder"]))
+        assert served == torch_answers(range(SAMPLES))
+
+
+def torch_answers(indices: Sequence[int]) -> dict[int, list[int]]:
+    """Return what the torch engine generates for the same prompts."""
+    from pytest_mlperf.datasets.openorca import OpenOrcaDataset
+    from tests.engines.torch.models import answers
+
+    dataset = OpenOrcaDataset(**PROMPTS)
+    prompts = [dataset.input(index) for index in indices]
+    found = answers(TINY / "model", prompts, max_new_tokens=TOKENS, batch_size=8)
+    return dict(zip(indices, found, strict=True))
+
+
+# --- a server that fails in mid-run ----------------------------------------------------------
+
+
+def error_after(worker: RunningWorker, family: list[psutil.Process]) -> str:
+    """Return the one error that a worker ends with."""
+    errors = []
+    while (event := worker.next_event()) is not None:
+        if event["event"] == "loaded":
+            family.extend(family_of(worker))
+        if event["event"] == "error":
+            errors.append(event)
+    assert worker.exit_code() == 70
+    (error,) = errors
+    assert error["layer"] == "engine"
+    assert error["designed"] is True
+    message: str = error["message"]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("dies", r"the server was killed by SIGKILL; .*\d+ of \d+ requests failed: .*"),
+        (
+            "runs out of memory",
+            r'the server ended with exit code 1; .*has "torch\.OutOfMemoryError: CUDA out of '
+            r"memory\. .*shutting down part 7.*\d+ of \d+ requests failed: .*",
+        ),
+        ("leaves streams unfinished", r"\d+ of \d+ requests failed: \d+ x .*stream.*"),
+    ],
+)
+def test_a_server_that_fails_in_mid_run_is_one_clear_error(
+    what: str, said: str, tmp_path: Path
+) -> None:
+    """What happened, to how many requests, and the log's last lines; never a fast result."""
+    with worker_of(tmp_path, scripted(what)) as worker, nothing_left() as family:
+        message = error_after(worker, family)
+
+    assert re.fullmatch(said, message)
+    assert "server.log" in message
+
+
+@needs_transformers_serve
+def test_a_real_server_that_is_killed_in_mid_run(tmp_path: Path) -> None:
+    """Its streams break, and the error tells why: the server is gone, not slow."""
+    worker = worker_of(tmp_path, transformers_serve(tmp_path), "Server", min_query_count=100_000)
+    with worker, nothing_left() as family:
+        worker.wait_for("running")
+        family.extend(family_of(worker))
+        while worker.wait_for("progress")["done"] == 0:
+            pass
+        server_of(family, "transformers").kill()
+        message = error_after(worker, family)
+
+    assert message.startswith("the server was killed by SIGKILL; if nobody killed it, ")
+    assert "server.log ends: " in message
+    assert re.search(r"\d+ of \d+ requests? failed: ", message)
+
+
+def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
+    """SIGKILL in mid-run: the server and its launcher end by themselves."""
+    worker = worker_of(tmp_path, scripted("completes"), "Server", min_query_count=100_000)
+    with worker, nothing_left() as family:
+        worker.wait_for("running")
+        family.extend(family_of(worker))
+        assert server_of(family, "completes").is_running()
+        os.kill(worker.process.pid, 9)
+        assert worker.exit_code() == -9
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "out of CUDA memory",
+            r"the server ended with exit code 1 before GET /health .* part 7 .*",
+        ),
+        (
+            "ends",
+            r"the server ended with exit code 0 before GET /health answered 200; serve must .*",
+        ),
+    ],
+)
+def test_a_server_that_does_not_start_is_one_clear_error(
+    what: str, said: str, tmp_path: Path
+) -> None:
+    """It has the log's last lines, and none of the worker's."""
+    with worker_of(tmp_path, scripted(what)) as worker:
+        message = error_after(worker, [])
+
+    assert re.fullmatch(said, message)

@@ -1,0 +1,436 @@
+"""Servers that are started for a run: healthy, or one clear error, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.openai import server_process
+from pytest_mlperf.engines.openai.server import Server, ask
+from pytest_mlperf.engines.openai.server_command import fill_in, find_program
+
+SCRIPT = Path(__file__).with_name("scripted_servers.py")
+GONE_S = 20.0
+
+
+def scripted(
+    what: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
+) -> Server:
+    """Return a server that is not started yet."""
+    return Server(
+        [sys.executable, str(SCRIPT), what, "{port}", str(folder)],
+        model=None,
+        health=health,
+        start_timeout_s=limit_s,
+        environment={},
+    )
+
+
+def port_of(server: Server) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Whatever a test is about: none of its processes is there afterwards."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # logs of servers go there
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
+    assert left == []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def left_of(pids: list[int]) -> list[int]:
+    """Wait, and return those that do not end."""
+    deadline = time.monotonic() + GONE_S
+    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def error_of(server: Server) -> str:
+    """Return the error that starting a server ends with; nothing of it is left."""
+    with pytest.raises(RunError) as caught, server:
+        pytest.fail("it is healthy")
+    assert caught.value.layer == "engine"
+    assert caught.value.log == str(server.log)
+    return str(caught.value)
+
+
+# --- a server that works ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["healthy", "loading"])
+def test_a_server_is_healthy_inside_and_gone_outside(what: str) -> None:
+    """Its port is free again, and its log, read by nobody, too."""
+    with scripted(what) as server:
+        server.check()
+        assert server.url == f"http://127.0.0.1:{port_of(server)}"
+        assert ask(port_of(server), "/health", 5.0) == "200"
+        assert "listening on" in server.log.read_text("utf-8")
+
+    assert not server.log.exists()
+    with socket.create_server(("127.0.0.1", port_of(server))):
+        pass
+    with pytest.raises(RunError, match="the server was stopped"):
+        server.check()
+
+
+def test_a_server_is_gone_after_an_error_of_its_user() -> None:
+    """Its log is kept, as the error may be its doing."""
+    with pytest.raises(ZeroDivisionError), scripted("healthy") as server:
+        1 / 0  # noqa: B018
+
+    assert "listening on" in server.log.read_text("utf-8")
+
+
+def test_two_servers_have_two_ports() -> None:
+    with scripted("healthy") as one, scripted("healthy") as other:
+        assert one.url != other.url
+
+
+def test_a_server_gets_the_environment_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "ours")
+    code = "import os; print([os.environ[n] for n in ('OURS', 'GIVEN')]); print('{port}'); 1 / 0"
+    server = Server(
+        [sys.executable, "-c", code],
+        model=None,
+        health="/",
+        start_timeout_s=20,
+        environment={"GIVEN": "given"},
+    )
+
+    assert re.search(r"ends: \['ours', 'given'\] \| \d+ \| Traceback", error_of(server))
+
+
+def test_ctrl_c_is_not_ignored_by_a_server_though_a_worker_ignores_it() -> None:
+    with scripted("healthy") as server:
+        (launcher,) = psutil.Process().children()
+        (process,) = launcher.children()
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(RunError, match=r"ended with exit code 1|SIGINT"):
+            server.check(GONE_S)
+
+
+# --- a server that ends ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "ends",
+            r"the server ended with exit code 0 before GET /health answered 200; serve must keep "
+            r"it in the foreground; its log .*\.log is empty",
+        ),
+        (
+            "killed",
+            r"the server was killed by SIGKILL before GET /health answered 200; if nobody killed "
+            r"it, the machine ran out of memory \(see dmesg\); its log .*\.log is empty",
+        ),
+        (
+            "137",
+            r"the server ended with exit code 137 before GET /health answered 200; if nobody "
+            r"killed it, the machine ran out of memory \(see dmesg\); its log .* ends: .*",
+        ),
+        (
+            "out of CUDA memory",
+            r"the server ended with exit code 1 before GET /health answered 200; its log .*\.log "
+            r'has "torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate 2\.00 GiB\." '
+            r"and ends: shutting down part 2 \\x07:\u200b:error:\u200b: \| .* \| "
+            r"shutting down part 7 \\x07:\u200b:error:\u200b:",
+        ),
+    ],
+)
+def test_a_server_that_ends_at_once_is_one_clear_error(what: str, said: str) -> None:
+    """How it ended, what that may mean, and its last lines, with nothing a terminal would obey."""
+    assert re.fullmatch(said, error_of(scripted(what)))
+
+
+def test_a_server_that_is_killed_later_is_found_dead() -> None:
+    """Not by its silence: by its end, with what it said last."""
+    with scripted("healthy") as server:
+        (launcher,) = psutil.Process().children()
+        (process,) = launcher.children()
+        server.check()
+        process.kill()
+        with pytest.raises(RunError) as caught:
+            server.check(GONE_S)
+        with pytest.raises(RunError):  # it stays dead
+            server.check()
+
+    said = str(caught.value)
+    assert said.startswith("the server was killed by SIGKILL; if nobody killed it, the machine")
+    assert re.search(r'ends: listening on \d+ \| "GET /health HTTP/1.1" 200 -$', said)
+
+
+def test_a_server_dies_with_the_process_that_watches_over_it() -> None:
+    """Even SIGKILL to that one leaves no server."""
+    with scripted("healthy") as server:
+        (launcher,) = psutil.Process().children()
+        (process,) = launcher.children()
+        launcher.kill()
+        with pytest.raises(RunError, match="the process that watches over the server was killed"):
+            server.check(GONE_S)
+
+        assert left_of([process.pid]) == []
+
+
+def test_an_end_of_all_processes_by_a_service_manager_leaves_no_server() -> None:
+    """It asks politely, whichever of them first."""
+    with scripted("healthy") as server:
+        (launcher,) = psutil.Process().children()
+        launcher.terminate()
+        with pytest.raises(RunError, match=r"the server was killed by SIGTERM; its log .* ends: "):
+            server.check(GONE_S)
+
+
+@pytest.mark.parametrize("what", ["taken once", "taken"])
+def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(what: str, tmp_path: Path) -> None:
+    """Another one is tried; the third time it is an error."""
+    server = scripted(what, tmp_path)
+    if what == "taken once":
+        with server:
+            assert "in use" not in server.log.read_text("utf-8")
+    else:
+        said = error_of(server)
+        assert said.startswith(
+            "the server ended with exit code 1 before GET /health answered 200; its port was "
+            "taken, 3 times with another one; its log "
+        )
+        assert said.endswith("OSError: [Errno 98] Address already in use")
+
+    starts = (tmp_path / "starts").read_text("ascii")
+    assert len(starts) == {"taken once": 2, "taken": 3}[what]
+
+
+# --- a server that never becomes healthy -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "health", "answer"),
+    [
+        ("never ready", "/health", "503"),
+        ("healthy", "/v1/health", "404"),
+        ("mute", "/health", r"no answer in \d\.\d s"),
+        ("deaf", "/health", "Connection refused"),
+    ],
+)
+def test_a_server_that_never_becomes_healthy(what: str, health: str, answer: str) -> None:
+    """The error says what it answered, and that waiting longer may help."""
+    said = error_of(scripted(what, limit_s=1.0, health=health))
+
+    assert re.match(
+        rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave {answer}; "
+        r"raise start_timeout if it is only slow, and see that health is a path which it knows; "
+        r"its log ",
+        said,
+    )
+
+
+# --- a server that does not want to go -------------------------------------------------------
+
+
+def test_a_server_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_process, "GRACE_S", 0.2)
+
+    with scripted("stubborn") as server:
+        port = port_of(server)
+
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_what_a_server_started_ends_with_it(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even a process that left its session and its parent, and ignores SIGTERM."""
+    monkeypatch.setattr(server_process, "GRACE_S", 0.2)
+
+    with scripted("leaves a grandchild", tmp_path) as server:
+        grandchild = int((tmp_path / "grandchild").read_text("ascii"))
+        assert is_alive(grandchild)
+        if end == "killed":
+            (launcher,) = psutil.Process().children()
+            server_itself = next(c for c in launcher.children() if c.pid != grandchild)
+            server_itself.kill()
+            with pytest.raises(RunError, match="SIGKILL"):
+                server.check(GONE_S)
+
+    assert not is_alive(grandchild)
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
+    """SIGKILL gives it no time to clean up, and still all that it started ends.
+
+    A process that it forked, as libraries do, has copies of all its descriptors and lives on.
+    """
+    code = (
+        "import os, sys, threading\n"
+        "from pytest_mlperf.engines.openai import server_process\n"
+        "from tests.engines.openai.test_server import scripted\n"
+        "server_process.GRACE_S = 0.2\n"
+        "with scripted('leaves a grandchild', sys.argv[1]):\n"
+        "    forked = os.fork() if sys.argv[2] == 'True' else None\n"
+        "    if forked != 0: print(forked, flush=True)\n"
+        "    threading.Event().wait()\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), str(forks)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert worker.stdout is not None
+    with worker:
+        try:
+            forked = worker.stdout.readline().decode().strip()
+            children = psutil.Process(worker.pid).children(recursive=True)
+            family = [c.pid for c in children if str(c.pid) != forked]
+        finally:
+            worker.kill()
+
+    assert len(family) >= 3  # the launcher, the server, the grandchild
+    assert int((tmp_path / "grandchild").read_text("ascii")) in family
+    assert left_of(family) == []
+    if forks:
+        os.kill(int(forked), signal.SIGKILL)
+
+
+# --- the command line ------------------------------------------------------------------------
+
+
+def test_a_program_that_is_not_there() -> None:
+    server = Server(
+        ["no-such-program", "{port}"], model=None, health="/", start_timeout_s=1, environment={}
+    )
+
+    with pytest.raises(RunError) as caught, server:
+        pass
+
+    assert str(caught.value) == (
+        "serve: no-such-program is no program here (looked beside "
+        f"{sys.executable} and on PATH); install it, or give its whole path"
+    )
+
+
+def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+    """What the kernel refuses to run is told with its reason."""
+    program = tmp_path / "program"
+    program.write_text("no code", "ascii")
+    program.chmod(0o755)
+    server = Server(
+        [str(program), "{port}"], model=None, health="/", start_timeout_s=1, environment={}
+    )
+
+    with pytest.raises(RunError) as caught, server:
+        pass
+
+    assert str(caught.value) == f"serve: {program} cannot be started: Exec format error"
+
+
+def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside this Python, on PATH, from the working folder, and at home."""
+    for place in ("on-path", "here", "home/venv/bin"):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        (folder / "tool").write_text("#!/bin/sh\n", "ascii")
+        (folder / "tool").chmod(0o755)
+    (tmp_path / "home/venv/bin/python").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    assert Path(find_program(Path(sys.executable).name)).parent == Path(sys.executable).parent
+    assert find_program("tool") == str(tmp_path / "on-path/tool")
+    assert find_program("here/tool") == str(tmp_path / "here/tool")
+    assert find_program("~/venv/bin/tool") == str(tmp_path / "home/venv/bin/tool")
+    assert find_program("~/venv/bin/python") == str(tmp_path / "home/venv/bin/python")
+    with pytest.raises(RunError, match=r"did you mean ~/venv/bin/python\?"):
+        find_program("~/venv")
+    with pytest.raises(RunError, match=r"here/other is no program here \(looked at /"):
+        find_program("here/other")
+
+
+@pytest.mark.parametrize(
+    ("words", "filled"),
+    [
+        (["--port={port}", "{host}:{port}", "{model}"], ["--port=8", "h:8", "m"]),
+        (['{"port": {port}}', "{{port}}", "${port}"], ['{"port": 8}', "{{port}}", "${port}"]),
+    ],
+)
+def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[str]) -> None:
+    """JSON, templates and variables keep their braces."""
+    assert fill_in(words, {"port": "8", "host": "h", "model": "m"}) == filled
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"command": []}, r"engine openai: serve = \[\] is no list of words"),
+        ({"command": "vllm serve"}, r"serve = 'vllm serve' is no list of words"),
+        ({"command": ["x", 8000]}, r"serve = \['x', 8000\] is no list of words"),
+        ({"command": ["", "{port}"]}, "the first word of serve is empty"),
+        ({"command": ["x", "{prot}"]}, r"serve has \{prot\}; what is replaced is \{model\}, "),
+        ({"command": ["x", "8000"]}, "serve does not tell the server its port"),
+        ({"command": ["x", "{port}", "{model}"]}, r"serve has \{model\}, but the suite names none"),
+        ({"health": "health"}, "health = 'health' is no path of a URL"),
+        ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
+        ({"health": "/a\r\nX: y"}, "is no path of a URL"),
+        ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
+        ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
+    ],
+)
+def test_what_means_nothing_is_refused_before_anything_starts(
+    changes: Mapping[str, object], said: str
+) -> None:
+    usual: dict[str, object] = {
+        "command": ["x", "{port}"],
+        "model": None,
+        "health": "/",
+        "start_timeout_s": 1.0,
+        "environment": {},
+    }
+
+    with pytest.raises(SuiteError, match=said):
+        Server(**{**usual, **changes})  # type: ignore[arg-type]
+
+
+def test_the_log_lies_beside_that_of_the_worker(tmp_path: Path) -> None:
+    """A worker's stderr is engine.log in the folder of its run."""
+    code = (
+        "from tests.engines.openai.test_server import scripted\n"
+        "with scripted('healthy') as server: print(server.log)\n"
+    )
+    with (tmp_path / "engine.log").open("wb") as log:
+        said = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            check=True,
+            text=True,
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        ).stdout
+
+    assert said.strip() == str(tmp_path / "server.log")
+    assert "listening on" in (tmp_path / "server.log").read_text("utf-8")
