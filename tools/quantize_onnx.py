@@ -36,7 +36,7 @@ from pytest_mlperf.engines.onnxruntime.contents import read
 from pytest_mlperf.engines.onnxruntime.precision import Kinds
 from pytest_mlperf.engines.onnxruntime.providers import Providers
 from pytest_mlperf.engines.onnxruntime.session import open_graph
-from pytest_mlperf.engines.onnxruntime.tasks import TASKS, make_task
+from pytest_mlperf.engines.tasks import TASKS, make_task
 from pytest_mlperf.suite.plan import plan_suite
 
 PRECISIONS = ("int8", "int4", "fp16")

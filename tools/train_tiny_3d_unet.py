@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_mlperf.datasets.kits19 import LIST, Kits19Dataset
-from pytest_mlperf.engines.onnxruntime.segment import importance
+from pytest_mlperf.engines.tasks.segment import importance
 from pytest_mlperf.scorers.dice import DiceScorer
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.onnxruntime.precision import check_model, check_word
 from pytest_mlperf.engines.onnxruntime.providers import Providers
 from pytest_mlperf.engines.onnxruntime.session import OPTIMIZATION, load_library, open_graph
-from pytest_mlperf.engines.onnxruntime.tasks import Runner, make_task
 from pytest_mlperf.engines.queueing import WorkQueue
+from pytest_mlperf.engines.tasks import Runner, make_task
+from pytest_mlperf.engines.tasks.graph import Graph
 
 if TYPE_CHECKING:
-    from pytest_mlperf.engines.onnxruntime.inputs import Sample
+    from pytest_mlperf.engines.tasks.inputs import Sample
 
 
 class OnnxRuntimeEngine(Engine):
@@ -30,6 +31,7 @@ class OnnxRuntimeEngine(Engine):
 
     libraries = ("onnxruntime",)
 
+    _graph: Graph
     _runner: Runner
 
     def __init__(
@@ -138,15 +140,15 @@ class OnnxRuntimeEngine(Engine):
         self._version = str(load_library().__version__)
         with self._model.open("rb") as file:
             self._weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        graph = open_graph(
+        self._graph = open_graph(
             self._model,
             providers=self._providers,
             weights_sha256=self._weights_sha256,
             threads=self._threads,
             graph_optimization=self._graph_optimization,
         )
-        self._quantised = check_model(graph, self._precision, self._providers)
-        self._runner = self._task.bind(graph, self._batch_size)
+        self._quantised = check_model(self._graph, self._precision, self._providers)
+        self._runner = self._task.bind(self._graph, self._batch_size)
         if self._workers:
             self._queue = WorkQueue(
                 self._complete, threads=self._workers, max_batch=self._runner.at_once
@@ -163,7 +165,7 @@ class OnnxRuntimeEngine(Engine):
         if self._queue is not None:
             self._queue.close()
         self._samples.clear()
-        del self._runner
+        del self._runner, self._graph
 
     def load_samples(self, indices: Sequence[int]) -> None:
         """Decode samples and check them, beside those that are loaded.

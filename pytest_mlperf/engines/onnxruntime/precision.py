@@ -10,10 +10,9 @@ from typing import Self
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.onnxruntime.contents import Contents, Node, read
-from pytest_mlperf.engines.onnxruntime.graph import Graph, check_inputs
 from pytest_mlperf.engines.onnxruntime.providers import TENSORRT, Providers
-
-PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8", "int8", "int4")
+from pytest_mlperf.engines.tasks import PRECISIONS
+from pytest_mlperf.engines.tasks.graph import Graph, check_inputs
 
 BESIDE: Mapping[str, frozenset[str]] = {
     "fp8": frozenset({"fp16", "bf16"}),

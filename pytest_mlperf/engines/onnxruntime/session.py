@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.engines.onnxruntime.graph import Graph, Tensor
 from pytest_mlperf.engines.onnxruntime.providers import CPU, Providers
+from pytest_mlperf.engines.tasks.graph import Graph, Tensor
 
 OPTIMIZATION = {
     "disable": "ORT_DISABLE_ALL",
@@ -17,6 +18,9 @@ OPTIMIZATION = {
     "all": "ORT_ENABLE_ALL",
 }
 """What a suite may say, and its name in onnxruntime's GraphOptimizationLevel."""
+
+PLACEMENT = "session.record_ep_graph_assignment_info"
+"""Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
 
 
 def load_library() -> Any:
@@ -67,10 +71,13 @@ def open_graph(
     )
     if CPU not in providers.names:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if providers.names != [CPU]:
+        options.add_session_config_entry(PLACEMENT, "1")
     asked = providers.arguments(weights_sha256)
     unopened = Graph(path=path, inputs=(), outputs=(), session=None)
     try:
-        session = onnxruntime.InferenceSession(path, options, providers=asked)
+        # Else a provider that fails, now or in the middle of a run, is replaced by the next.
+        session = onnxruntime.InferenceSession(path, options, providers=asked, enable_fallback=0)
     # onnxruntime's exceptions share no base class of their own.
     except Exception as error:
         raise unopened.refuse(
@@ -89,6 +96,24 @@ def open_graph(
         outputs=_tensors(session.get_outputs()),
         session=session,
     )
+
+
+def placement(graph: Graph) -> Mapping[str, Counter[str]] | None:
+    """Return how often there is each operator, by the provider that runs it.
+
+    Returns:
+        None where onnxruntime does not tell: before 1.24, and for a model on the CPU alone.
+    """
+    ask = getattr(graph.session, "get_provider_graph_assignment_info", None)
+    found: dict[str, Counter[str]] = {}
+    try:
+        for part in ask() if ask is not None else ():
+            kinds = found.setdefault(part.ep_name, Counter())
+            kinds.update(node.op_type for node in part.get_nodes())
+    # onnxruntime's exceptions share no base class of their own.
+    except Exception:
+        return None
+    return found or None
 
 
 def _tensors(nodes: Sequence[Any]) -> tuple[Tensor, ...]:

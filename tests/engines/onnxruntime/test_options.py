@@ -16,7 +16,7 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.engines.onnxruntime.providers import CPU, SHORT, TENSORRT, Providers
-from pytest_mlperf.engines.onnxruntime.tasks import TASKS
+from pytest_mlperf.engines.tasks import TASKS
 from tests.engines.onnxruntime.models import detector, recommender, segmenter
 from tests.engines.onnxruntime.recorder import answers, engine
 

@@ -18,14 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.onnxruntime.contents import Contents, Node, read
-from pytest_mlperf.engines.onnxruntime.graph import Graph
 from pytest_mlperf.engines.onnxruntime.precision import (
-    PRECISIONS,
     Kinds,
     check_model,
     check_word,
 )
 from pytest_mlperf.engines.onnxruntime.providers import Providers
+from pytest_mlperf.engines.tasks import PRECISIONS
+from pytest_mlperf.engines.tasks.graph import Graph
 from tests.engines.onnxruntime.models import FLOAT, drawn, segmenter, write
 from tests.engines.onnxruntime.recorder import answers, engine
 from tests.tiny_twin import ROOT

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.onnxruntime.segment import highest, importance
+from pytest_mlperf.engines.tasks.segment import highest, importance
 from tests.engines.onnxruntime.models import encoder, segmenter, volume
 from tests.engines.onnxruntime.recorder import Recorder, answers, engine, run
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.onnxruntime.graph import Graph, Tensor, check_batch
-from pytest_mlperf.engines.onnxruntime.inputs import Sample
-from pytest_mlperf.engines.onnxruntime.stacking import Stacking
+from pytest_mlperf.engines.tasks.graph import Graph, Tensor, check_batch
+from pytest_mlperf.engines.tasks.inputs import Sample
+from pytest_mlperf.engines.tasks.stacking import Stacking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

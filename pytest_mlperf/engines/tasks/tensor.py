@@ -8,9 +8,9 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.onnxruntime.graph import Graph
-from pytest_mlperf.engines.onnxruntime.inputs import Sample, check_shape, take
-from pytest_mlperf.engines.onnxruntime.stacking import Stacking
+from pytest_mlperf.engines.tasks.graph import Graph
+from pytest_mlperf.engines.tasks.inputs import Sample, check_shape, take
+from pytest_mlperf.engines.tasks.stacking import Stacking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The tasks of this engine: what a suite may call them, and what each of them can do."""
+"""Tasks of engines that run a graph of tensors: what suites call them, what each can do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.onnxruntime.answer import Answer
-from pytest_mlperf.engines.onnxruntime.classify import Classify
-from pytest_mlperf.engines.onnxruntime.detect import Detect
-from pytest_mlperf.engines.onnxruntime.graph import Graph
-from pytest_mlperf.engines.onnxruntime.inputs import Sample
-from pytest_mlperf.engines.onnxruntime.segment import Segment
-from pytest_mlperf.engines.onnxruntime.tensor import RawTensor
+from pytest_mlperf.engines.tasks.answer import Answer
+from pytest_mlperf.engines.tasks.classify import Classify
+from pytest_mlperf.engines.tasks.detect import Detect
+from pytest_mlperf.engines.tasks.graph import Graph
+from pytest_mlperf.engines.tasks.inputs import Sample
+from pytest_mlperf.engines.tasks.segment import Segment
+from pytest_mlperf.engines.tasks.tensor import RawTensor
+
+PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8", "int8", "int4")
+"""Words for what a graph computes in."""
 
 
 class Runner(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf.engines.onnxruntime.graph import Graph, check_batch
-from pytest_mlperf.engines.onnxruntime.inputs import IDS, MASK, Sample, names, take
-from pytest_mlperf.engines.onnxruntime.stacking import stack
+from pytest_mlperf.engines.tasks.graph import Graph, check_batch
+from pytest_mlperf.engines.tasks.inputs import IDS, MASK, Sample, names, take
+from pytest_mlperf.engines.tasks.stacking import stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

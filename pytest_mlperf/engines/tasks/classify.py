@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_mlperf.engines.onnxruntime.graph import Graph, Tensor, check_batch
-from pytest_mlperf.engines.onnxruntime.inputs import Sample
-from pytest_mlperf.engines.onnxruntime.stacking import Stacking
+from pytest_mlperf.engines.tasks.graph import Graph, Tensor, check_batch
+from pytest_mlperf.engines.tasks.inputs import Sample
+from pytest_mlperf.engines.tasks.stacking import Stacking
 
 CLASS_TYPES = {"tensor(int32)", "tensor(int64)"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf.engines.onnxruntime.graph import NUMPY, Graph, Tensor
+from pytest_mlperf.engines.tasks.graph import NUMPY, Graph, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

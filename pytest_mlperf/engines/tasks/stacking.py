@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf.engines.onnxruntime.graph import Graph
-from pytest_mlperf.engines.onnxruntime.inputs import Sample, check_shape, take
+from pytest_mlperf.engines.tasks.graph import Graph
+from pytest_mlperf.engines.tasks.inputs import Sample, check_shape, take
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.onnxruntime.graph import Graph, check_batch
-from pytest_mlperf.engines.onnxruntime.inputs import Sample, check_shape, fits, take
+from pytest_mlperf.engines.tasks.graph import Graph, check_batch
+from pytest_mlperf.engines.tasks.inputs import Sample, check_shape, fits, take
 
 if TYPE_CHECKING:
     import numpy as np

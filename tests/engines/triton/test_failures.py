@@ -1,0 +1,183 @@
+"""What goes wrong on a server: one clear error with counts, before the run where it can be seen."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.triton.launch import make_server
+from tests.engines.onnxruntime.recorder import Recorder
+from tests.engines.triton.harness import answers, ask, children, engine, rows, scripted
+from tests.engines.triton.scripted import NORMAL, TENSOR
+
+pytest.importorskip("tritonclient.http")
+
+MODEL = NORMAL["model"]
+
+
+def changed(part: str, **changes: Any) -> dict[str, Any]:
+    """Return a script whose model has another input or output."""
+    return {"model": {**MODEL, part: [{"name": "row", **TENSOR, **changes}]}}
+
+
+BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no KServe": (
+        {"server": {"hello": "world"}},
+        {},
+        "what answers there is no KServe v2 server: its metadata is {'hello': 'world'}, without a "
+        "name",
+    ),
+    "no object": ({"server": [1]}, {}, "an answer that is no JSON object: [1]"),
+    "no inputs": ({"model": {**MODEL, "inputs": []}}, {}, "its metadata names no inputs"),
+    "no outputs": ({"model": {"name": "echo", "inputs": MODEL["inputs"]}}, {}, "names no outputs"),
+    "no shape": (changed("inputs", shape="wide"), {}, "inputs that cannot be read: {'name': 'row'"),
+    "no batch": (changed("inputs", shape=[]), {}, "its input 'row' has no batch dimension"),
+    "text": (
+        changed("inputs", datatype="BYTES"),
+        {},
+        "its input 'row' is BYTES; this engine sends",
+    ),
+    "fixed batch": (
+        changed("inputs", shape=[4, 4]),
+        {"batch_size": 4},
+        "the batch dimension is fixed at 4, which does not fit batch_size = 4",
+    ),
+    "small batches": (
+        {"config": {"max_batch_size": 2}},
+        {"batch_size": 4},
+        "its configuration has max_batch_size = 2, but batch_size = 4; make both fit",
+    ),
+    "memory": (
+        {"config": {"response_cache": {"enable": True}}},
+        {},
+        "response_cache enabled, so repeated samples would be answered from memory",
+    ),
+    "other model": (
+        {"models": ["one", "two"], "ready_after": None},
+        {"served_model": "three"},
+        "the server has no such model, but one, two; correct served_model",
+    ),
+    "other version": ({}, {"model_version": "3"}, "HTTP 404 Not Found: nothing is at"),
+    "other task": ({}, {"task": "answer"}, "has no input input_ids, but row"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BEFORE))
+def test_what_a_server_says_is_checked_before_the_run(what: str) -> None:
+    """Each defect is one error that names the model, the server and both sides."""
+    script, options, message = BEFORE[what]
+
+    with pytest.raises(RunError, match=re.escape(message)) as caught:
+        answers(rows(1), serve=scripted(**script), **options)
+
+    assert caught.value.layer == "engine"
+    assert str(caught.value).startswith("model '")
+
+
+def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> None:
+    """The server itself is."""
+    server = make_server(
+        scripted(ready_after=None), model=None, environment={}, start_timeout_s=60.0, grpc_port=1
+    )
+    message = "within start_timeout = 0.1 s, the model was not ready, or is not there"
+
+    with server, pytest.raises(RunError, match=re.escape(message)):
+        answers(rows(1), url=server.url, start_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (np.zeros(5, "f4"), r"takes samples of shape (4,), but sample 0 of the data set has shape"),
+        (np.array([1j] * 4), "takes samples of type float32, but sample 0 of the data set is"),
+        ({"line": np.zeros(4, "f4")}, "sample 0 of the data set has no 'row'; it has line"),
+    ],
+)
+def test_a_sample_that_the_model_does_not_take_is_refused_before_the_run(
+    sample: Any, message: str
+) -> None:
+    """By what the server says of the model's inputs."""
+    with (
+        engine([sample], serve=scripted()) as opened,
+        pytest.raises(RunError, match=re.escape(message)),
+    ):
+        opened.load_samples([0])
+
+
+AMID = {
+    "500": r"a request failed \(HTTP 500 Internal Server Error: the model ran into a wall\)",
+    "429": r"a request failed \(HTTP 429 Too Many Requests: slow down\)",
+    "garbage": r"a request failed \(an answer that cannot be read \(",
+    "nothing": r"a request failed \(an answer without output 'scores'\)",
+    "wide": r"output 'scores' is float32 of shape \(None, 4\) by the server's description, but an "
+    r"answer has float32 of shape \(2, 5\)",
+    "double": r"output 'scores' is float32 of .* but an answer has float64 of shape \(2, 4\)",
+    "short": r"its answer to 2 samples cannot be read: cannot reshape array of size 1 into shape",
+    "reload": r"a request failed \(version '2' of the model answered, after version '1' had",
+    "hang": r"a request failed \(no answer within 1 s\)",
+    "half": r"the server is gone \(it broke off in the middle of an answer\)",
+    "kill": r"the server is gone \(.*; the server was killed by SIGKILL.* the last line of the log",
+}
+
+
+@pytest.mark.parametrize("what", sorted(AMID))
+def test_what_goes_wrong_in_the_middle_ends_the_run(what: str) -> None:
+    """No sample is lost in silence, nothing counts as answered that is not, nothing is left."""
+    serve = scripted(after=10, then=what)
+    before = threading.active_count(), children()
+
+    timeout_s = 1.0 if what == "hang" else 60.0
+    with engine(
+        rows(60), serve=serve, concurrency=1, batch_size=2, request_timeout=timeout_s
+    ) as opened:
+        sink = ask(opened, 60)
+
+    assert isinstance(sink.error, RunError)
+    assert re.search(AMID[what], str(sink.error)), sink.error
+    assert len(sink.outputs) == 20
+    if "failed" in AMID[what] or "gone" in AMID[what]:
+        assert "; 10 requests were answered before" in str(sink.error)
+    assert (threading.active_count(), children()) == before
+
+
+def test_requests_under_way_are_counted() -> None:
+    """The fourth of four is refused while the others hang."""
+    serve = scripted(after=3, first="hang", then="500")
+
+    with engine(rows(8), serve=serve, concurrency=4) as opened:
+        sink = ask(opened, 8)
+
+    assert "; 0 requests were answered before, 3 more were under way; its log" in str(sink.error)
+
+
+def test_an_engine_ends_under_requests_that_hang() -> None:
+    """Closing waits for no answer: the connections are broken off, and that is no error."""
+    before = threading.active_count(), children()
+    sink = Recorder()
+
+    with engine(rows(4), serve=scripted(first="hang"), concurrency=4) as opened:
+        opened.load_samples(range(4))
+        opened.submit(range(4), range(4), sink)
+
+    assert (threading.active_count(), children()) == before
+    assert sink.error is None
+    assert sink.outputs == {}
+
+
+def test_no_server_is_one_sentence() -> None:
+    """It says what to do."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{free.getsockname()[1]}"
+        message = (
+            f"model 'echo' at http://{url}: Connection refused; start the server, correct url, or "
+            "let serve start one"
+        )
+        with pytest.raises(RunError, match=re.escape(message)), engine(rows(1), url=url):
+            pass

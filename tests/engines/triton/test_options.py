@@ -1,0 +1,94 @@
+"""What a suite may say to engine triton."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.triton.address import PORTS, SECURE, Address
+from tests.engines.triton.harness import engine, scripted
+
+SERVE = scripted()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fast"}, "precision = 'fast' is not one of fp64, fp32"),
+        ({"served_model": ""}, "served_model = '' is not the name of a model on the server"),
+        ({"batch_size": 0}, "batch_size = 0 is not a number of samples, at least 1"),
+        ({"concurrency": 0}, "concurrency = 0 is not a number of requests, at least 1"),
+        ({"request_timeout": 0}, "request_timeout = 0 is not a number of seconds above 0"),
+        ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
+        ({"protocol": "rest"}, "protocol = 'rest' is not one of http, grpc"),
+        ({"url": "a host"}, "url = 'a host' is no address for protocol = \"http\"; e.g."),
+        ({"url": "grpc://host"}, "url = 'grpc://host' is no address for protocol = \"http\""),
+        (
+            {"url": "host/path", "protocol": "grpc"},
+            "url = 'host/path' is no address for protocol = \"grpc\"",
+        ),
+        ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
+        (
+            {"url": "host", "serve": SERVE},
+            "url is for a server that runs already",
+        ),
+        ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
+        (
+            {"binary": True, "protocol": "grpc"},
+            'binary is for protocol = "http", but protocol = "grpc"',
+        ),
+        ({"serve": "tritonserver"}, "serve = 'tritonserver' is no list of words"),
+        ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
+        ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
+        ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
+        ({"task": "guess"}, "task = 'guess' is not one of classify, answer"),
+        ({"overlap": 0.5}, "overlap is an option of task = 'segment', but task = 'classify'"),
+        ({"task": "detect", "box_order": "zz"}, "box_order = 'zz' is not one of xyxy, yxyx"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_the_engine_is_built(
+    options: dict[str, Any], message: str
+) -> None:
+    """In the name of this engine, and before anything is asked or started."""
+    with pytest.raises(SuiteError, match=re.escape(message)) as caught:
+        engine([], **options)
+
+    assert str(caught.value).startswith("engine triton: ")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "url", "whole", "reach"),
+    [
+        ("http", "localhost", "http://localhost:8000", "loopback"),
+        ("grpc", "localhost", "grpc://localhost:8001", "loopback"),
+        ("http", "https://models.example/triton/", "https://models.example:8000/triton", "network"),
+        ("http", "127.0.0.1:80", "http://127.0.0.1:80", "loopback"),
+        ("grpc", "grpcs://[::1]:443", "grpcs://[::1]:443", "loopback"),
+    ],
+)
+def test_an_address_is_completed(protocol: str, url: str, whole: str, reach: str) -> None:
+    """With Triton's ports."""
+    found = Address.of(protocol, url)
+
+    assert str(found) == whole
+    assert found.reach == reach
+
+
+HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
+
+
+@given(st.sampled_from(sorted(PORTS)), st.booleans(), HOSTS, st.integers(1, 65535))
+def test_an_address_reads_what_it_writes(protocol: str, secure: bool, host: str, port: int) -> None:
+    """As every message shows it."""
+    scheme = SECURE[protocol] if secure else protocol
+
+    found = Address.of(protocol, f"{scheme}://{host}:{port}")
+
+    assert str(found) == f"{scheme}://{host}:{port}"
+    assert Address.of(protocol, str(found)) == found
+    assert (found.netloc, found.secure) == (f"{host}:{port}", secure)
