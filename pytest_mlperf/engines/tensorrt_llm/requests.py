@@ -1,0 +1,122 @@
+"""Each sample as a request to TensorRT-LLM; all that is read from its objects is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.files import one_line
+from pytest_mlperf.engines.generation import Answers, Generation
+from pytest_mlperf.engines.prompts import Prompts
+from pytest_mlperf.engines.streaming import Request
+from pytest_mlperf.engines.tensorrt_llm.stamps import Gaps
+
+ENDINGS = ("stop", "length")
+"""What TensorRT-LLM says of a whole answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requests:
+    """Answers samples on the event loop of `Streams`.
+
+    Attributes:
+        llm: TensorRT-LLM's.
+        sampling: Its SamplingParams, the same for all.
+        prompts: Token ids of the loaded samples.
+        generation: What an answer must look like.
+        answers: Checks and reports it.
+        gaps: Takes the times to first token.
+    """
+
+    llm: Any
+    sampling: Any
+    prompts: Prompts
+    generation: Generation
+    answers: Answers
+    gaps: Gaps = field(default_factory=Gaps)
+
+    async def answer(self, request: Request) -> None:
+        """Ask, tell tokens as they come where they are timed, and report the answer.
+
+        Raises:
+            RunError: TensorRT-LLM failed the request, or its answer cannot be right.
+        """
+        prompt = self.prompts[request.index]
+        streaming = request.sink.times_tokens
+        begun_s = perf_counter()
+        first_s = None
+        try:
+            output = self.llm.generate_async(
+                prompt, sampling_params=self.sampling, streaming=streaming
+            )
+            if streaming:
+                # Each message has all tokens so far, of which several may be new.
+                async for message in output:
+                    new = len(message.outputs[0].token_ids) - request.stamped
+                    if new and first_s is None:
+                        first_s = perf_counter() - begun_s
+                    request.tokens(new)
+            else:
+                await output
+        # What a request fails with depends on where in TensorRT-LLM it failed.
+        except Exception as error:
+            raise RunError(
+                "engine",
+                f"TensorRT-LLM failed sample {request.index} of the data set: "
+                f"{type(error).__name__}: {one_line(error)}",
+            ) from error
+        completion = output.outputs[0]
+        self._compare(request.index, completion, first_s)
+        self._report(request, completion)
+
+    def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
+        """Hold our time to first token against TensorRT-LLM's own, where there are both."""
+        metrics = completion.request_perf_metrics
+        if metrics is None or first_s is None:
+            return
+        timing = metrics.timing_metrics
+        theirs_s = (timing.first_token_time - timing.arrival_time).total_seconds()
+        if theirs_s > 0:  # 0 where it kept no stamps
+            self.gaps.add(index, first_s, theirs_s)
+
+    def _report(self, request: Request, completion: Any) -> None:
+        row = list(completion.token_ids)
+        ends = self.generation.ends
+        if completion.finish_reason not in ENDINGS:
+            raise RunError(
+                "engine",
+                f"sample {request.index} of the data set has no whole answer: TensorRT-LLM ended "
+                f"it as {completion.finish_reason!r} after {len(row)} tokens",
+            )
+        if completion.finish_reason == "stop" and (not row or row[-1] not in ends):
+            raise RunError(
+                "engine",
+                f"sample {request.index} of the data set ended with token "
+                f"{row[-1] if row else 'none'}, which is no end token of the model "
+                f"({', '.join(map(str, ends)) or 'none'}): answers would be counted without it",
+            )
+        self.answers.deliver([request.sample], [request.index], [row], _OneSample(request))
+
+
+class _OneSample:
+    """Hands what `Answers` found right on to the request, which keeps the order of reports."""
+
+    def __init__(self, request: Request) -> None:
+        self.wants_output = request.sink.wants_output
+        self.times_tokens = request.sink.times_tokens
+        self.first_tokens = request.sink.first_tokens
+        self.next_tokens = request.sink.next_tokens
+        self.failed = request.sink.failed
+        self._request = request
+
+    def done(
+        self,
+        ids: Sequence[int],  # noqa: ARG002 - the request knows its sample
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Report the one sample."""
+        self._request.done(outputs[0] if outputs else None, n_tokens[0] if n_tokens else None)

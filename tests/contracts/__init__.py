@@ -1,0 +1,1 @@
+"""What our adapters use of packages that this project cannot install, against their own sources."""

@@ -1,0 +1,337 @@
+"""Reads what a package accepts and offers from its source text: nothing of it is imported or run.
+
+    with Source.open("vllm-0.33.0.whl") as source:
+        source.parameters("vllm/entrypoints/llm.py", "LLM.generate")
+
+A class's bases are followed through the imports of its module, as far as the source has them.
+"""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Literal, Self
+
+Kind = Literal["positional", "keyword", "*", "**"]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = ast.Module | ast.ClassDef
+
+
+class Missing(LookupError):
+    """A file, class or function is not in this source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function.
+
+    Attributes:
+        name: Its name, without stars.
+        kind: "positional" ones may also be given by keyword; "*" and "**" take the rest.
+        default: Source text of its default; None where it must be given.
+        annotation: Source text of its type; None where there is none.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    annotation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One annotated field of a class: of a dataclass, a pydantic model or a NamedTuple.
+
+    Attributes:
+        name: Its name.
+        annotation: Source text of its type.
+        default: Source text of its default; None where there is none.
+    """
+
+    name: str
+    annotation: str
+    default: str | None
+
+
+@dataclass(slots=True)
+class Source:
+    """The files of a package: a folder, or a wheel or other zip file.
+
+    Attributes:
+        path: What was opened.
+        archive: The zip file; None for a folder.
+        prefix: The one folder at the top that everything in a source archive lies in, or "".
+    """
+
+    path: Path
+    archive: zipfile.ZipFile | None = None
+    prefix: str = ""
+    _trees: dict[str, ast.Module] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Source:
+        """Open a folder, a wheel or a zip file.
+
+        Raises:
+            Missing: It is none of these.
+        """
+        path = Path(path).expanduser()
+        if path.is_dir():
+            return cls(path)
+        if not path.is_file() or not zipfile.is_zipfile(path):
+            raise Missing(f"{path} is neither a folder nor a wheel or zip file")
+        archive = zipfile.ZipFile(path)
+        tops = {name.split("/", 1)[0] for name in archive.namelist()}
+        alone = (
+            len(tops) == 1 and f"{(top := next(iter(tops)))}/__init__.py" not in archive.NameToInfo
+        )
+        return cls(path, archive, f"{top}/" if alone else "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.archive is not None:
+            self.archive.close()
+
+    def has(self, file: str) -> bool:
+        """Whether there is such a file; names are relative, with slashes."""
+        if self.archive is None:
+            return (self.path / file).is_file()
+        return self.prefix + file in self.archive.NameToInfo
+
+    def text(self, file: str) -> str:
+        """Return the text of a file.
+
+        Raises:
+            Missing: There is none.
+        """
+        if not self.has(file):
+            raise Missing(f"{self.path} has no {file}")
+        if self.archive is None:
+            return (self.path / file).read_text("utf-8")
+        return self.archive.read(self.prefix + file).decode("utf-8")
+
+    def parameters(self, module_file: str, qualified: str) -> dict[str, Parameter]:
+        """Return the parameters of a function or "Class.method", in order, without self and cls.
+
+        Raises:
+            Missing: There is no such function.
+        """
+        owner, _, name = qualified.rpartition(".")
+        if not owner:
+            return _parameters(self._function(module_file, name), method=False)
+        for _, found in self._lineage(module_file, owner):
+            for node in _statements(found):
+                if isinstance(node, Function) and node.name == name and not _overload(node):
+                    return _parameters(node, method=not _decorated(node, "staticmethod"))
+        raise Missing(f"{module_file} has no {qualified}")
+
+    def fields(self, module_file: str, cls: str) -> dict[str, Field]:
+        """Return the annotated public fields of a class and of its bases, these first.
+
+        Raises:
+            Missing: There is no such class.
+        """
+        found: dict[str, Field] = {}
+        for _, node in reversed(self._lineage(module_file, cls)):
+            for each in _statements(node):
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                    annotation = ast.unparse(each.annotation)
+                    if not each.target.id.startswith("_") and "ClassVar" not in annotation:
+                        default = None if each.value is None else ast.unparse(each.value)
+                        found[each.target.id] = Field(each.target.id, annotation, default)
+        found.pop("model_config", None)
+        return found
+
+    def attributes(self, module_file: str, cls: str) -> set[str]:
+        """Return the names that an instance of a class has, inherited ones too.
+
+        These are fields, methods, properties, class variables (members of an Enum), slots, and
+        what methods assign to self.
+
+        Raises:
+            Missing: There is no such class.
+        """
+        return {
+            name
+            for _, node in self._lineage(module_file, cls)
+            for each in _statements(node)
+            for name in _names(each)
+        }
+
+    def options(self, module_file: str, function: str | None = None) -> set[str]:
+        """Return the command line options that a module, or one function in it, declares.
+
+        Both click's `option(...)` and argparse's `add_argument(...)` count.
+
+        Raises:
+            Missing: There is no such file or function.
+        """
+        node = self.tree(module_file) if function is None else self._function(module_file, function)
+        return {
+            argument.value
+            for call in ast.walk(node)
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("option", "add_argument")
+            for argument in call.args
+            if isinstance(argument, ast.Constant)
+            and isinstance(argument.value, str)
+            and argument.value.startswith("-")
+        }
+
+    def tree(self, file: str) -> ast.Module:
+        """Return the parsed text of a file.
+
+        Raises:
+            Missing: There is none.
+        """
+        if file not in self._trees:
+            self._trees[file] = ast.parse(self.text(file), file)
+        return self._trees[file]
+
+    def find(self, module_file: str, cls: str) -> tuple[str, ast.ClassDef]:
+        """Return a class and the file it is in, which imports of the module may lead to.
+
+        Raises:
+            Missing: There is no such class.
+        """
+        return self._find(module_file, cls, frozenset())
+
+    def _find(
+        self, file: str, cls: str, seen: frozenset[tuple[str, str]]
+    ) -> tuple[str, ast.ClassDef]:
+        for node in _statements(self.tree(file)):
+            if isinstance(node, ast.ClassDef) and node.name == cls:
+                return file, node
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                if cls in names and (file, node.value.id) not in seen:
+                    return self._find(file, node.value.id, seen | {(file, cls)})
+        for each in ast.walk(self.tree(file)):
+            if isinstance(each, ast.ImportFrom):
+                for alias in each.names:
+                    target = self._module(file, each)
+                    named = (alias.asname or alias.name) == cls
+                    if named and target is not None and (target, alias.name) not in seen:
+                        return self._find(target, alias.name, seen | {(file, cls)})
+        raise Missing(f"{file} has no class {cls}")
+
+    def _module(self, file: str, node: ast.ImportFrom) -> str | None:
+        parts = (node.module or "").split(".") if node.module else []
+        folder = PurePosixPath(file).parent if node.level else PurePosixPath()
+        for _ in range(node.level - 1):
+            folder = folder.parent
+        base = str(folder.joinpath(*parts))
+        return next(
+            (name for name in (f"{base}.py", f"{base}/__init__.py") if self.has(name)), None
+        )
+
+    def _function(self, file: str, name: str) -> Function:
+        found = [
+            node
+            for node in _statements(self.tree(file))
+            if isinstance(node, Function) and node.name == name and not _overload(node)
+        ]
+        if not found:
+            raise Missing(f"{file} has no function {name}")
+        return found[-1]
+
+    def _lineage(self, file: str, cls: str) -> list[tuple[str, ast.ClassDef]]:
+        """Return a class and its bases, nearest first, as far as they can be found."""
+        file, node = self.find(file, cls)
+        found = [(file, node)]
+        for base in node.bases:
+            name = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(name, ast.Name) and name.id != cls:
+                try:
+                    further = self._lineage(file, name.id)
+                except Missing:  # of another package, as pydantic.BaseModel
+                    continue
+                found += [each for each in further if each not in found]
+        return found
+
+
+def _statements(scope: Scope) -> Iterator[ast.stmt]:
+    """Yield the statements of a scope, also those under `if` and `try`."""
+    waiting = list(scope.body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if isinstance(node, ast.If):
+            waiting[:0] = [*node.body, *node.orelse]
+        elif isinstance(node, ast.Try):
+            handled = [each for handler in node.handlers for each in handler.body]
+            waiting[:0] = [*node.body, *handled, *node.orelse]
+
+
+def _parameters(node: Function, *, method: bool) -> dict[str, Parameter]:
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    found = [
+        _parameter(argument, "positional", default)
+        for argument, default in zip(positional, defaults, strict=True)
+    ][1 if method else 0 :]
+    if given.vararg:
+        found.append(_parameter(given.vararg, "*", None))
+    for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        found.append(_parameter(argument, "keyword", default))
+    if given.kwarg:
+        found.append(_parameter(given.kwarg, "**", None))
+    return {parameter.name: parameter for parameter in found}
+
+
+def _parameter(argument: ast.arg, kind: Kind, default: ast.expr | None) -> Parameter:
+    return Parameter(
+        argument.arg,
+        kind,
+        None if default is None else ast.unparse(default),
+        None if argument.annotation is None else ast.unparse(argument.annotation),
+    )
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, Function | ast.ClassDef):
+        yield node.name
+    if isinstance(node, Function):
+        for inner in ast.walk(node):
+            if (
+                isinstance(inner, ast.Attribute)
+                and isinstance(inner.ctx, ast.Store)
+                and isinstance(inner.value, ast.Name)
+                and inner.value.id == "self"
+            ):
+                yield inner.attr
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                yield target.id
+                if target.id == "__slots__":
+                    yield from _strings(node.value)
+
+
+def _strings(node: ast.expr) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
+
+
+def _decorated(node: Function, name: str) -> bool:
+    return any(ast.unparse(each).split(".")[-1] == name for each in node.decorator_list)
+
+
+def _overload(node: Function) -> bool:
+    return _decorated(node, "overload")

@@ -1,0 +1,260 @@
+"""Whatever our engine uses of TensorRT-LLM's API is there: by our table, and in a real tree.
+
+PYTEST_MLPERF_TRTLLM_TREE=~/TensorRT-LLM pytest tests/contracts/test_tensorrt_llm.py
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.engines.tensorrt_llm.arguments import READ
+from tests.contracts.signatures import Missing, Source
+from tests.contracts.trees import (
+    LLMAPI,
+    TABLE,
+    VARIABLE,
+    bound,
+    problems,
+    read_table,
+    read_tree,
+    series,
+    tree_version,
+    used,
+    written,
+)
+
+HISTORY = read_table()
+
+
+@pytest.mark.parametrize(("version", "offered"), HISTORY, ids=[version for version, _ in HISTORY])
+def test_every_name_that_is_used_is_in_each_version_of_the_table(
+    version: str, offered: Mapping[str, set[str]]
+) -> None:
+    assert problems(used(), version, offered, HISTORY) == []
+
+
+@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no tree")
+def test_every_name_that_is_used_is_in_the_real_tree() -> None:
+    with Source.open(os.environ[VARIABLE]) as source:
+        version, offered = tree_version(source), read_tree(source)
+
+    assert problems(used(), version, offered, HISTORY) == []
+
+
+def test_the_table_is_written_as_the_tool_writes_it() -> None:
+    """So that a refreshed table differs in names only."""
+    text = TABLE.read_text("utf-8")
+
+    assert written(json.loads(text)["versions"]) == text
+
+
+VARIABLES = {
+    "requests": {
+        "llm": "LLM",
+        "output": "RequestOutput",
+        "message": "RequestOutput",
+        "completion": "CompletionOutput",
+        "outputs": "CompletionOutput",
+        "metrics": "RequestPerfMetrics",
+        "timing": "TimingMetrics",
+    },
+    "package": {"package": "tensorrt_llm"},
+    "": {"model": "LLM", "args": "LlmArgs", "package": "tensorrt_llm"},
+}
+"""Names of variables and attributes that hold TensorRT-LLM's objects, by module of our engine."""
+
+
+def reads(module: str, holders: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the attributes that a module's text reads from TensorRT-LLM's objects."""
+    name = ".".join(filter(None, ["pytest_mlperf.engines.tensorrt_llm", module]))
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(Path(str(importlib.import_module(name).__file__)).read_text())):
+        if not isinstance(node, ast.Attribute):
+            continue
+        holder = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        last = holder.attr if isinstance(holder, ast.Attribute) else ""
+        last = holder.id if isinstance(holder, ast.Name) else last
+        if last in holders:
+            found.setdefault(holders[last], set()).add(node.attr)
+    return found
+
+
+def test_the_list_of_what_is_read_is_complete() -> None:
+    """What the engine's text reads from TensorRT-LLM's objects is what the contract checks."""
+    found: dict[str, set[str]] = {
+        # Read by `async for` and `await`, and by name in a loop.
+        "RequestOutput": {"__aiter__", "__await__"},
+        "LlmArgs": {"max_batch_size"},
+    }
+    for module, holders in VARIABLES.items():
+        for cls, names in reads(module, holders).items():
+            found.setdefault(cls, set()).update(names)
+
+    assert found == {cls: set(names) for cls, names in READ.items()}
+
+
+def test_a_name_that_vanished_is_told_with_the_version_it_vanished_in() -> None:
+    history = [
+        ("1.1", {"LLM()": {"model", "kv_cache_dtype"}, "LLM": {"shutdown"}}),
+        ("1.2", {"LLM()": {"model"}, "LLM": {"shutdown"}, "LLM.generate_async": {"streaming"}}),
+    ]
+    used = {
+        "LLM()": {"model", "kv_cache_dtype"},
+        "LLM": {"shutdown", "close"},
+        "LLM.generate_async": {"streaming"},
+        "KvCacheConfig": {"dtype"},
+    }
+
+    assert problems(used, "1.2", dict(history)["1.2"], history) == [
+        "TensorRT-LLM 1.2 has no KvCacheConfig(dtype=...) (in no older one either)",
+        "TensorRT-LLM 1.2 has no LLM.close (in no older one either)",
+        "TensorRT-LLM 1.2 has no LLM(kv_cache_dtype=...) (last in 1.1)",
+    ]
+    assert problems({"LLM()": {"gone"}}, "1.10", {}, [("1.9", {"LLM()": {"gone"}})]) == [
+        "TensorRT-LLM 1.10 has no LLM(gone=...) (last in 1.9)"
+    ]
+
+
+TREE = {
+    "tensorrt_llm/version.py": '__version__ = "1.4.0rc2"\n',
+    "tensorrt_llm/__init__.py": '_LAZY = {"LLM": ".llmapi", "SamplingParams": ".sampling_params"}\n'
+    "from .version import __version__\n",
+    "tensorrt_llm/llmapi/__init__.py": "from .llm import LLM\n"
+    "from .llm_args import KvCacheConfig\n",
+    "tensorrt_llm/llmapi/llm.py": """
+from ..executor import GenerationResult
+class RequestOutput(GenerationResult):
+    @property
+    def prompt(self): ...
+class BaseLLM:
+    def __init__(self, model, skip_tokenizer_init: bool = False, **kwargs): self.args = kwargs
+    def generate(self, inputs, use_tqdm=True): ...
+    @nvtx("LLM.generate_async")
+    def generate_async(self, inputs, sampling_params=None, *, streaming=False): ...
+    def _secret(self): ...
+class _TorchLLM(BaseLLM): ...
+class LLM(_TorchLLM):
+    def __init__(self, model, skip_tokenizer_init: bool = False, **kwargs): ...
+""",
+    "tensorrt_llm/llmapi/llm_args.py": """
+class BaseLlmArgs(StrictBaseModel):
+    model_config = {}
+    max_batch_size: Optional[int] = Field(default=None)
+    _private: int = PrivateAttr()
+class TorchLlmArgs(BaseLlmArgs):
+    kv_cache_config: KvCacheConfig = Field(default_factory=KvCacheConfig)
+    counted: ClassVar[int] = 0
+    @property
+    def quant_config(self): ...
+class KvCacheConfig(StrictBaseModel):
+    dtype: str = "auto"
+class CudaGraphConfig(StrictBaseModel):
+    enable_padding: bool = False
+class TorchCompileConfig(StrictBaseModel):
+    enable_fullgraph: bool = True
+class SchedulerConfig(StrictBaseModel):
+    capacity_scheduler_policy: CapacitySchedulerPolicy = 1
+class CapacitySchedulerPolicy(StrEnum):
+    MAX_UTILIZATION = "MAX_UTILIZATION"
+class LoadFormat(Enum):
+    AUTO = 0
+""",
+    "tensorrt_llm/sampling_params.py": """
+@dataclass(slots=True, kw_only=True)
+class SamplingParams:
+    end_id: Optional[int] = None
+    _stop_word_ids: Optional[list] = field(default=None)
+""",
+    "tensorrt_llm/executor/__init__.py": "from .result import GenerationResult\n",
+    "tensorrt_llm/executor/result.py": """
+class CompletionOutput:
+    token_ids: list
+class GenerationResultBase:
+    @property
+    def outputs(self): ...
+class GenerationResult(GenerationResultBase):
+    def __await__(self): ...
+""",
+    "cpp/tensorrt_llm/nanobind/executor/request.cpp": """
+    nb::class_<tle::RequestPerfMetrics::TimingMetrics>(m, "TimingMetrics")
+        .def(nb::init<>())
+        .def_rw("arrival_time", &tle::RequestPerfMetrics::TimingMetrics::arrivalTime);
+    auto requestPerfMetrics = nb::class_<tle::RequestPerfMetrics>(m, "RequestPerfMetrics");
+    requestPerfMetrics.def(nb::init<>())
+        .def_rw("timing_metrics", &tle::RequestPerfMetrics::timingMetrics);
+""",
+}
+"""As TensorRT-LLM's tree is laid out, with few names."""
+
+FOUND = {
+    "tensorrt_llm": {"LLM", "SamplingParams", "__version__", "llmapi"},
+    LLMAPI: {"LLM", "KvCacheConfig"},
+    "LLM()": {"model", "skip_tokenizer_init", "max_batch_size", "kv_cache_config"},
+    "LLM": {"__init__", "args", "generate", "generate_async"},
+    "LLM.generate": {"inputs", "use_tqdm"},
+    "LLM.generate_async": {"inputs", "sampling_params", "streaming"},
+    "LlmArgs": {"max_batch_size", "kv_cache_config", "quant_config", "model_config", "counted"},
+    "KvCacheConfig": {"dtype"},
+    "CudaGraphConfig": {"enable_padding"},
+    "TorchCompileConfig": {"enable_fullgraph"},
+    "SchedulerConfig": {"capacity_scheduler_policy"},
+    "CapacitySchedulerPolicy": {"MAX_UTILIZATION"},
+    "LoadFormat": {"AUTO"},
+    "SamplingParams": {"end_id"},
+    "RequestOutput": {"prompt", "outputs", "__await__"},
+    "CompletionOutput": {"token_ids"},
+    "RequestPerfMetrics": {"timing_metrics"},
+    "TimingMetrics": {"arrival_time"},
+}
+
+
+def plant(folder: Path, tree: Mapping[str, str] = TREE) -> Path:
+    """Write a tree."""
+    for name, text in tree.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
+def test_a_tree_is_read_without_running_it(tmp_path: Path, packed: bool) -> None:
+    """Bases, re-exports, decorators, lazy imports, private names and C++ declarations."""
+    place = plant(tmp_path / "tree")
+    if packed:  # as an archive of a release has it: all in one folder
+        place = tmp_path / "tree.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            for name, text in TREE.items():
+                archive.writestr(f"TensorRT-LLM-1.4.0rc2/{name}", text)
+    with Source.open(place) as source:
+        assert tree_version(source) == "1.4.0rc2"
+        assert read_tree(source) == FOUND
+    assert series("1.4.0rc2") == "1.4"
+
+
+def test_a_wheel_declares_the_compiled_part_in_a_stub(tmp_path: Path) -> None:
+    stub = (
+        "class TimingMetrics:\n    arrival_time: timedelta\n    def __init__(self) -> None: ...\n"
+    )
+    place = plant(tmp_path, {"tensorrt_llm/bindings/executor.pyi": stub})
+
+    assert bound(Source.open(place), "TimingMetrics") == {"arrival_time", "__init__"}
+
+
+def test_what_is_not_where_it_was_is_told(tmp_path: Path) -> None:
+    place = plant(tmp_path, {"tensorrt_llm/version.py": "VERSION = 1\n"})
+
+    with pytest.raises(Missing, match="names no version"):
+        tree_version(Source.open(place))
+    with pytest.raises(Missing, match=r"has no tensorrt_llm/llmapi/llm\.py"):
+        read_tree(Source.open(place))
+    with pytest.raises(Missing, match="TimingMetrics is in none of cpp/"):
+        bound(Source.open(place), "TimingMetrics")

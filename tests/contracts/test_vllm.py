@@ -1,0 +1,187 @@
+"""The vllm engine uses what vLLM has: always by the table, and by real wheels where there are any.
+
+The table (vllm_api.json) says in which of the versions read a name is there. A real wheel or
+source tree is read where PYTEST_MLPERF_VLLM_WHEEL names one, and fetched by pip where
+PYTEST_MLPERF_NETWORK is set; nothing of it is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.engines.generation import Generation
+from pytest_mlperf.engines.vllm.arguments import (
+    CALLED,
+    IMPORTED,
+    OLDEST,
+    READ,
+    SETTINGS,
+    engine_arguments,
+    sampling_arguments,
+)
+from pytest_mlperf.engines.vllm.options import RESERVED, Options
+from tests.contracts import wheels
+from tests.contracts.signatures import Source
+from tests.contracts.vllm_table import Table, add, load, names, order, read, version
+
+TABLE = load()
+SUPPORTED = [each for each in TABLE["read"] if order(each) >= OLDEST]
+
+EVERYTHING = Options(
+    api="async",
+    stream=True,
+    tensor_parallel_size=2,
+    pipeline_parallel_size=2,
+    max_model_len=4096,
+    max_num_seqs=64,
+    max_num_batched_tokens=8192,
+    gpu_memory_utilization=0.9,
+    kv_cache_dtype="fp8",
+    quantization="fp8",
+    enable_prefix_caching=True,
+    enforce_eager=True,
+    load_format="dummy",
+    request_metrics=True,
+    engine_args={},
+)
+"""Every option that is handed to vLLM."""
+
+
+def used() -> Iterator[tuple[str, str]]:
+    """Yield every name of vLLM's API that the engine uses, with the thing it belongs to."""
+    generation = Generation(max_new_tokens=8, min_new_tokens=1, num_beams=1, ignore_eos=False)
+    for name, module in IMPORTED.items():
+        yield module, name
+    for name in engine_arguments(Path("model"), "fp8", EVERYTHING):
+        yield "AsyncEngineArgs()", name
+    for name in sampling_arguments(generation, None):
+        yield "SamplingParams()", name
+    for function, given in CALLED.items():
+        yield from ((f"{function}()", name) for name in given)
+        owner, _, method = function.rpartition(".")
+        if owner:
+            yield owner, method
+    for thing, attributes in READ.items():
+        yield from ((thing, attribute) for attribute in attributes)
+    yield "EngineCoreClient", "shutdown"
+    for path in SETTINGS.values():
+        thing, _, attribute = path.partition(".")
+        yield thing, attribute
+
+
+def missing(found: Mapping[str, set[str]], at: str, table: Table) -> list[str]:
+    """Return a sentence for every name in use that is not among those found.
+
+    Args:
+        found: Names by thing.
+        at: Their version.
+        table: Says when a name was there.
+    """
+    return [
+        f"vLLM {at}: {thing} has no {name}{history(table, thing, name)}"
+        for thing, name in used()
+        if name not in found.get(thing, set())
+    ]
+
+
+def history(table: Table, thing: str, name: str) -> str:
+    """Return when a name was there, as far as the table knows."""
+    span = table["names"].get(thing, {}).get(name)
+    if span is None:
+        return "; no version read had it"
+    newer = [each for each in table["read"] if order(each) > order(span[1])]
+    gone = f", and is gone in {newer[0]}" if newer else ""
+    return f"; it came with {span[0]} or before, was last seen in {span[1]}{gone}"
+
+
+@pytest.mark.parametrize("at", SUPPORTED)
+def test_every_name_in_use_is_in_every_supported_version(at: str) -> None:
+    """From the oldest that the engine takes to the newest in the table."""
+    assert missing({thing: names(TABLE, thing, at) for thing in TABLE["names"]}, at, TABLE) == []
+
+
+def test_the_oldest_supported_version_is_the_oldest_that_has_all_names() -> None:
+    """What the engine refuses as too old really is."""
+    older = [each for each in TABLE["read"] if order(each) < OLDEST]
+    assert order(SUPPORTED[0])[:2] == OLDEST
+
+    for at in older:
+        found = {thing: names(TABLE, thing, at) for thing in TABLE["names"]}
+        assert missing(found, at, TABLE)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_what_is_reserved_is_an_engine_argument(name: str) -> None:
+    """Refusing what vLLM does not know either would hide its name's change."""
+    assert name in TABLE["names"]["AsyncEngineArgs()"]
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "said"),
+    [
+        ("SamplingParams()", "best_of", "was last seen in 0.11.0, and is gone in 0.14.0"),
+        ("AsyncEngineArgs()", "swap_space", "was last seen in 0.17.0, and is gone in 0.20.0"),
+        ("SamplingParams()", "beams", "; no version read had it"),
+    ],
+)
+def test_a_name_that_vanished_fails_with_the_version(
+    thing: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter written from memory uses best_of and swap_space."""
+    monkeypatch.setitem(globals(), "used", lambda: iter([(thing, name), ("LLM", "generate")]))
+    newest = TABLE["read"][-1]
+    found = {each: names(TABLE, each, newest) for each in TABLE["names"]}
+
+    (sentence,) = missing(found, newest, TABLE)
+
+    assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
+    assert sentence.endswith(said)
+
+
+SMALL = {
+    "_version.py": "__version__ = version = '0.34.0'\n",
+    "sampling_params.py": "class SamplingParams:\n    n: int = 1\n    best_of: int = 1\n",
+}
+
+
+def test_a_tree_at_hand_refreshes_the_table(tmp_path: Path) -> None:
+    """A version more: what it has is extended to it, what it lacks ends before it."""
+    for name, text in SMALL.items():
+        file = tmp_path / "vllm" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, "utf-8")
+    with Source.open(tmp_path) as source:
+        merged = add(TABLE, version(source), read(source))
+
+    sampling: Any = merged["names"]["SamplingParams()"]
+    assert merged["read"] == [*TABLE["read"], "0.34.0"]
+    assert sampling["n"] == [TABLE["read"][0], "0.34.0"]
+    assert sampling["temperature"] == [TABLE["read"][0], TABLE["read"][-1]]
+    assert "gone in 0.34.0" in history(merged, "SamplingParams()", "temperature")
+    assert missing(read(Source.open(tmp_path)), "0.34.0", merged)
+
+
+def holds(place: Path) -> None:
+    """Check a wheel or source tree, and the table against it where it has been read."""
+    with Source.open(place) as source:
+        at, found = version(source), read(source)
+    assert missing(found, at, TABLE) == []
+    if at in TABLE["read"]:
+        assert {thing: names(TABLE, thing, at) for thing in found} == found
+
+
+def test_a_real_vllm_that_is_named_has_every_name() -> None:
+    holds(wheels.named())
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("requirement", [f"vllm=={TABLE['read'][-1]}", "vllm"])
+def test_a_real_vllm_from_the_index_has_every_name(
+    requirement: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The newest in the table, and the newest there is."""
+    holds(wheels.fetched(requirement, tmp_path_factory.getbasetemp() / "wheels"))

@@ -1,0 +1,281 @@
+"""What TensorRT-LLM offers, by version and from its sources; what our engine uses of it.
+
+Names are kept by class: "LLM()" are the arguments of its constructor, "LLM.generate_async" those of
+a method, "LLM" the attributes of its instances.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.engines.generation import Generation
+from pytest_mlperf.engines.tensorrt_llm.arguments import (
+    CALLED,
+    READ,
+    Config,
+    Member,
+    llm_arguments,
+    sampling_arguments,
+)
+from pytest_mlperf.engines.tensorrt_llm.options import SCHEDULER_POLICIES, Options
+from tests.contracts.signatures import Missing, Source
+
+TABLE = Path(__file__).with_name("tensorrt_llm.json")
+
+VARIABLE = "PYTEST_MLPERF_TRTLLM_TREE"
+"""Names a folder, wheel or zip file with the sources of TensorRT-LLM."""
+
+LLMAPI = "tensorrt_llm.llmapi"
+LLM = "tensorrt_llm/llmapi/llm.py"
+ARGUMENTS = "tensorrt_llm/llmapi/llm_args.py"
+RESULT = "tensorrt_llm/executor/result.py"
+BINDINGS = (
+    "cpp/tensorrt_llm/nanobind/executor/request.cpp",
+    "cpp/tensorrt_llm/pybind/executor/request.cpp",
+    "tensorrt_llm/bindings/executor/__init__.pyi",
+    "tensorrt_llm/bindings/executor.pyi",
+)
+"""Where the classes of its compiled part are declared: in its sources, or in a wheel."""
+
+MODULES: Mapping[str, str] = {
+    "tensorrt_llm": "tensorrt_llm/__init__.py",
+    LLMAPI: "tensorrt_llm/llmapi/__init__.py",
+}
+
+LISTED_MODULES = ("llmapi",)
+
+LISTED: Mapping[str, Set[str]] = {
+    "tensorrt_llm": {"LLM", "SamplingParams", "__version__", *LISTED_MODULES},
+    LLMAPI: {
+        "CapacitySchedulerPolicy",
+        "CudaGraphConfig",
+        "KvCacheConfig",
+        "LLM",
+        "MoeConfig",
+        "QuantConfig",
+        "SamplingParams",
+        "SchedulerConfig",
+        "TorchCompileConfig",
+    },
+}
+"""What is looked for in a package; it may bring much more."""
+
+OPTIONS: Mapping[str, Any] = {
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
+    "max_batch_size": 64,
+    "max_num_tokens": 4096,
+    "max_seq_len": 2048,
+    "kv_cache_dtype": "fp8",
+    "kv_cache_free_gpu_memory_fraction": 0.8,
+    "tokens_per_block": 64,
+    "enable_block_reuse": True,
+    "cuda_graphs": True,
+    "cuda_graph_padding": True,
+    "scheduler_policy": "max_utilization",
+    "enable_chunked_prefill": True,
+    "load_format": "dummy",
+    "attn_backend": "FLASHINFER",
+    "stream_interval": 2,
+    "llm": {},
+}
+"""Every option of the engine, each with a value of which something is made."""
+
+Names = Mapping[str, Set[str]]
+
+
+def used() -> Names:
+    """Return all that the engine uses, whatever a suite says."""
+    found: dict[str, set[str]] = {}
+    for graphs in (True, [1, 8]):
+        for policy in SCHEDULER_POLICIES:
+            options = Options(**{**OPTIONS, "cuda_graphs": graphs, "scheduler_policy": policy})
+            arguments = llm_arguments(Path("model"), "fp8", options)
+            found.setdefault("LLM()", set()).update(arguments)
+            for value in arguments.values():
+                _gather(value, found)
+    generation = Generation(
+        max_new_tokens=8, min_new_tokens=1, num_beams=1, ignore_eos=False, eos=(2, 3)
+    )
+    found["SamplingParams"] = set(sampling_arguments(generation))
+    for cls, names in (*READ.items(), *CALLED.items()):
+        found.setdefault(cls, set()).update(names)
+    return found
+
+
+def problems(
+    used: Names, version: str, offered: Names, history: Sequence[tuple[str, Names]]
+) -> list[str]:
+    """Return a sentence for each name that is used and that a version does not offer.
+
+    Args:
+        used: By class.
+        version: Of what is offered.
+        offered: By class.
+        history: What older and newer versions offer.
+    """
+    found = []
+    for cls in sorted(used):
+        for name in sorted(used[cls] - offered.get(cls, frozenset())):
+            before = [
+                each
+                for each, names in history
+                if name in names.get(cls, ()) and _order(each) < _order(version)
+            ]
+            last = f"last in {max(before, key=_order)}" if before else "in no older one either"
+            found.append(f"TensorRT-LLM {version} has no {_spelt(cls, name)} ({last})")
+    return found
+
+
+def read_table(path: Path = TABLE) -> list[tuple[str, Names]]:
+    """Return what each version offers, oldest first."""
+    table = json.loads(path.read_text("utf-8"))
+    return [
+        (each["version"], {cls: set(names) for cls, names in each["names"].items()})
+        for each in table["versions"]
+    ]
+
+
+def series(version: str) -> str:
+    """Return the series of a version: 1.2.1 and 1.2.0rc3 belong to 1.2."""
+    return ".".join(re.findall(r"\d+", version)[:2])
+
+
+def tree_version(source: Source) -> str:
+    """Return the version that a tree says it is."""
+    found = re.search(r'__version__ = "([^"]+)"', source.text("tensorrt_llm/version.py"))
+    if found is None:
+        raise Missing(f"{source.path}: tensorrt_llm/version.py names no version")
+    return found[1]
+
+
+def read_tree(source: Source) -> dict[str, set[str]]:
+    """Return what a tree offers of all that the table is about.
+
+    Raises:
+        Missing: A file or class is not where it was.
+    """
+    explicit = set(source.parameters(LLM, "LLM.__init__"))
+    fields = set(source.fields(ARGUMENTS, "TorchLlmArgs"))
+    found = {
+        # The constructor takes the fields of its arguments' model as further keywords.
+        "LLM()": (explicit | fields) - {"kwargs"},
+        "LLM": source.attributes(LLM, "LLM"),
+        "LlmArgs": source.attributes(ARGUMENTS, "TorchLlmArgs"),
+        "SamplingParams": set(source.fields("tensorrt_llm/sampling_params.py", "SamplingParams")),
+        "RequestOutput": source.attributes(LLM, "RequestOutput")
+        | source.attributes(RESULT, "GenerationResult"),
+        "CompletionOutput": source.attributes(RESULT, "CompletionOutput"),
+    }
+    for method in ("generate", "generate_async"):
+        found[f"LLM.{method}"] = set(source.parameters(LLM, f"LLM.{method}"))
+    for config in ("KvCacheConfig", "CudaGraphConfig", "TorchCompileConfig", "SchedulerConfig"):
+        found[config] = set(source.fields(ARGUMENTS, config))
+    for enumeration in ("CapacitySchedulerPolicy", "LoadFormat"):
+        found[enumeration] = source.attributes(ARGUMENTS, enumeration)
+    for cls in ("RequestPerfMetrics", "TimingMetrics"):
+        found[cls] = bound(source, cls)
+    for module, file in MODULES.items():
+        found[module] = exported(source, file) & LISTED[module]
+    return {
+        cls: {name for name in names if not re.fullmatch(r"_[^_].*", name)}
+        for cls, names in found.items()
+    }
+
+
+def exported(source: Source, file: str) -> set[str]:
+    """Return the names that a package's __init__.py imports, assigns, or names in a text.
+
+    Texts count because newer versions import lazily, by a table of names; so do the modules beside
+    the file, which can be imported by name.
+    """
+    found: set[str] = set()
+    for node in ast.walk(source.tree(file)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    folder = file.rpartition("/")[0]
+    return found | {name for name in LISTED_MODULES if source.has(f"{folder}/{name}/__init__.py")}
+
+
+def bound(source: Source, cls: str) -> set[str]:
+    """Return the attributes of a class of TensorRT-LLM's compiled part.
+
+    Raises:
+        Missing: The tree has no declaration of it.
+    """
+    for file in BINDINGS:
+        if source.has(file) and (found := _reader(file)(source, file, cls)):
+            return found
+    raise Missing(f"{source.path}: {cls} is in none of {', '.join(BINDINGS)}")
+
+
+def _reader(file: str) -> Callable[[Source, str, str], set[str]]:
+    return _declared if file.endswith(".cpp") else _stubbed
+
+
+def _declared(source: Source, file: str, cls: str) -> set[str]:
+    """Read a C++ declaration: the statement that begins with the class, or with its variable."""
+    variable = cls[0].lower() + cls[1:]
+    statements = re.findall(
+        rf'(?:"{cls}"\)|\b{variable}\s*\.)[^;]*;', source.text(file), flags=re.DOTALL
+    )
+    return {
+        name
+        for statement in statements
+        for name in re.findall(r'\.def_(?:rw|ro|prop_ro|readwrite|readonly)\("(\w+)"', statement)
+    }
+
+
+def _stubbed(source: Source, file: str, cls: str) -> set[str]:
+    return source.attributes(file, cls)
+
+
+def _gather(value: Any, found: dict[str, set[str]]) -> None:
+    if isinstance(value, Config | Member):
+        found.setdefault(LLMAPI, set()).add(value.cls)
+    if isinstance(value, Config):
+        found.setdefault(value.cls, set()).update(value.values)
+        for each in value.values.values():
+            _gather(each, found)
+    elif isinstance(value, Member):
+        found.setdefault(value.cls, set()).add(value.name)
+
+
+def _spelt(cls: str, name: str) -> str:
+    if cls == "LLM()" or cls.endswith(("Config", "Params")):
+        return f"{cls.removesuffix('()')}({name}=...)"
+    return f"{cls}({name}=...)" if "." in cls else f"{cls}.{name}"
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def written(versions: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of a table: a line for each class, so that a change can be reviewed."""
+    lines = ["{", '  "versions": [']
+    entries = list(versions)
+    for place, entry in enumerate(entries):
+        names = [
+            f"        {json.dumps(cls)}: {json.dumps(sorted(each))}"
+            for cls, each in entry["names"].items()
+        ]
+        lines += [
+            "    {",
+            f'      "version": {json.dumps(entry["version"])},',
+            f'      "source": {json.dumps(entry["source"])},',
+            '      "names": {',
+            ",\n".join(names),
+            "      }",
+            "    }" + ("," if place < len(entries) - 1 else ""),
+        ]
+    return "\n".join([*lines, "  ]", "}", ""])

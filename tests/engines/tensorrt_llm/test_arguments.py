@@ -1,0 +1,151 @@
+"""What TensorRT-LLM is given for what a suite says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.engines.generation import Generation
+from pytest_mlperf.engines.tensorrt_llm.arguments import (
+    Config,
+    Member,
+    llm_arguments,
+    sampling_arguments,
+)
+from pytest_mlperf.engines.tensorrt_llm.options import Options
+
+LEFT_OPEN: dict[str, Any] = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "max_batch_size": None,
+    "max_num_tokens": None,
+    "max_seq_len": None,
+    "kv_cache_dtype": "auto",
+    "kv_cache_free_gpu_memory_fraction": 0.9,
+    "tokens_per_block": None,
+    "enable_block_reuse": False,
+    "cuda_graphs": True,
+    "cuda_graph_padding": False,
+    "scheduler_policy": None,
+    "enable_chunked_prefill": False,
+    "load_format": "auto",
+    "attn_backend": None,
+    "stream_interval": 1,
+    "llm": {},
+}
+
+
+def arguments(precision: str = "bf16", **said: Any) -> dict[str, Any]:
+    return llm_arguments(Path("/models/llama"), precision, Options(**{**LEFT_OPEN, **said}))
+
+
+def generation(**said: Any) -> Generation:
+    given = {"max_new_tokens": 8, "min_new_tokens": 1, "num_beams": 1, "ignore_eos": False}
+    return Generation(**{**given, "eos": (2,), **said})
+
+
+def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
+    """Only what makes runs comparable is said: token ids, no reuse of blocks, own stamps kept."""
+    assert arguments() == {
+        "model": "/models/llama",
+        "skip_tokenizer_init": True,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "dtype": "bfloat16",
+        "load_format": "auto",
+        "enable_chunked_prefill": False,
+        "stream_interval": 1,
+        "return_perf_metrics": True,
+        "kv_cache_config": Config(
+            "KvCacheConfig",
+            {"enable_block_reuse": False, "free_gpu_memory_fraction": 0.9, "dtype": "auto"},
+        ),
+        "cuda_graph_config": Config("CudaGraphConfig", {"enable_padding": False}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "auto")],
+)
+def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers(
+    precision: str, dtype: str
+) -> None:
+    assert arguments(precision)["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("said", "graphs"),
+    [
+        ({"cuda_graphs": False}, None),
+        ({"cuda_graphs": [8, 1]}, {"enable_padding": False, "batch_sizes": [1, 8]}),
+        ({"cuda_graph_padding": True}, {"enable_padding": True}),
+        # TensorRT-LLM's own choice ends at 128.
+        ({"max_batch_size": 512}, {"enable_padding": False, "max_batch_size": 512}),
+        (
+            {"max_batch_size": 512, "cuda_graphs": [64]},
+            {"enable_padding": False, "batch_sizes": [64]},
+        ),
+    ],
+)
+def test_cuda_graphs_are_off_or_for_the_batches_that_can_be(
+    said: dict[str, Any], graphs: dict[str, Any] | None
+) -> None:
+    expected = None if graphs is None else Config("CudaGraphConfig", graphs)
+
+    assert arguments(**said)["cuda_graph_config"] == expected
+
+
+def test_further_arguments_join_those_of_the_options() -> None:
+    made = arguments(
+        scheduler_policy="max_utilization",
+        llm={
+            "moe_config": {"backend": "CUTLASS"},
+            "kv_cache_config": {"host_cache_size": 0},
+            "scheduler_config": {"context_chunking_policy": "FIRST_COME_FIRST_SERVED"},
+        },
+    )
+
+    assert made["moe_config"] == {"backend": "CUTLASS"}
+    assert made["kv_cache_config"].values["host_cache_size"] == 0
+    assert made["kv_cache_config"].values["enable_block_reuse"] is False
+    assert made["scheduler_config"] == Config(
+        "SchedulerConfig",
+        {
+            "capacity_scheduler_policy": Member("CapacitySchedulerPolicy", "MAX_UTILIZATION"),
+            "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+        },
+    )
+
+
+GREEDY = {"max_tokens": 8, "min_tokens": 1, "top_k": 1, "detokenize": False}
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ({}, {"end_id": 2, "pad_id": 2, "ignore_eos": False}),
+        (
+            {"eos": (2, 7, 9)},
+            {
+                "end_id": 2,
+                "pad_id": 2,
+                "ignore_eos": False,
+                "stop_token_ids": [7, 9],
+                "include_stop_str_in_output": True,
+            },
+        ),
+        ({"eos": (2, 7), "ignore_eos": True}, {"end_id": 2, "pad_id": 2, "ignore_eos": True}),
+        ({"eos": (), "ignore_eos": True}, {"end_id": -1, "pad_id": 0, "ignore_eos": True}),
+    ],
+)
+def test_answers_are_greedy_and_end_at_the_models_end_tokens(
+    said: dict[str, Any], more: dict[str, Any]
+) -> None:
+    assert sampling_arguments(generation(**said)) == GREEDY | more
+
+
+def test_nothing_is_said_of_a_least_length_where_there_is_none() -> None:
+    assert "min_tokens" not in sampling_arguments(generation(min_new_tokens=0))

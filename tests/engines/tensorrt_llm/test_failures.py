@@ -1,0 +1,231 @@
+"""What goes wrong ends the run in one sentence: before loading, while loading, in mid-run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
+from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
+from tests.engines.torch.models import Prompts, Recorder, chain_model, countdown
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that counts down to its end token."""
+    return chain_model(tmp_path_factory.mktemp("counting"), countdown)
+
+
+ONE, THREE = Prompts([[9]]), Prompts([[9], [8], [7]])
+
+
+def engine(folder: Path, **options: Any) -> TensorRtLlmEngine:
+    given = {"dataset": THREE, "model": str(folder), "precision": "fp32"}
+    return TensorRtLlmEngine(**{**given, **options})
+
+
+def told(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> None:
+    """Tell the stand-in what to do wrong."""
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", json.dumps(faults))
+
+
+def failure(folder: Path, *, times_tokens: bool = True, **options: Any) -> str:
+    """Run all samples; return the one sentence with which that fails."""
+    samples = range(len(options.get("dataset", THREE)))
+    sink = Recorder(expected=len(samples), times_tokens=times_tokens)
+    with pytest.raises(MlperfError) as failed, engine(folder, **options) as model:  # noqa: PT012
+        model.load_samples(samples)
+        model.submit(samples, samples, sink)
+        sink.wait()
+    return str(failed.value)
+
+
+def test_without_the_package_it_says_where_else_it_can_run(counting: Path, absent: None) -> None:
+    sentence = (
+        "engine tensorrt_llm needs tensorrt_llm, which is not installed; TensorRT-LLM pins other "
+        "versions of torch and numpy than most environments have, so let the engine run in a "
+        'Python or container of its own: python = "~/venvs/trtllm/bin/python" or command = '
+        '["docker", "run", ...] in the engine entry'
+    )
+
+    with pytest.raises(EnvironmentFault) as refused, engine(counting):
+        pass
+
+    assert str(refused.value) == sentence
+
+
+def test_doctor_learns_that_it_is_not_installed(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentFault, match="which is not installed"):
+        engine(counting).require()
+    with pytest.raises(SuiteError, match="holds plain weights"):
+        engine(counting, precision="fp8").require()
+
+
+@pytest.mark.usefixtures("standin")
+def test_doctor_is_content_where_it_is(counting: Path) -> None:
+    engine(counting).require()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            "raise ImportError('libcuda.so.1: cannot open shared object file')",
+            "tensorrt_llm is installed but cannot be imported: libcuda.so.1: cannot open shared "
+            "object file; TensorRT-LLM pins",
+        ),
+        ("import mpi4py_of_nowhere", "No module named 'mpi4py_of_nowhere'; TensorRT-LLM pins"),
+        ("__version__ = '1.0.0rc4'", "needs TensorRT-LLM 1.2 or newer; 1.0.0rc4 is installed"),
+    ],
+)
+@pytest.mark.usefixtures("standin")
+def test_a_package_that_does_not_do_is_told_apart(
+    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, sentence: str
+) -> None:
+    package = tmp_path / "tensorrt_llm"
+    (package / "llmapi").mkdir(parents=True)
+    (package / "__init__.py").write_text(content, "utf-8")
+    (package / "llmapi" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(EnvironmentFault) as refused, engine(counting):
+        pass
+
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"llm": {"enable_trtllm_sampler": True}},
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: LLM got "
+            "invalid argument: enable_trtllm_sampler",
+        ),
+        (
+            {"llm": {"kv_cache_config": {"max_blocks": 5}}},
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: 1 validation "
+            "error for KvCacheConfig max_blocks Extra inputs are not permitted "
+            "[type=extra_forbidden]",
+        ),
+        (
+            {"max_num_tokens": 1, "dataset": Prompts([[9, 9], [8], [7]])},
+            "engine tensorrt_llm: the longest prompt has 2 tokens, but max_num_tokens = 1 fit one "
+            "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
+        ),
+        (
+            {"max_seq_len": 100},
+            "sample 0 of the data set has 1 tokens, and max_new_tokens = 128 more do not fit the "
+            "model's context of 100; set max_new_tokens to at most 99, or shorten the prompt",
+        ),
+        (
+            {"max_new_tokens": 1, "dataset": ONE},
+            "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time "
+            "tokens: max_new_tokens is 1; set it to at least 2",
+        ),
+        (
+            {"tensor_parallel_size": 2},
+            "{folder}: TensorRT-LLM 1.2.1+standin cannot load it: RuntimeError: Only 1 GPUs are "
+            "available, but more are required.",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("standin")
+def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(
+    counting: Path, options: dict[str, Any], sentence: str
+) -> None:
+    assert failure(counting, **options) == sentence.format(folder=counting)
+
+
+@pytest.mark.parametrize(
+    ("faults", "sentence"),
+    [
+        (
+            {"fail": 1},
+            "TensorRT-LLM failed sample 1 of the data set: RuntimeError: CUDA error: out of memory",
+        ),
+        (
+            {"cancel": 2},
+            "sample 2 of the data set has no whole answer: TensorRT-LLM ended it as 'cancelled' "
+            "after 2 tokens",
+        ),
+        (
+            {"load": "CUDA error: no kernel image is available"},
+            "{folder}: TensorRT-LLM 1.2.1+standin cannot load it: RuntimeError: CUDA error: no "
+            "kernel image is available",
+        ),
+    ],
+)
+@pytest.mark.parametrize("times_tokens", [True, False])
+@pytest.mark.usefixtures("standin")
+def test_a_failure_of_tensorrt_llm_names_the_sample(
+    counting: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: dict[str, Any],
+    sentence: str,
+    times_tokens: bool,
+) -> None:
+    told(monkeypatch, **faults)
+
+    assert failure(counting, times_tokens=times_tokens) == sentence.format(folder=counting)
+
+
+@pytest.mark.usefixtures("standin")
+def test_an_answer_that_ended_without_its_end_token_would_be_counted_wrongly(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(monkeypatch, strip_end=True)
+
+    assert failure(counting, dataset=ONE) == (
+        "sample 0 of the data set ended with token 3, which is no end token of the model (2): "
+        "answers would be counted without it"
+    )
+
+
+@pytest.mark.usefixtures("standin")
+def test_first_tokens_before_they_were_made_are_an_error(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(monkeypatch, clock_ahead_s=100)
+
+    assert "one of the two clocks is wrong" in failure(counting)
+
+
+@pytest.mark.usefixtures("standin")
+def test_a_package_without_stamps_of_its_own_is_no_error(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch, no_metrics=True)
+    sink = Recorder(expected=3)
+    with engine(counting) as model:
+        model.load_samples(range(3))
+        model.submit(range(3), range(3), sink)
+        sink.wait()
+
+    assert "stamped" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"eos_token_id": None}, "neither generation_config.json nor config.json names an eos_t"),
+        ({"vocab_size": None}, "names no vocab_size, so it is no text model"),
+    ],
+)
+@pytest.mark.usefixtures("standin")
+def test_a_folder_that_says_too_little_is_refused(
+    counting: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    config = json.loads((counting / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | changes), "utf-8")
+
+    with pytest.raises(RunError) as refused, engine(tmp_path):
+        pass
+
+    assert sentence in str(refused.value)

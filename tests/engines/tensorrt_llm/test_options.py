@@ -1,0 +1,101 @@
+"""What the engine refuses before anything is loaded, and how it says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    content = {"vocab_size": 64, "eos_token_id": 2, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(content), "utf-8")
+    return tmp_path
+
+
+def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlmEngine:
+    dataset: Any = None
+    return TensorRtLlmEngine(dataset=dataset, model=str(folder), precision=precision, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"precision": "int3"}, "precision = 'int3' is not one of fp32, bf16, fp16, fp8, nvfp4, "),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4"),
+        ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
+        (
+            {"scheduler_policy": "fifo"},
+            "scheduler_policy = 'fifo' is not one of guaranteed_no_evict, max_utilization, "
+            "static_batch",
+        ),
+        ({"enable_block_reuse": "no"}, "enable_block_reuse = 'no' is neither true nor false"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size = 0 is not a whole number, at least 1"),
+        ({"max_batch_size": True}, "max_batch_size = True is not a whole number, at least 1"),
+        ({"stream_interval": 1.5}, "stream_interval = 1.5 is not a whole number, at least 1"),
+        (
+            {"kv_cache_free_gpu_memory_fraction": 1.1},
+            "kv_cache_free_gpu_memory_fraction = 1.1 is not above 0 and at most 1",
+        ),
+        (
+            {"cuda_graphs": []},
+            "cuda_graphs = [] is not true, false or a list of batch sizes, each at least 1",
+        ),
+        ({"cuda_graphs": [1, 0]}, "cuda_graphs = [1, 0] is not true, false or a list of batch"),
+        (
+            {"cuda_graphs": False, "cuda_graph_padding": True},
+            "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
+        ),
+        ({"llm": 3}, "llm = 3 is not a table of arguments of LLM"),
+        ({"llm": {"dtype": "float16"}}, "llm.dtype is set by precision; leave it out of llm"),
+        (
+            {"llm": {"max_batch_size": 4}},
+            "llm.max_batch_size is set by the option max_batch_size; leave it out of llm",
+        ),
+        (
+            {"llm": {"kv_cache_config": {"dtype": "fp8"}}},
+            "llm.kv_cache_config.dtype is set by the option kv_cache_dtype; leave it out of llm",
+        ),
+        ({"llm": {"scheduler_config": 1}}, "llm.scheduler_config = 1 is not a table"),
+        (
+            {"cuda_graphs": False, "llm": {"cuda_graph_config": {"mode": 1}}},
+            "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
+        ),
+        ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
+        (
+            {"min_new_tokens": 9, "max_new_tokens": 8},
+            "min_new_tokens = 9 is not from 0 to max_new_tokens = 8",
+        ),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(
+    folder: Path, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SuiteError) as refused:
+        engine(folder, **options)
+
+    assert str(refused.value).startswith(f"engine tensorrt_llm: {sentence}")
+
+
+def test_a_model_must_be_named_and_be_there(tmp_path: Path) -> None:
+    dataset: Any = None
+    with pytest.raises(SuiteError, match="no model; set"):
+        TensorRtLlmEngine(dataset=dataset, model=None, precision="bf16")
+    with pytest.raises(UnavailableError, match="does not exist"):
+        engine(tmp_path / "nowhere")
+    with pytest.raises(UnavailableError, match="so it is no model"):
+        engine(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"cuda_graphs": [4, 1]}, {"llm": {"moe_config": {}}}])
+def test_what_is_right_is_taken_without_loading_anything(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    engine(folder, **options)

@@ -1,0 +1,163 @@
+"""The thread that generates: requests join a batch in flight, and leave it when they end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from .batch import Batch
+from .faults import fault
+from .outputs import RequestOutput, RequestPerfMetrics, Response, TimingMetrics
+
+
+@dataclass(eq=False)
+class Work:
+    """One request.
+
+    Attributes:
+        output: Where it is answered.
+        sampling: Its SamplingParams.
+        streaming: Whether tokens are told as they come.
+        tokens: Prompt and answer.
+        timing: When what happened.
+        told: Tokens of the answer that were sent.
+    """
+
+    output: RequestOutput
+    sampling: Any
+    streaming: bool
+    tokens: list[int]
+    timing: TimingMetrics
+    told: int = 0
+    prompt: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+    @property
+    def answer(self) -> list[int]:
+        return self.tokens[self.prompt :]
+
+
+def now() -> timedelta:
+    """The time since the machine was started."""
+    return timedelta(seconds=time.monotonic())
+
+
+class Executor:
+    """Owns the thread."""
+
+    def __init__(self, model: Any, args: Any) -> None:
+        self._args = args
+        self._batch = Batch(model)
+        self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_shutdown(self) -> bool:
+        return self._closed
+
+    def put(self, work: Work) -> None:
+        self._waiting.put(work)
+
+    def shutdown(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while (new := self._take()) is not None:
+                self._advance(new)
+
+    def _advance(self, new: list[Work]) -> None:
+        """Read the prompts of those that join, or give all in flight one more token."""
+        try:
+            if new:
+                self._move(new, self._batch.admit(new))
+            elif self._batch.rows:
+                self._move(list(self._batch.rows), self._batch.step())
+        except Exception as error:
+            for row in {*new, *self._batch.rows}:
+                row.output._put(Response(error=error))
+            self._batch.keep([])
+
+    def _take(self) -> list[Work] | None:
+        """Return the requests that join now, None at the end; waits where none is in flight."""
+        found: list[Work] = []
+        while len(self._batch.rows) + len(found) < self._args.max_batch_size:
+            idle = not self._batch.rows and not found
+            try:
+                work = self._waiting.get(block=idle)
+            except queue.Empty:
+                break
+            if work is None:
+                return None
+            if work.output.request_id == fault("fail"):
+                work.output._put(Response(error=RuntimeError("CUDA error: out of memory")))
+                continue
+            work.timing.first_scheduled_time = now()
+            found.append(work)
+        return found
+
+    def _move(self, rows: list[Work], scores: Any) -> None:
+        """Give each row its next token, and let those go that are finished."""
+        gone = set()
+        for row, score in zip(rows, scores, strict=True):
+            sampling = row.sampling
+            held_back = len(row.answer) < (sampling.min_tokens or 0)
+            if held_back and sampling.end_id >= 0:
+                score[sampling.end_id] = -float("inf")
+            row.tokens.append(int(score.argmax()))
+            row.timing.last_token_time = now()
+            if len(row.answer) == 1:
+                row.timing.first_token_time = now()
+            reason = self._reason(row)
+            self._tell(row, reason)
+            if reason is not None:
+                gone.add(row)
+        self._batch.keep([row for row in self._batch.rows if row not in gone])
+
+    def _reason(self, row: Work) -> str | None:
+        sampling, answer = row.sampling, row.answer
+        if row.output.request_id == fault("cancel") and len(answer) == 2:
+            return "cancelled"
+        ends = {sampling.end_id} if not sampling.ignore_eos else set()
+        if answer[-1] in ends | set(sampling.stop_token_ids or ()):
+            return "stop"
+        full = len(row.tokens) >= self._args.max_seq_len
+        return "length" if full or len(answer) >= sampling.max_tokens else None
+
+    def _tell(self, row: Work, reason: str | None) -> None:
+        new = len(row.answer) - row.told
+        if reason is None and (not row.streaming or new < self._args.stream_interval):
+            return
+        tokens = row.answer[row.told :]
+        row.told = len(row.answer)
+        if reason == "stop":
+            by_stop_token = tokens[-1] in (row.sampling.stop_token_ids or ())
+            if fault("strip_end") or (
+                by_stop_token and not row.sampling.include_stop_str_in_output
+            ):
+                tokens = tokens[:-1]
+        row.output._put(Response(tuple(tokens), reason, self._metrics(row)))
+
+    def _metrics(self, row: Work) -> RequestPerfMetrics | None:
+        if not row.sampling.return_perf_metrics or fault("no_metrics"):
+            return None
+        timing = TimingMetrics(
+            row.timing.arrival_time,
+            row.timing.first_scheduled_time,
+            row.timing.first_token_time + timedelta(seconds=fault("clock_ahead_s") or 0),
+            row.timing.last_token_time,
+        )
+        return RequestPerfMetrics(timing)

@@ -1,0 +1,21 @@
+"""The configurations of LLM."""
+
+from ..api import LLM  # noqa: TID252 - it is found by its own name in tests only
+from ..settings import (  # noqa: TID252
+    CapacitySchedulerPolicy,
+    CudaGraphConfig,
+    KvCacheConfig,
+    SamplingParams,
+    SchedulerConfig,
+    TorchCompileConfig,
+)
+
+__all__ = [
+    "LLM",
+    "CapacitySchedulerPolicy",
+    "CudaGraphConfig",
+    "KvCacheConfig",
+    "SamplingParams",
+    "SchedulerConfig",
+    "TorchCompileConfig",
+]
