@@ -1,0 +1,63 @@
+"""The stand-in in place of vLLM, and the models of the torch engine's tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STANDINS = Path(__file__).resolve().parents[2] / "standins"
+
+collect_ignore = (
+    []
+    if all(map(importlib.util.find_spec, ("torch", "transformers")))
+    else [
+        "test_answers.py",
+        "test_faults.py",
+        "test_loadgen.py",
+        "test_real.py",
+        "test_real_server.py",
+    ]
+)
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let `import vllm` find the stand-in."""
+    import torch
+
+    threads = torch.get_num_threads()  # which the stand-in changes
+    monkeypatch.syspath_prepend(STANDINS)
+    yield
+    torch.set_num_threads(threads)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that counts down to its end token, with a tokenizer."""
+    from tests.engines.torch.models import chain_model, countdown, write_tokenizer
+
+    folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights that ends now and then, by one of 24 tokens."""
+    from tests.engines.torch.models import random_model
+
+    return random_model(tmp_path_factory.mktemp("random"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that looks like a model."""
+    config = '{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "eos_token_id": 2}'
+    (tmp_path / "config.json").write_text(config, "utf-8")
+    return tmp_path

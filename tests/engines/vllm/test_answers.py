@@ -1,0 +1,177 @@
+"""The engine on the stand-in: tokens as the torch engine gives them, told in order."""
+
+from __future__ import annotations
+
+import random as random_numbers
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from tests.engines.torch import models
+from tests.engines.torch.models import EOS, Recorder, write_tokenizer
+from tests.engines.vllm.running import answers, ask, open_engine
+
+pytestmark = pytest.mark.usefixtures("standin")
+
+NUMBERS = random_numbers.Random(3)
+MIXED = [
+    [NUMBERS.randrange(26, 320) for _ in range(length)]
+    for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
+]
+LONGEST = 16
+
+
+@pytest.fixture(scope="module")
+def expected(random: Path) -> list[list[int]]:
+    """What the torch engine answers."""
+    return models.answers(random, MIXED, max_new_tokens=LONGEST, batching="static")
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stream": False},
+        {"request_metrics": False},
+        {"engine_args": {"stream_interval": 3}},
+        {"api": "offline"},
+        {"api": "offline", "batch_size": 5},
+    ],
+    ids=str,
+)
+def test_every_way_gives_the_answers_of_the_torch_engine(
+    random: Path, expected: list[list[int]], one_by_one: bool, options: dict[str, Any]
+) -> None:
+    """Greedy tokens, end token included, whichever API they come through."""
+    found = answers(random, MIXED, one_by_one=one_by_one, max_new_tokens=LONGEST, **options)
+
+    assert found == expected
+
+
+@pytest.mark.parametrize("min_new_tokens", [0, 1, 4])
+def test_an_answer_never_ends_before_its_fewest_tokens(counting: Path, min_new_tokens: int) -> None:
+    """The model wants to end at once after token 3; it is held off for exactly that long."""
+    (row,) = answers(counting, [[3]], min_new_tokens=min_new_tokens, max_new_tokens=9)
+
+    assert len(row) >= max(1, min_new_tokens)
+    assert EOS not in row[:min_new_tokens]
+
+
+def test_ignored_ends_give_answers_of_fixed_length(counting: Path) -> None:
+    found = answers(counting, [[6], [30]], ignore_eos=True, max_new_tokens=7)
+
+    assert [len(row) for row in found] == [7, 7]
+
+
+def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
+    """vLLM sees token ids only; the fingerprint names the tokenizer's files."""
+    write_tokenizer(counting)
+    with open_engine(counting, ["a"], max_new_tokens=5) as engine:
+        engine.load_samples([0])
+        ids = engine._task.prompts[0]
+        facts = engine.describe()
+
+    assert ids[0] == models.BOS
+    assert len(facts["tokenizer_sha256"]) == 16
+    assert answers(counting, ["a"], max_new_tokens=5) == answers(counting, [ids], max_new_tokens=5)
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_tokens_are_told_as_they_come(counting: Path, interval: int) -> None:
+    """The first before all others, each of them once, the end last, whatever the pieces."""
+    sink = Recorder(expected=2)
+    args = {"stream_interval": interval}
+    with open_engine(counting, [[9], [4]], max_new_tokens=20, engine_args=args) as engine:
+        ask(engine, sink, 2)
+
+    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [3, 2]}
+    assert sink.reports(100) == ["first", *["next"] * 6, "done"]
+    assert sink.reports(101) == ["first", "next", "done"]
+    assert sink.n_tokens == {100: 7, 101: 2}
+    assert len(sink.threads) == 1
+
+
+@pytest.mark.parametrize("options", [{"stream": False}, {"api": "offline"}])
+def test_whole_answers_are_for_offline(counting: Path, options: dict[str, Any]) -> None:
+    """Lists are answered without first tokens; a single timed sample is refused."""
+    sink = Recorder(expected=2)
+    with open_engine(counting, [[9], [4]], **options) as engine:
+        ask(engine, sink, 2)
+        with pytest.raises(SuiteError, match="first tokens cannot be timed; it is for Offline"):
+            engine.submit([5], [0], sink)
+
+    assert sink.reports(100) == ["done"]
+    assert sink.n_tokens == {100: 7, 101: 2}
+
+
+def test_stamps_are_compared_and_logged_when_samples_are_dropped(
+    counting: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Recorder(expected=2)
+    with open_engine(counting, [[9], [4]]) as engine:
+        ask(engine, sink, 2)
+        engine.unload_samples([0, 1])
+        engine.unload_samples([0, 1])
+
+    said = capsys.readouterr().err
+    assert said.count("engine vllm: tokens were here after vLLM's own stamps") == 1
+    assert "over 2 requests" in said
+
+
+def test_the_fingerprint_has_what_decides_speed_and_answers(counting: Path) -> None:
+    with open_engine(
+        counting,
+        [[9]],
+        max_num_seqs=24,
+        max_prompt_tokens=7,
+        engine_args={"stream_interval": 2},
+    ) as engine:
+        facts = engine.describe()
+
+    from vllm import __version__
+
+    assert facts["vllm"] == __version__
+    assert (
+        facts.items()
+        >= {
+            "engine": "vllm",
+            "api": "async",
+            "stream": "true",
+            "dtype": "float32",
+            "max_num_seqs": "24",
+            "settled.max_num_seqs": "24",
+            "settled.max_model_len": "512",
+            "stream_interval": "2",
+            "enable_prefix_caching": "false",
+            "generation.eos": "2",
+            "generation.max_new_tokens": "128",
+            "generation.num_beams": "1",
+            "generation.max_prompt_tokens": "7",
+        }.items()
+    )
+    assert len(facts["weights_sha256"]) == 16
+    assert "model" not in facts  # a folder of this machine
+
+
+def test_random_weights_need_no_files(counting: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((counting / "config.json").read_bytes())
+
+    with open_engine(tmp_path, [[9]], load_format="dummy") as engine:
+        assert engine.describe()["weights"] == "dummy"
+    with (
+        pytest.raises(RunError, match=r"has no model\.safetensors"),
+        open_engine(tmp_path, [[9]]),
+    ):
+        pass
+
+
+def test_a_prompt_must_fit(counting: Path) -> None:
+    """Checked before the run, against the smaller of the model's context and max_model_len."""
+    with (
+        open_engine(counting, [[9] * 60], max_model_len=64, max_new_tokens=8) as engine,
+        pytest.raises(RunError, match="do not fit the model's context of 64"),
+    ):
+        engine.load_samples([0])

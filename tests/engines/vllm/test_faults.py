@@ -1,0 +1,178 @@
+"""What can go wrong in vLLM ends in one clear error, and leaves no process behind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf.engines.vllm import processes
+from pytest_mlperf.engines.vllm.library import ENVIRONMENT
+from tests.engines.torch.models import Recorder
+from tests.engines.vllm.running import ask, open_engine
+
+pytestmark = pytest.mark.usefixtures("standin")
+
+PROMPTS = [[9], [8], [7], [6]]
+
+
+def version() -> str:
+    return str(importlib.import_module("vllm").__version__)
+
+
+def faulty(fault: str) -> dict[str, Any]:
+    return {"engine_args": {"additional_config": {"fault": fault}}}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dies", "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered"),
+        ("aborts", "was given up by vLLM: finish_reason is 'abort'"),
+        ("early", "its first token was here 99"),
+        ("miscounts", "tokens in the answer, and 4 came"),
+        ("foreign_end", "ended with token 0, which is no end token of the model (2)"),
+    ],
+)
+def test_a_fault_ends_the_run(counting: Path, fault: str, said: str) -> None:
+    """Never a fast result: whatever was promised and did not come is an error."""
+    before = processes.below(os.getpid())
+    sink = Recorder(expected=len(PROMPTS))
+    with (
+        open_engine(counting, PROMPTS, **faulty(fault)) as engine,
+        pytest.raises(RunError) as error,
+    ):
+        ask(engine, sink, len(PROMPTS))
+
+    assert said in str(error.value)
+    assert processes.below(os.getpid()) <= before
+
+
+def test_the_offline_api_says_which_batch_it_was(counting: Path) -> None:
+    sink = Recorder(expected=4, times_tokens=False)
+    with (
+        open_engine(counting, PROMPTS, api="offline", **faulty("dies")) as engine,
+        pytest.raises(RunError, match="vLLM failed a batch of 4 samples: RuntimeError"),
+    ):
+        ask(engine, sink, len(PROMPTS))
+
+
+def test_without_stamps_of_vllms_nothing_is_compared(
+    counting: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = Recorder(expected=len(PROMPTS))
+    with open_engine(counting, PROMPTS, **faulty("silent")) as engine:
+        ask(engine, sink, len(PROMPTS))
+        engine.unload_samples(range(len(PROMPTS)))
+
+    assert "stamps" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("api", ["async", "offline"])
+def test_a_process_that_does_not_end_is_ended(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
+    before = processes.below(os.getpid())
+    with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
+        assert len(processes.below(os.getpid()) - before) == 1
+
+    assert processes.below(os.getpid()) <= before
+
+
+def test_a_model_that_cannot_be_loaded_says_why(
+    counting: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM's exception only points to the log, where its own process told the cause."""
+    with pytest.raises(RunError) as error, open_engine(counting, PROMPTS, **faulty("load")):
+        pass
+
+    assert str(error.value) == (
+        f"vLLM {version()} cannot load the model: RuntimeError: Engine core initialization failed. "
+        "See root cause above.; its process said: ValueError: No available memory for the cache "
+        "blocks."
+    )
+    assert "(EngineCore pid=1) ERROR" in capfd.readouterr().err
+
+
+def test_an_engine_argument_that_vllm_does_not_have_is_refused_by_name(counting: Path) -> None:
+    """Those that older versions had, too: swap_space went between 0.17 and 0.20."""
+    for name, more in (("swap_space", ""), ("max_num_sequence", "; did you mean max_num_seqs?")):
+        with (
+            pytest.raises(SuiteError) as error,
+            open_engine(counting, PROMPTS, engine_args={name: 4}),
+        ):
+            pass
+        said = f"engine vllm: vLLM {version()} has no engine argument {name}"
+        assert str(error.value).startswith(said + more)
+
+
+def test_a_vllm_that_is_too_old_is_named(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_VLLM_VERSION", "0.17.0")
+    with (
+        pytest.raises(EnvironmentFault, match=r"needs vLLM 0.20 or newer, and this is 0.17.0"),
+        open_engine(counting, PROMPTS),
+    ):
+        pass
+
+
+def test_a_vllm_that_cannot_be_imported_says_why(
+    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its builds for CUDA, on a machine without."""
+    (tmp_path / "vllm").mkdir()
+    broken = 'raise RuntimeError("operator torchvision::nms does not exist")'
+    (tmp_path / "vllm" / "__init__.py").write_text(broken, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    with (
+        pytest.raises(
+            EnvironmentFault, match="vLLM cannot be imported here: RuntimeError: operator"
+        ),
+        open_engine(counting, PROMPTS),
+    ):
+        pass
+
+
+def test_vllm_is_kept_from_the_network_and_everything_is_put_back(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*ENVIRONMENT, *(name for name in os.environ if name.startswith("VLLM_"))]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/home/me")
+
+    with open_engine(counting, PROMPTS) as engine:
+        facts = engine.describe()
+        inside = {name: os.environ.get(name) for name in ENVIRONMENT}
+
+    assert inside == dict(ENVIRONMENT)
+    assert not set(ENVIRONMENT) & set(os.environ)
+    told = {name: value for name, value in facts.items() if name.startswith("environment.")}
+    assert told == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({"eos_token_id": None}, {}, "names an eos_token_id, so no answer would end"),
+        ({"vocab_size": None}, {}, "names no vocab_size"),
+        ({"quantization_config": {"quant_method": "fp8"}}, {}, "the weights in"),
+    ],
+)
+def test_a_model_that_cannot_be_meant_is_refused_before_it_is_loaded(
+    counting: Path, tmp_path: Path, changes: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    import json
+
+    config = json.loads((counting / "config.json").read_text("utf-8")) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises((RunError, SuiteError)) as error, open_engine(tmp_path, PROMPTS, **options):
+        pass
+
+    assert said in str(error.value)

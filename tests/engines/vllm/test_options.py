@@ -1,0 +1,200 @@
+"""What a suite may say, refused or not before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.engines.vllm import VllmEngine
+from pytest_mlperf.engines.vllm.arguments import engine_arguments
+from pytest_mlperf.engines.vllm.options import RESERVED
+
+
+class Nothing:
+    """A data set without samples."""
+
+    digest = "0" * 64
+
+    def __len__(self) -> int:
+        return 0
+
+    def input(self, index: int) -> Any:
+        raise IndexError(index)
+
+    def reference(self, index: int) -> Any:
+        raise IndexError(index)
+
+
+def engine(model: Path | None, precision: str = "bf16", **options: Any) -> VllmEngine:
+    named = None if model is None else str(model)
+    return VllmEngine(dataset=Nothing(), model=named, precision=precision, **options)
+
+
+def arguments(folder: Path, precision: str = "bf16", **options: Any) -> dict[str, Any]:
+    return engine_arguments(folder, precision, engine(folder, precision, **options)._options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"api": "sync"}, "api = 'sync' is not one of async, offline"),
+        ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
+        ({"max_num_seqs": 0}, "max_num_seqs = 0 is not a whole number, at least 1"),
+        ({"tensor_parallel_size": True}, "tensor_parallel_size = True is not a whole number"),
+        ({"pipeline_parallel_size": 0}, "pipeline_parallel_size = 0 is not"),
+        ({"max_model_len": -1}, "max_model_len = -1 is not"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens = 0 is not"),
+        ({"gpu_memory_utilization": 0}, "gpu_memory_utilization = 0 is not above 0 and at most 1"),
+        ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization = 1.1 is not above 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
+        ({"min_new_tokens": 129}, "min_new_tokens = 129 is not from 0 to max_new_tokens = 128"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
+        ({"batch_size": 8}, 'batch_size is of api = "offline"'),
+        ({"api": "offline", "batch_size": 0}, "batch_size = 0 is not a whole number"),
+        ({"engine_args": [1]}, "engine_args = [1] is not a table of engine arguments"),
+        ({"precision": "tf32"}, "precision = 'tf32' is not one of fp32, bf16, fp16, fp8"),
+        ({"quantization": "fp8"}, 'precision = "bf16" says that they are not'),
+        (
+            {"quantization": "fp8", "precision": "int4"},
+            'quantization = "fp8" makes fp8, but precision = "int4"',
+        ),
+    ],
+)
+def test_a_wrong_option_is_refused_in_a_sentence(
+    folder: Path, options: dict[str, Any], said: str
+) -> None:
+    """The engine is named, the option, its value, and what would be right."""
+    with pytest.raises(SuiteError) as refused:
+        engine(folder, **options)
+
+    assert str(refused.value).startswith("engine vllm: ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_engine_args_say_nothing_that_has_another_way_in(folder: Path, name: str) -> None:
+    """Nothing is said twice, and nothing is said past the checks."""
+    with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
+        engine(folder, engine_args={name: 1})
+
+
+def test_a_model_is_needed_and_must_be_here(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"engine vllm: no model; set workload\.model"):
+        engine(None)
+    with pytest.raises(UnavailableError, match="does not exist"):
+        engine(tmp_path / "none")
+
+
+def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:
+    """Only what is ours to decide is decided: no reuse between prompts, no sampling."""
+    assert arguments(folder) == {
+        "model": str(folder),
+        "dtype": "bfloat16",
+        "load_format": "auto",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "seed": 0,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "kv_cache_dtype": "auto",
+        "enable_prefix_caching": False,
+        "enforce_eager": False,
+        "disable_log_stats": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "expected"),
+    [
+        ("fp32", {}, {"dtype": "float32"}),
+        ("fp16", {}, {"dtype": "float16"}),
+        ("fp8", {"quantization": "fp8"}, {"dtype": "auto", "quantization": "fp8"}),
+        ("fp8", {"kv_cache_dtype": "fp8"}, {"dtype": "auto", "kv_cache_dtype": "fp8"}),
+        ("int4", {}, {"dtype": "auto"}),
+        ("bf16", {"max_num_seqs": 64}, {"max_num_seqs": 64}),
+        ("bf16", {"enable_prefix_caching": True}, {"enable_prefix_caching": True}),
+        ("bf16", {"load_format": "dummy"}, {"load_format": "dummy"}),
+        ("bf16", {"request_metrics": False}, {"disable_log_stats": True}),
+        ("bf16", {"engine_args": {"stream_interval": 4}}, {"stream_interval": 4}),
+    ],
+)
+def test_an_option_reaches_vllm_under_its_own_name(
+    folder: Path, precision: str, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = arguments(folder, precision, **options)
+
+    assert {name: found.get(name) for name in expected} == expected
+
+
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+}
+
+MIXED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {"weights": {"num_bits": 4, "type": "int"}},
+        "group_1": {"weights": {"num_bits": 8, "type": "float"}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "wrong"),
+    [
+        ({}, ["fp32", "bf16", "fp16"], ["fp8", "int4"]),
+        ({"quant_method": "fp8"}, ["fp8"], ["bf16", "int8"]),
+        ({"quant_method": "awq", "bits": 4}, ["int4-awq", "int4"], ["bf16", "gptq"]),
+        ({"quant_method": "gptq", "bits": 4}, ["gptq", "int4"], ["int8", "int4-awq"]),
+        ({"quant_method": "gptq", "bits": 8}, ["gptq", "int8"], ["int4"]),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["nvfp4"], ["fp8"]),
+        (COMPRESSED, ["int4"], ["fp8", "fp16"]),
+        (MIXED, ["int4", "fp8"], ["bf16"]),
+        ({"quant_method": "torchao"}, ["int4", "int8", "fp8"], ["fp32"]),
+    ],
+)
+def test_the_precision_is_that_of_the_weights(
+    folder: Path, said: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    """A baseline of one precision is never compared with weights of another."""
+    from pytest_mlperf.engines.vllm.quantisation import check_agrees
+
+    for precision in right:
+        check_agrees(folder, precision, None, said)
+    for precision in wrong:
+        with pytest.raises(SuiteError, match=f'precision = "{precision}", but'):
+            check_agrees(folder, precision, None, said)
+
+
+def test_modelopt_says_it_in_a_file_of_its_own(folder: Path) -> None:
+    """hf_quant_config.json counts before config.json; one that cannot be read is an error."""
+    from pytest_mlperf.engines.vllm.quantisation import precisions
+
+    file = folder / "hf_quant_config.json"
+    file.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}), "utf-8")
+    assert precisions(folder, {}) == ("fp8",)
+    file.write_text("[]", "utf-8")
+    with pytest.raises(RunError, match=r"hf_quant_config\.json: is no JSON object"):
+        precisions(folder, {})
+
+
+def test_plain_weights_may_be_quantised_while_they_are_loaded(folder: Path) -> None:
+    from pytest_mlperf.engines.vllm.quantisation import check_agrees
+
+    check_agrees(folder, "fp8", "fp8", {})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_ways_to_it_are_named(folder: Path) -> None:
+    """An environment of its own, or its server."""
+    with pytest.raises(EnvironmentFault) as fault, engine(folder):
+        pass
+
+    for way in ("vllm/bin/pip install vllm", "python = ", 'use = "openai"', "serve = "):
+        assert way in str(fault.value)

@@ -1,0 +1,31 @@
+"""The table of names, for one version."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+TABLE: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "contracts" / "vllm_api.json").read_text("utf-8")
+)
+VERSION: str = os.environ.get("STANDIN_VLLM_VERSION", TABLE["read"][-1])
+
+
+def names(thing: str) -> list[str]:
+    """Return what a thing has in this version."""
+    place = TABLE["read"].index(VERSION)
+    return [
+        name
+        for name, (first, last) in TABLE["names"][thing].items()
+        if TABLE["read"].index(first) <= place <= TABLE["read"].index(last)
+    ]
+
+
+def strict(thing: str, given: Iterable[str]) -> None:
+    """Refuse what a call does not take in this version, as Python does."""
+    for name in given:
+        if name not in names(f"{thing}()"):
+            raise TypeError(f"{thing}() got an unexpected keyword argument {name!r}")

@@ -1,0 +1,33 @@
+"""What can be made to go wrong.
+
+load         the model cannot be loaded
+dies         the engine's process is dead at the third request
+aborts       the third request is given up
+silent       no request has vLLM's own stamps
+early        vLLM's stamps are a second in the future
+miscounts    vLLM's own count of tokens is one too many
+foreign_end  answers end with a token that is no end token
+deaf         a process does not end when it is told to
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FAULTS = (
+    "load",
+    "dies",
+    "aborts",
+    "silent",
+    "early",
+    "miscounts",
+    "foreign_end",
+    "deaf",
+)
+
+
+def fault_of(args: Any) -> str | None:
+    """Return the fault that the engine's arguments ask for."""
+    found: str | None = (args.additional_config or {}).get("fault")
+    assert found is None or found in FAULTS
+    return found

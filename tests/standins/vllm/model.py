@@ -1,0 +1,137 @@
+"""A model that takes sequences one step at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from vllm.faults import fault_of
+from vllm.llama import Llama
+from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
+from vllm.sampling_params import SamplingParams
+
+NO_MEMORY = "No available memory for the cache blocks."
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": torch.float32,
+}
+
+
+@dataclass(eq=False)
+class Row:
+    """A sequence on its way."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    answer: list[int] = field(default_factory=list)
+    stats: RequestStateStats = field(default_factory=RequestStateStats)
+    told: int = 0
+    reason: str | None = None
+
+
+class Model:
+    """What AsyncLLM and LLM share; a process stands for those that vLLM starts."""
+
+    def __init__(self, args: Any) -> None:
+        if args.dtype not in DTYPES:
+            raise ValueError(f"Unknown dtype: {args.dtype}")
+        if args.trust_remote_code or not args.skip_tokenizer_init:
+            raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")
+        self.args = args
+        self.fault = fault_of(args)
+        if self.fault == "load":
+            said = "(EngineCore pid=1) ERROR 11-21 16:11:41 [core.py:1510] "
+            for line in ("Traceback (most recent call last):", "ValueError: " + NO_MEMORY):
+                os.write(2, f"{said}{line}\n".encode())
+            raise RuntimeError("Engine core initialization failed. See root cause above.")
+        torch.set_num_threads(1)  # two that wait for each other busily are slower than one
+        dummy = args.load_format == "dummy"
+        self._model = Llama(Path(args.model), DTYPES[args.dtype], dummy=dummy)
+        self._ends = set(_ends(Path(args.model)))
+        self.longest = args.max_model_len or self._model.longest
+        wait = "import time; time.sleep(600)" if self.fault == "deaf" else "input()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", wait], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.requests = 0
+
+    def row(self, prompt: Any, sampling: Any) -> Row:
+        self.requests += 1
+        tokens = prompt["prompt_token_ids"]
+        if not 0 < len(tokens) < self.longest:
+            raise ValueError(f"The prompt (length {len(tokens)}) is longer than the maximum")
+        assert isinstance(sampling, SamplingParams)
+        return Row(list(tokens), sampling)
+
+    def step(self, row: Row) -> None:
+        """Give a row its next token."""
+        sampling = row.sampling
+        with torch.inference_mode():
+            scores = self._model.scores(row.prompt + row.answer)
+            ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else self._ends)
+            if len(row.answer) < sampling.min_tokens:
+                scores[sorted(ends)] = -float("inf")
+        row.answer.append(int(scores.argmax()))
+        now = time.monotonic() + (self.fault == "early")
+        row.stats.first_token_ts = row.stats.first_token_ts or now
+        row.stats.last_token_ts = now
+        row.stats.num_generation_tokens = len(row.answer) + (self.fault == "miscounts")
+        if row.answer[-1] in ends:
+            row.reason = "stop"
+            if self.fault == "foreign_end":
+                row.answer[-1] = 0
+        elif (
+            len(row.answer) >= sampling.max_tokens
+            or len(row.prompt) + len(row.answer) >= self.longest
+        ):
+            row.reason = "length"
+        if self.fault == "aborts" and self.requests >= 3:
+            row.reason = "abort"
+
+    def output(self, row: Row) -> RequestOutput:
+        """Return what is new of a row."""
+        new = row.answer[row.told :]
+        row.told = len(row.answer)
+        quiet = self.fault == "silent" or self.args.disable_log_stats
+        return RequestOutput([CompletionOutput(new, row.reason)], None if quiet else row.stats)
+
+    def config(self) -> Any:
+        """Return what the engine may read of vllm_config."""
+        args = self.args
+        return SimpleNamespace(
+            model_config=SimpleNamespace(
+                max_model_len=self.longest, dtype=DTYPES[args.dtype], quantization=None
+            ),
+            scheduler_config=SimpleNamespace(max_num_seqs=args.max_num_seqs or 256),
+            cache_config=SimpleNamespace(num_gpu_blocks=64, block_size=16),
+            device_config=SimpleNamespace(device_type="cpu"),
+        )
+
+    def shutdown(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        if self.fault == "deaf":
+            self.process.returncode = 0  # else Python asks for a wait that nobody makes
+        else:
+            self.process.wait()
+
+
+def _ends(folder: Path) -> list[int]:
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            found = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
+            if found is not None:
+                return found if isinstance(found, list) else [found]
+    return []

@@ -1,0 +1,24 @@
+"""What answers are made of: only what the engine may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RequestStateStats:
+    num_generation_tokens: int = 0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    token_ids: list[int]
+    finish_reason: str | None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    outputs: list[CompletionOutput]
+    metrics: RequestStateStats | None = field(default=None)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from vllm.api import strict
+
+
+class RequestOutputKind(Enum):
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingParams:
+    """Greedy only."""
+
+    def __init__(self, **given: Any) -> None:
+        strict("SamplingParams", given)
+        self.temperature = given.pop("temperature", 1.0)
+        self.max_tokens = given.pop("max_tokens", 16)
+        self.min_tokens = given.pop("min_tokens", 0)
+        self.ignore_eos = given.pop("ignore_eos", False)
+        self.stop_token_ids = list(given.pop("stop_token_ids", None) or [])
+        self.detokenize = given.pop("detokenize", True)
+        self.output_kind = given.pop("output_kind", RequestOutputKind.CUMULATIVE)
+        assert not given, "this stand-in cannot do that"
+        if self.min_tokens > self.max_tokens:
+            raise ValueError("min_tokens must be less than or equal to max_tokens")
+        if self.temperature != 0:
+            raise NotImplementedError("this stand-in is greedy")
