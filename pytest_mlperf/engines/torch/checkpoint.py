@@ -15,6 +15,7 @@ from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.engines.files import broken, one_line, sha256, some, weight_files
 from pytest_mlperf.engines.torch.devices import device_name, dtype_name
 from pytest_mlperf.engines.torch.folder import CAUSAL, read_config, read_eos
+from pytest_mlperf.engines.torch.quantised import method_of, quantised_facts
 from pytest_mlperf.engines.torch.quantising import QUANTISED, base_dtype, check, quantise
 from pytest_mlperf.engines.torch.sparsity import make_sparse
 
@@ -66,10 +67,12 @@ def open_model(
         EnvironmentFault: A library or the attention implementation is not installed, or the device
             has no kernels for the precision.
         RunError: The folder has no complete causal language model, or none that ends, or none that
-            can be quantised.
+            can be quantised, or one that is quantised to another precision.
     """
-    check(precision, device)
-    config = read_config(folder, CAUSAL)
+    config = read_config(folder, CAUSAL, quantised=precision)
+    method = _method(folder, config, dummy=dummy)
+    if method is None:
+        check(precision, device)
     eos = read_eos(folder, config)
     files = [] if dummy else weight_files(folder)
     if needs_end and not eos and not dummy:
@@ -78,7 +81,8 @@ def open_model(
             "neither generation_config.json nor config.json names an eos_token_id, so no answer "
             "would end; add it, or set ignore_eos = true to measure fixed lengths",
         )
-    dtype = base_dtype(precision, config.dtype or torch.float32, device)
+    own = config.dtype or torch.float32
+    dtype = own if method else base_dtype(precision, own, device)
     first = torch.device("cpu") if sparsity else device
     given = {"dtype": dtype, "attention": attention, "device": first}
     auto = transformers.AutoModelForCausalLM
@@ -86,8 +90,8 @@ def open_model(
         model = make_dummy(auto, config, **given)
     else:
         # Given, so that the sampling settings beside the weights are not read.
-        own = transformers.GenerationConfig()
-        model = load(auto, folder, config, **given, generation_config=own)
+        settings = transformers.GenerationConfig()
+        model = load(auto, folder, config, **given, generation_config=settings)
     facts = {
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),
@@ -95,7 +99,9 @@ def open_model(
         "dtype": dtype_name(dtype),
         "device": device_name(device),
     }
-    if precision in QUANTISED:
+    if method is not None:
+        facts |= quantised_facts(method, model)
+    elif precision in QUANTISED:
         facts |= quantise(model, precision, device=device)
     if sparsity is not None:
         facts |= make_sparse(model, folder, device=device)
@@ -114,6 +120,22 @@ def open_model(
         context=getattr(config.get_text_config(), "max_position_embeddings", None),
         facts=facts,
     )
+
+
+def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
+    """Return the format of quantised weights; None for plain ones.
+
+    Raises:
+        RunError: Random weights cannot be quantised so.
+    """
+    method = method_of(config)
+    if method is not None and dummy:
+        raise broken(
+            folder,
+            f'the weights are quantised ({method}), and weights = "dummy" makes plain ones; use '
+            "the folder that they were made from",
+        )
+    return method
 
 
 def load(

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from pytest_mlperf.engines.files import broken, one_line
 from pytest_mlperf.engines.model_folder import end_tokens
+from pytest_mlperf.engines.torch.quantised import check_quantised, method_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +63,18 @@ def quiet_and_offline() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def read_config(folder: Path, kind: Kind) -> Any:
+def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
     """Return the model's configuration.
 
+    Args:
+        folder: Where it lies.
+        kind: What the model must be.
+        quantised: The precision that weights may have been quantised to; None: they must be plain.
+
     Raises:
+        EnvironmentFault: They are, and the library of their format is not installed.
         RunError: It cannot be read, needs code of its own, is of another kind of model, or is of
-            weights that are already quantised.
+            quantised weights that cannot be loaded.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -83,12 +90,10 @@ def read_config(folder: Path, kind: Kind) -> Any:
             f"{architectures[0]} in config.json is no {kind.name}; this engine runs models such "
             f"as {kind.example}",
         )
-    if getattr(config, "quantization_config", None) is not None:
-        raise broken(
-            folder,
-            "the weights are quantised already; this engine takes plain weights, and "
-            'precision = "int8" quantises them',
-        )
+    if quantised is not None:
+        check_quantised(folder, config, quantised)
+    elif method_of(config) is not None:
+        raise broken(folder, "the weights are quantised already; this engine takes plain weights")
     return config
 
 

@@ -1,0 +1,1 @@
+"""Builders of quantised checkpoints, one module each."""

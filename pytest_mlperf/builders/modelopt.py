@@ -1,0 +1,123 @@
+"""Checkpoints by NVIDIA's ModelOpt: as TensorRT-LLM and vLLM load them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf.builders.source import (
+    check_device,
+    check_prompt,
+    choose,
+    linear_layers,
+    load,
+    look,
+    read_config,
+)
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.extension import Builder
+
+KV_CACHES = ("fp8", "nvfp4")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """What ModelOpt does.
+
+    Attributes:
+        precision: Of the weights.
+        config: Name of one of its configurations; all of them look at samples.
+    """
+
+    precision: str
+    config: str
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "fp8": Recipe(precision="fp8", config="FP8_DEFAULT_CFG"),
+    "int8-smoothquant": Recipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
+    "int4-awq": Recipe(precision="int4", config="INT4_AWQ_CFG"),
+    "w4a8-awq": Recipe(precision="int4", config="W4A8_AWQ_BETA_CFG"),
+    "nvfp4": Recipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
+}
+
+
+class ModelOptBuilder(Builder):
+    """ModelOpt's post-training quantisation and export; hf_quant_config.json says what was done.
+
+    Engines tensorrt_llm and vllm load the result, each the recipes that it has kernels for.
+    """
+
+    libraries: ClassVar = ("modelopt", "torch", "transformers")
+    distributions: ClassVar = ("nvidia-modelopt", "torch", "transformers")
+    calibrates = True
+
+    def __init__(
+        self,
+        *,
+        recipe: str,
+        kv_cache: str | None = None,
+        max_prompt_tokens: int = 2048,
+        device: str = "cpu",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            recipe: "fp8", "int8-smoothquant", "int4-awq" (W4A16), "w4a8-awq" (int4 weights, fp8
+                inputs) or "nvfp4"; all look at samples.
+            kv_cache: "fp8" or "nvfp4": also find scales for keys and values; None: none.
+            max_prompt_tokens: Longer samples are cut.
+            device: "cpu", "cuda" or "cuda:N".
+        """
+        self._recipe: Recipe = choose("modelopt", recipe, RECIPES)
+        check_device("modelopt", device)
+        check_prompt("modelopt", max_prompt_tokens)
+        if kv_cache not in {None, *KV_CACHES}:
+            known = " or ".join(KV_CACHES)
+            raise SuiteError(f"builder modelopt: kv_cache = {kv_cache!r} is not {known}")
+        self._kv_cache = kv_cache
+        self._most = max_prompt_tokens
+        self._device = device
+        self.precision = self._recipe.precision
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        prompts: Sequence[Sequence[int]],
+        progress: Callable[[int, int, str], None],
+    ) -> Mapping[str, str]:
+        """Write the quantised checkpoint, all that is not quantised in the type of the source."""
+        import modelopt.torch.quantization as mtq
+        import torch
+        from modelopt.torch.export import export_hf_checkpoint
+
+        config = read_config(source)
+        model = load(source, config, self._device)
+        layers = len(linear_layers(model))
+        wanted = getattr(mtq, self._recipe.config)
+        if self._kv_cache is not None:
+            cache: Any = getattr(mtq, f"{self._kv_cache.upper()}_KV_CFG")
+            wanted = mtq.utils.update_quant_cfg_with_kv_cache_quant(wanted, cache["quant_cfg"])
+        mtq.quantize(
+            model,
+            wanted,
+            forward_loop=lambda each: look(each, prompts, self._most, progress),
+        )
+        done = sum(_is_quantised(layer) for layer in linear_layers(model).values())
+        with torch.inference_mode():
+            export_hf_checkpoint(model, dtype=config.dtype or torch.float32, export_dir=target)
+        cache_too = f", {self._kv_cache} keys and values" if self._kv_cache else ""
+        return {
+            "quantisation": f"{self._recipe.config}{cache_too}",
+            "quantised": f"{done} of {layers} linear layers",
+        }
+
+
+def _is_quantised(layer: Any) -> bool:
+    quantizer: Any = getattr(layer, "weight_quantizer", None)
+    # Some recipes have two, one after the other.
+    inside: Any = quantizer if hasattr(quantizer, "__iter__") else [quantizer]
+    return any(getattr(each, "is_enabled", False) for each in inside)

@@ -1,0 +1,196 @@
+"""Run a child that builds, and never be hung or outlived by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.run.builds import PACKAGE, import_path
+from pytest_mlperf.run.protocol import Event
+from pytest_mlperf.run.supervisor import GRACE_S, THIS_PYTHON, Designed, Patience, printable
+
+TICK_S = 0.5
+"""Time between two looks at the log, which counts as progress when it grows."""
+
+QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+"""Variables of every child: nothing is downloaded, and no tokenizer's threads are forked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A child process with one task.
+
+    Attributes:
+        title: What messages call it: "torchao int8".
+        folder: Existing folder of its own.
+        script: Module of this package that is run.
+        spec: What it is told.
+        patience: How long it may take.
+        show: Takes a line of progress, many times.
+        python: What starts another Python; None: this one.
+        environment: Variables that it gets besides this process's own.
+    """
+
+    title: str
+    folder: Path
+    script: str
+    spec: Mapping[str, Any]
+    patience: Patience
+    show: Callable[[str], None]
+    python: Sequence[str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        """What it and its libraries print."""
+        return self.folder / f"{self.spec['task']}.log"
+
+    def run(self) -> Event:
+        """Run it to its end and return its last event.
+
+        Raises:
+            RunError: It reported an error, died, or ran out of time.
+            UnavailableError: It reported that a file is not there.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                command = stack.enter_context(self._command())
+                log = stack.enter_context(self.log.open("wb"))
+                events, end = os.pipe()
+                stack.callback(os.close, events)
+            except OSError as error:
+                raise RunError("build", f"cannot write {self.folder}: {error.strerror}") from None
+            try:
+                process = self._start(command, log, end)
+            except OSError as error:
+                what = f"{error.filename} cannot be started: {error.strerror}"
+                raise RunError("build", f"{self.title}: {what}") from None
+            finally:
+                os.close(end)
+            stack.callback(_end, process)
+            return self._follow(process, events)
+
+    @contextlib.contextmanager
+    def _command(self) -> Iterator[list[str]]:
+        """Yield the command line; another Python gets a copy of this package, and no more."""
+        spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
+        own = {**self.spec, "import_path": [] if self.python else import_path()}
+        spec.write_text(json.dumps(own), "utf-8")
+        if self.python is None:
+            yield [sys.executable, str(PACKAGE / name), str(spec)]
+            return
+        code = self.folder / "code"
+        try:
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
+            yield [*self.python, str(code / PACKAGE.name / name), str(spec)]
+        finally:
+            shutil.rmtree(code, ignore_errors=True)
+
+    def _start(self, command: Sequence[str], log: Any, end: int) -> subprocess.Popen[bytes]:
+        left_out = THIS_PYTHON if self.python else ()
+        environment = {key: value for key, value in os.environ.items() if key not in left_out}
+        return subprocess.Popen(
+            command,
+            # Its other end is held here and never written: the child's guard sees it close.
+            stdin=subprocess.PIPE,
+            stdout=end,
+            stderr=log,
+            start_new_session=True,
+            env={**environment, **self.environment, **QUIET},
+        )
+
+    def _follow(self, process: subprocess.Popen[bytes], events: int) -> Event:
+        """Return the last event; show the others."""
+        started = time.monotonic()
+        for event in self._heard(events):
+            if event.get("event") == "error":
+                raise self._reported(event)
+            if event.get("event") == "done":
+                return event
+            of = f", {event['done']:,} of {event['total']:,} {event['what']}" if event else ""
+            self.show(printable(f"{self.title}{of}, {time.monotonic() - started:.0f} s"))
+        raise self._died(process)
+
+    def _heard(self, events: int) -> Iterator[Event]:
+        """Yield each event, and {} when only the log has grown; end when the child has.
+
+        Raises:
+            RunError: It ran out of time, or speaks nonsense.
+        """
+        started = last = time.monotonic()
+        buffer, size = b"", 0
+        while True:
+            now = time.monotonic()
+            if now - last > self.patience.progress_s:
+                raise self._slow("no progress for", self.patience.progress_s)
+            if now - started > self.patience.phase_s:
+                raise self._slow("took longer than", self.patience.phase_s)
+            if select.select([events], [], [], TICK_S)[0]:
+                chunk = os.read(events, 1 << 16)
+                if not chunk:
+                    return
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                last = now
+                yield from map(self._event, lines)
+            elif (grown := self.log.stat().st_size) != size:
+                size, last = grown, now
+                yield {}
+
+    def _event(self, line: bytes) -> Event:
+        try:
+            event: Event = json.loads(line)
+        except ValueError:
+            raise RunError("build", f"unreadable message: {line[:80]!r}", str(self.log)) from None
+        return event
+
+    def _reported(self, event: Event) -> RunError | UnavailableError:
+        message = str(event.get("message"))
+        if event.get("kind") == UnavailableError.__name__:
+            return UnavailableError(f"{self.title}: {message}")
+        error = Designed if event.get("designed") else RunError
+        return error("build", f"{self.title}: {message}", str(self.log))
+
+    def _slow(self, what: str, limit_s: float) -> RunError:
+        advice = "raise --mlperf-timeout if it was only slow"
+        return RunError(
+            "build", f"{self.title}: {what} {limit_s:.0f} s; killed; {advice}", str(self.log)
+        )
+
+    def _died(self, process: subprocess.Popen[bytes]) -> RunError:
+        try:
+            code = process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            return RunError("build", f"{self.title}: closed its pipe, did not end", str(self.log))
+        how = f"ended with exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"was killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            how += "; if nobody killed it, the machine ran out of memory (see dmesg)"
+        return RunError("build", f"{self.title}: the builder {how}", str(self.log))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a child's whole process group, whatever state it is in."""
+    with contextlib.suppress(OSError):
+        if process.stdin:
+            process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    process.wait()

@@ -1,0 +1,122 @@
+"""Compressed tensors and ModelOpt's exports, made by the real libraries where they are installed.
+
+PYTEST_MLPERF_LLMCOMPRESSOR_PYTHON and PYTEST_MLPERF_MODELOPT_PYTHON name Pythons of environments
+that have them; without, the precisions are read of configurations as these libraries write them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from pytest_mlperf.engines.torch.quantised import precisions_of
+from tests.engines.torch import models
+from tests.engines.torch.models import answers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BUILD = """
+import json, sys
+from pathlib import Path
+from pytest_mlperf.builders.{module} import {name}
+source, target, recipe = map(str, sys.argv[1:])
+builder = {name}(recipe=recipe)
+prompts = [[5, 9, 20], [30, 31, 32], [7, 8]] if builder.calibrates else []
+facts = builder.build(Path(source), Path(target), prompts, lambda *_: None)
+print(json.dumps(dict(facts)))
+"""
+
+
+def python(variable: str) -> str:
+    found = os.environ.get(variable)
+    if not found:
+        pytest.skip(f"{variable} names no Python")
+    return found
+
+
+def build(python: str, module: str, name: str, source: Path, target: Path, recipe: str) -> Any:
+    """Build in another environment, which has no more of this package than its code."""
+    code = target.parent / "code"
+    shutil.copytree(ROOT / "pytest_mlperf", code / "pytest_mlperf", dirs_exist_ok=True)
+    target.mkdir()
+    done = subprocess.run(
+        [python, "-c", BUILD.format(module=module, name=name), str(source), str(target), recipe],
+        env={"PYTHONPATH": str(code), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama that counts down, wide enough for groups of 128."""
+    folder = tmp_path_factory.mktemp("source")
+    return models.chain_model(folder, models.countdown, vocabulary=128)
+
+
+@pytest.mark.parametrize(
+    ("config_groups", "precisions"),
+    [
+        ({"group_0": {"weights": {"num_bits": 8, "type": "int"}}}, ["int8"]),
+        ({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}, ["int4"]),
+        ({"group_0": {"weights": {"num_bits": 8, "type": "float"}}}, ["fp8"]),
+        (
+            {"a": {"weights": {"num_bits": 4, "type": "float"}}, "b": {"weights": None}},
+            ["fp4", "unknown None"],
+        ),
+    ],
+)
+def test_the_precision_of_compressed_tensors_is_read(
+    config_groups: dict[str, Any], precisions: list[str]
+) -> None:
+    """Of each group of layers, as config.json tells it."""
+    quantization = {"quant_method": "compressed-tensors", "config_groups": config_groups}
+
+    assert list(precisions_of(quantization)) == precisions
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int8-gptq", "int4-gptq", "fp8", "fp8-static"])
+def test_llm_compressors_checkpoints_answer_as_the_model(
+    source: Path, tmp_path: Path, recipe: str
+) -> None:
+    """Loaded by the torch engine, with inputs rounded as the checkpoint says."""
+    pytest.importorskip("compressed_tensors")
+    other = python("PYTEST_MLPERF_LLMCOMPRESSOR_PYTHON")
+    name, target = "LlmCompressorBuilder", tmp_path / "built"
+    facts = build(other, "llmcompressor", name, source, target, recipe)
+
+    assert facts["quantised"] == "7 of 7 linear layers"
+    prompts = [[5, 9, 20], [60, 61], [7]]
+    precision = recipe.partition("-")[0]
+    assert answers(target, prompts, precision=precision) == answers(source, prompts)
+
+
+def test_modelopts_fp8_weights_are_the_models(source: Path, tmp_path: Path) -> None:
+    """No engine here runs them; by their scales they are the model's own, up to fp8's rounding."""
+    from safetensors.torch import load_file
+
+    other = python("PYTEST_MLPERF_MODELOPT_PYTHON")
+    target = tmp_path / "built"
+    facts = build(other, "modelopt", "ModelOptBuilder", source, target, "fp8")
+
+    own, built = (load_file(folder / "model.safetensors") for folder in (source, target))
+    for name, weight in own.items():
+        if name.endswith("proj.weight"):
+            scale = built[name.replace(".weight", ".weight_scale")]
+            error = (built[name].float() * scale - weight).norm()
+            assert float(error) <= 0.04 * float(weight.norm())
+    assert facts["quantised"] == "7 of 7 linear layers"
+    said = json.loads((target / "hf_quant_config.json").read_text("utf-8"))
+    assert said["quantization"]["quant_algo"] == "FP8"

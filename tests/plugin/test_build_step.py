@@ -1,0 +1,140 @@
+"""Whole sessions on suites that quantise: built once, named by recipe, and told what changed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run import checkpoint_about
+from pytest_mlperf.run.checkpoint_store import SHARED
+from tests.plugin.project import RATE, Project, case, near, spec_of
+from tests.run.builders_that_fail import NO_WEIGHTS
+
+OURS = Path(__file__).parents[1] / "run" / "builders_that_fail.py"
+QUANTISED = case(engine="null-Acme", precision="int8")
+
+
+class Quantising:
+    """A project with a model and a builder of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        shutil.copy(OURS, project.path)
+        model = project.path / "suites" / "model"
+        model.mkdir(parents=True)
+        (model / "config.json").write_text("{}", "utf-8")
+        (model / "model.safetensors").write_bytes(NO_WEIGHTS)
+        self.version("1.0")
+
+    @property
+    def builds(self) -> list[str]:
+        """Return the keys of what was built."""
+        folder = self.project.path / ".mlperf" / "builds"
+        return [path.parent.name for path in folder.glob("*/provenance.json")]
+
+    def suite(self, recipe: str = "int8", **more: str) -> None:
+        """Write the suite; the engine is fast or slow by its option alone."""
+        latency = more.get("latency", "0.002")
+        file = self.project.suite(
+            engines=(
+                '[[engines]]\nuse = "null"\nprecision = "int8"\nmodel = "model"\n'
+                f'build = {{ use = "builders_that_fail:Acme", recipe = "{recipe}" }}\n'
+                f"options = {{ latency_s = {latency}, batch_size = 16, threads = 1 }}\n"
+            )
+        )
+        assert file.is_file()
+
+    def version(self, version: str) -> None:
+        """Install a version of the quantiser, as far as metadata tells."""
+        for old in self.project.path.glob("acme_quantiser-*.dist-info"):
+            shutil.rmtree(old)
+        about = self.project.path / f"acme_quantiser-{version}.dist-info" / "METADATA"
+        about.parent.mkdir()
+        text = f"Metadata-Version: 2.1\nName: acme-quantiser\nVersion: {version}\n"
+        about.write_text(text, "utf-8")
+        checkpoint_about._asked.cache_clear()
+
+
+@pytest.fixture
+def quantising(project: Project, monkeypatch: pytest.MonkeyPatch) -> Quantising:
+    monkeypatch.delenv(SHARED, raising=False)
+    monkeypatch.syspath_prepend(project.path)
+    return Quantising(project)
+
+
+def test_the_engine_gets_what_was_built(quantising: Quantising) -> None:
+    """Built once for two sessions; its folder is the worker's model."""
+    quantising.suite()
+    project = quantising.project
+    project.baseline(near(RATE), of=QUANTISED)
+
+    project.run("suites").assert_outcomes(passed=1)
+    project.run("suites").assert_outcomes(passed=1)
+
+    (key,) = quantising.builds
+    models = {spec_of(folder)["model"] for folder in project.run_folders()}
+    assert models == {str(project.path / ".mlperf" / "builds" / key / "model")}
+
+
+def test_another_recipe_has_no_baseline(quantising: Quantising) -> None:
+    """It is another case: nothing is compared with what another recipe recorded."""
+    quantising.suite("int4")
+    quantising.project.baseline(near(RATE), of=QUANTISED)
+
+    result = quantising.project.run("suites")
+
+    verdict = quantising.project.verdicts()["performance"]
+    assert verdict.case.id == "first-Offline-null-Acme-int4-int8-cpu"
+    assert verdict.outcome is Outcome.NO_BASELINE
+    assert result.ret == 0
+
+
+def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None:
+    """It builds anew, and the verdict says that its version is what changed."""
+    quantising.suite()
+    project = quantising.project
+    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    shutil.rmtree(project.path / ".mlperf" / "runs")
+    quantising.version("1.1")
+    quantising.suite(latency="0.004")
+
+    result = project.run("suites")
+
+    verdict = project.verdicts()["performance"]
+    assert verdict.outcome is Outcome.PERF_DROP
+    assert "build.acme-quantiser 1.0 → 1.1" in verdict.changed
+    assert len(quantising.builds) == 2
+    result.stdout.fnmatch_lines(["*build.acme-quantiser 1.0 → 1.1*"])
+
+
+def test_a_builder_that_breaks_is_an_error(quantising: Quantising) -> None:
+    """With its own words and the end of its log; nothing is measured."""
+    quantising.suite("breaks")
+
+    result = quantising.project.run("suites")
+
+    verdict = quantising.project.verdicts()["performance"]
+    assert verdict.outcome is Outcome.ERROR
+    assert verdict.headline.startswith("build: building builders_that_fail:Acme breaks: ZeroDiv")
+    assert "log: the quantiser said this" in verdict.notes
+    assert verdict.log is not None
+    assert verdict.log.endswith("build.log")
+    assert quantising.builds == []
+    result.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("arguments", [("--collect-only",), ("--mlperf-plan",)])
+def test_looking_at_a_suite_builds_nothing(
+    quantising: Quantising, arguments: tuple[str, ...]
+) -> None:
+    """A build may take hours: only a test that runs asks for one."""
+    quantising.suite()
+
+    result = quantising.project.run("suites", *arguments)
+
+    assert result.ret == 0
+    assert not (quantising.project.path / ".mlperf" / "builds").exists()
+    assert "null-Acme-int8-cpu" in result.stdout.str()

@@ -1,0 +1,397 @@
+"""A checkpoint is built once, whole or not at all, and again when what it is made of changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run import checkpoint_about, checkpoint_source
+from pytest_mlperf.run.checkpoint_store import SHARED, CheckpointStore
+from pytest_mlperf.run.checkpoints import Checkpoint, builds_folder, checkpoint_for, state_of
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import new_folder
+from pytest_mlperf.run.supervisor import Patience, log_tail
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.run import other_python
+from tests.run.builders_that_fail import NO_WEIGHTS
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+model = "model"
+dataset = {{ use = "synthetic", samples = 32 }}
+[[engines]]
+use = "null"
+precision = "int8"
+build = {{ use = "builders_that_fail:Acme", recipe = "{recipe}", journal = "{journal}"{more} }}
+[[scenarios]]
+name = "Offline"
+"""
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A project with a model, a builder of its own and a suite that names them."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.txt"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def builds(self) -> Path:
+        return self.path / ".mlperf" / "builds"
+
+    @property
+    def times_built(self) -> int:
+        return len(self.journal.read_text("utf-8").splitlines()) if self.journal.exists() else 0
+
+    def suite(self, recipe: str = "int8", more: str = "") -> Path:
+        file = self.path / "s.mlperf.toml"
+        file.write_text(SUITE.format(recipe=recipe, journal=self.journal, more=more), "utf-8")
+        return file
+
+    def planned(self, recipe: str = "int8", more: str = "") -> Planned:
+        (planned,) = plan_suite(self.suite(recipe, more))
+        return planned
+
+    def build(self, recipe: str = "int8", more: str = "", *, progress_s: float = 60) -> Checkpoint:
+        planned, shown = self.planned(recipe, more), list[str]()
+        conditions = self.conditions(progress_s)
+        folder = new_folder(conditions.folder, "case")
+        found = checkpoint_for(planned, conditions, folder, shown.append)
+        assert found is not None
+        return found
+
+    def conditions(self, progress_s: float = 60) -> Conditions:
+        return Conditions(
+            folder=self.path / ".mlperf" / "runs" / "now",
+            session="now",
+            commit=None,
+            handicap=0,
+            patience=Patience(progress_s=progress_s),
+            lease_limit_s=60,
+            machine=detect(gpus=False),
+        )
+
+    def version(self, version: str) -> None:
+        """Install a version of the quantiser, as far as metadata tells."""
+        for old in self.path.glob("acme_quantiser-*.dist-info"):
+            shutil.rmtree(old)
+        about = self.path / f"acme_quantiser-{version}.dist-info" / "METADATA"
+        about.parent.mkdir()
+        text = f"Metadata-Version: 2.1\nName: acme-quantiser\nVersion: {version}\n"
+        about.write_text(text, "utf-8")
+        checkpoint_about._asked.cache_clear()
+
+    def left(self) -> list[str]:
+        """Return what lies in the folder of builds beside locks and what is remembered."""
+        names = [path.name for path in self.builds.iterdir()] if self.builds.is_dir() else []
+        return sorted(n for n in names if not n.endswith(".lock") and n not in KEPT)
+
+
+KEPT = (".gitignore", ".known")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv(SHARED, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copy(HERE / "builders_that_fail.py", tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"vocab_size": 64}', "utf-8")
+    (tmp_path / "model" / "model.safetensors").write_bytes(NO_WEIGHTS)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}", "utf-8")
+    found = Lab(tmp_path)
+    found.version("1.0")
+    return found
+
+
+def test_a_checkpoint_is_built_once(lab: Lab) -> None:
+    """The second case finds what the first has built; the tokenizer lies beside it."""
+    first, second = lab.build(), lab.build()
+
+    assert first == second
+    assert lab.times_built == 1
+    assert first.folder.parent.parent == lab.builds
+    assert (first.folder / "tokenizer.json").read_text("utf-8") == "{}"
+
+
+def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
+    """Recipe, option, model, the builder's version and its code."""
+    builder = lab.path / "builders_that_fail.py"
+    keys = [lab.build().folder.parent.name, lab.build("int4").folder.parent.name]
+    keys.append(lab.build(more=", size = 3").folder.parent.name)
+    (lab.model / "config.json").write_text("{}", "utf-8")
+    keys.append(lab.build().folder.parent.name)
+    (lab.model / "model.safetensors").write_bytes(NO_WEIGHTS + b" ")
+    keys.append(lab.build().folder.parent.name)
+    lab.version("1.1")
+    keys.append(lab.build().folder.parent.name)
+    builder.write_text(builder.read_text("utf-8") + "# changed\n", "utf-8")
+    lab.version("1.1")
+    keys.append(lab.build().folder.parent.name)
+
+    assert len(set(keys)) == len(keys) == lab.times_built
+
+
+def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
+    """Other samples make another one; how many of which is told, and the builder gets them."""
+    shutil.copy(HERE / "prompts_of_ones_own.py", lab.path)
+    more = ", calibration = {{ use = 'prompts_of_ones_own:prompts', first = {} }}"
+    built = [lab.build(more=more.format(first)) for first in (3, 7, 3)]
+
+    made = [json.loads((each.folder / "config.json").read_text("utf-8")) for each in built]
+    assert made[0] == {"prompts": [[3, 4], [4, 5, 6]]}
+    assert built[0] == built[2] != built[1]
+    assert lab.times_built == 2
+    assert built[0].facts["build.calibration"] == "prompts_of_ones_own:prompts, 2 samples"
+    differing = {k for k, v in built[0].facts.items() if built[1].facts[k] != v}
+    assert differing == {"build.calibration_digest"}
+
+
+def test_samples_that_are_no_prompts_are_refused_before_anything_is_built(lab: Lab) -> None:
+    """As an engine refuses them; too few are too."""
+    with pytest.raises(RunError, match=r"sample \d+ of the data set is int; "):
+        lab.build(more=", calibration = 4")
+    with pytest.raises(RunError, match="calibration asks for 40 samples, and the data set has 32"):
+        lab.build(more=", calibration = 40")
+    assert lab.times_built == 0
+
+
+def test_a_builders_version_is_told(lab: Lab) -> None:
+    """Two versions differ in the fingerprint by the version alone: it is shown as what changed."""
+    before = lab.build().facts
+    lab.version("1.1")
+    now = lab.build().facts
+
+    assert {k: (before.get(k), now.get(k)) for k in now if before.get(k) != now.get(k)} == {
+        "build.acme-quantiser": ("1.0", "1.1")
+    }
+    assert now["build.recipe"] == "int8"
+    assert now["build.quantisation"] == "none at all"
+
+
+def test_what_is_unchanged_is_not_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model whose files have the same sizes and times the digest is remembered."""
+    old = time.time() - 3600
+    for file in lab.model.iterdir():
+        os.utime(file, (old, old))
+    # A file's change time cannot be set: the margin for it is what waits otherwise.
+    monkeypatch.setattr(checkpoint_source, "SETTLED_S", -1.0)
+    first = lab.build()
+    monkeypatch.setattr("pytest_mlperf.run.checkpoints.digests", None)
+
+    assert lab.build() == first
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message", "log"),
+    [
+        ("breaks", "ZeroDivisionError: a scale of 0", "the quantiser said this"),
+        ("refuses", "this model has an odd number of heads", ""),
+        ("is-killed", "the builder was killed by SIGKILL; if nobody killed it, the machine", ""),
+        ("pickles", "the builder wrote pytorch_model.bin, which can carry code", ""),
+        ("no-weights", "the builder wrote no safetensors files, so no weights", ""),
+        ("no-config", "the builder wrote no config.json, so it made no model", ""),
+    ],
+)
+def test_a_builder_that_fails_leaves_an_error_and_nothing_else(
+    lab: Lab, recipe: str, message: str, log: str
+) -> None:
+    """One sentence and the log; no half-built checkpoint, and the next try is a fresh one."""
+    with pytest.raises(RunError, match=message) as caught:
+        lab.build(recipe)
+
+    assert caught.value.layer == "build"
+    assert str(caught.value).startswith(f"building builders_that_fail:Acme {recipe}: ")
+    assert log in "\n".join(log_tail(caught.value.log, 60))
+    assert lab.left() == []
+
+
+def test_a_builder_that_hangs_is_killed(lab: Lab) -> None:
+    """Without a word from it for so long it is ended, and nothing of it stays."""
+    with pytest.raises(RunError, match="no progress for 5 s; killed; raise --mlperf-timeout"):
+        lab.build("hangs", progress_s=5)
+
+    for pid in lab.journal.read_text("utf-8").split() if lab.journal.exists() else ():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert lab.left() == []
+
+
+PARENT = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{path!r}, {root!r}]
+from tests.run.test_checkpoint_builds import Lab
+Lab(Path({path!r})).build("hangs")
+"""
+
+
+def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
+    """Killed in mid-build, pytest leaves no process; the next build removes what it left."""
+    code = PARENT.format(path=str(lab.path), root=str(HERE.parents[1]))
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while lab.times_built == 0:
+        assert parent.poll() is None, parent.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.02)
+    builder = os.pidfd_open(int(lab.journal.read_text("utf-8")))
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+
+    assert select.select([builder], [], [], 30)[0], "the builder is still there"
+    os.close(builder)
+    assert [name for name in lab.left() if name.endswith(".tmp")]
+    lab.build()
+    assert [name for name in lab.left() if name.endswith(".tmp")] == []
+
+
+def test_two_at_once_build_one(lab: Lab) -> None:
+    """Who comes second waits for the first, and takes what it has built."""
+    planned, found = lab.planned(), list[Checkpoint | None]()
+    folders = [new_folder(lab.conditions().folder, "case") for _ in range(2)]
+
+    def one(folder: Path) -> None:
+        found.append(checkpoint_for(planned, lab.conditions(), folder, lambda _: None))
+
+    threads = [threading.Thread(target=one, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert lab.times_built == 1
+    assert found[0] == found[1] is not None
+
+
+@pytest.mark.parametrize("damage", ["shorter", "gone", "provenance"])
+def test_a_damaged_checkpoint_is_built_again(lab: Lab, damage: str) -> None:
+    """A file that is cut short or gone is never loaded."""
+    folder = lab.build().folder
+    match damage:
+        case "shorter":
+            (folder / "model.safetensors").write_bytes(b"")
+        case "gone":
+            (folder / "tokenizer.json").unlink()
+        case "provenance":
+            (folder.parent / "provenance.json").write_text("{", "utf-8")
+
+    assert lab.build().folder == folder
+    assert lab.times_built == 2
+    assert (folder / "model.safetensors").read_bytes() == NO_WEIGHTS
+
+
+def test_other_weights_than_those_that_were_built_are_an_error(lab: Lab) -> None:
+    """Of the same length they are seen when an engine says what it loaded."""
+    built = lab.build()
+
+    built.require({"weights_sha256": built.weights_sha256[:16]})
+    built.require({})
+    with pytest.raises(RunError, match="its weights are not those that were built"):
+        built.require({"weights_sha256": "0" * 16})
+
+
+def test_a_folder_of_builds_can_be_shared(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTEST_MLPERF_BUILDS names it; files there may be read as the umask says."""
+    monkeypatch.setenv(SHARED, str(lab.path / "shared"))
+
+    built = lab.build()
+
+    assert built.folder.is_relative_to(lab.path / "shared")
+    assert not (lab.path / "shared" / ".gitignore").exists()
+    assert (built.folder / "config.json").stat().st_mode & 0o444
+    assert builds_folder(Path("/x/.mlperf/runs/id")) == lab.path / "shared"
+
+
+def test_secrets_in_options_are_not_written_down(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options stand in provenance and fingerprint as the suite writes them."""
+    monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
+    monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")
+
+    built = lab.build()
+
+    text = (built.folder.parent / "provenance.json").read_text("utf-8")
+    assert "${ACME_JOURNAL}" in built.facts["build.options"]
+    assert str(lab.path) not in text
+
+
+def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
+    """Another environment needs nothing of this package; what it lacks is told with its key."""
+    python = other_python.environment(lab.path / "other")
+    more = f', python = "{python}"'
+    (packages,) = (lab.path / "other").glob("lib/python*/site-packages")
+    with pytest.raises(RunError, match="No module named 'builders_that_fail'"):
+        lab.build(more=more)
+
+    shutil.copy(HERE / "builders_that_fail.py", packages)
+    with pytest.raises(RunError) as caught:
+        lab.build(more=more)
+    assert str(caught.value) == (
+        "builder builders_that_fail:Acme needs acme-quantiser, which is not installed in python "
+        f"{python} (engines[0].build.python)"
+    )
+
+    shutil.copytree(
+        lab.path / "acme_quantiser-1.0.dist-info", packages / "acme_quantiser-2.0.dist-info"
+    )
+    checkpoint_about._asked.cache_clear()
+    built = lab.build(more=more)
+    made = json.loads((built.folder.parent / "provenance.json").read_text("utf-8"))
+    assert made["versions"] == {"acme-quantiser": "1.0"}
+
+
+def test_a_python_that_is_not_there_is_a_skip(lab: Lab) -> None:
+    """As a model that is not there."""
+    with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
+        lab.build(more=', python = "nowhere/bin/python"')
+
+
+def test_a_model_without_safetensors_is_refused(lab: Lab) -> None:
+    """Files that can carry code are not read."""
+    (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
+
+    with pytest.raises(RunError, match="has no safetensors files to quantise"):
+        lab.build()
+
+
+def test_the_state_of_code_of_ones_own_is_not_asked(lab: Lab) -> None:
+    """Looking at a suite imports no code of the user's own."""
+    assert state_of(lab.planned(), lab.path / ".mlperf") == ""
+    assert lab.left() == []
+
+
+def test_what_a_killed_builder_of_another_checkpoint_left_is_removed(lab: Lab) -> None:
+    """Unless somebody is at work on it."""
+    store = CheckpointStore(lab.builds)
+    with store.alone("busy", limit_s=1, waiting=lambda _: None):
+        for name in (".busy.1.tmp", ".dead.2.tmp"):
+            (lab.builds / name / "model").mkdir(parents=True)
+        lab.build()
+
+        assert [name for name in lab.left() if name.endswith(".tmp")] == [".busy.1.tmp"]
