@@ -1,0 +1,123 @@
+"""Results for other programs: each in the form that its reader documents."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+from pytest_mlperf.core.merging import Absent
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.annotations import MOST, commands
+from pytest_mlperf.reports.exports import (
+    HEAD,
+    bigger_is_better,
+    csv_table,
+    prometheus,
+    smaller_is_better,
+)
+from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict
+
+SAMPLE = re.compile(r'[a-z_]+\{(?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+\} \S+')
+
+
+def test_csv_has_a_line_per_metric_with_all_that_is_known() -> None:
+    (first, second, third) = csv.DictReader(
+        io.StringIO(csv_table(session(result(DROP), result(OK))))
+    )
+
+    assert tuple(first) == HEAD
+    assert (first["metric"], first["verdict"], first["failed"]) == (
+        "throughput",
+        "PERF DROP",
+        "true",
+    )
+    assert (first["now"], first["baseline"], first["change"]) == ("22598.0", "24118.0", "-0.063")
+    assert (second["metric"], second["metric_verdict"]) == ("latency_p50", "reported")
+    assert third["verdict"] == "ok"
+
+
+def test_csv_has_a_line_for_a_test_that_measured_nothing() -> None:
+    broken = verdict(Outcome.ERROR, "engine: broken")
+
+    (row,) = csv.DictReader(io.StringIO(csv_table(session(result(broken)))))
+
+    assert (row["verdict"], row["metric"], row["now"]) == ("ERROR", "", "")
+
+
+def test_no_cell_is_a_formula() -> None:
+    bad = replace(DROP, headline='=HYPERLINK("x")')
+
+    rows = list(csv.DictReader(io.StringIO(csv_table(session(result(bad))))))
+
+    assert {row["headline"] for row in rows} == {'\'=HYPERLINK("x")'}
+
+
+def test_prometheus_lines_are_well_formed_whatever_names_hold() -> None:
+    odd = replace(DROP, case=replace(CASE, engine='a"b\\c\nd'))
+
+    lines = prometheus(session(result(odd), result(OK))).splitlines()
+
+    samples = [line for line in lines if not line.startswith("#")]
+    assert all(SAMPLE.fullmatch(line) for line in samples)
+    assert len(samples) == len(set(samples))
+    assert [line for line in lines if line.startswith("# TYPE")] == [
+        "# TYPE mlperf_failed gauge",
+        "# TYPE mlperf_value gauge",
+        "# TYPE mlperf_change_ratio gauge",
+    ]
+
+
+def test_action_benchmarks_hold_each_metric_in_its_direction() -> None:
+    """The file has one direction for all of its values."""
+    results = session(result(DROP))
+
+    (bigger,), (smaller,) = (
+        json.loads(bigger_is_better(results)),
+        json.loads(smaller_is_better(results)),
+    )
+    assert (bigger["name"], bigger["unit"], bigger["value"]) == (
+        "resnet50-Offline-ort-fp16-H200 samples/s",
+        "1/s",
+        22_598.0,
+    )
+    assert smaller["name"] == "resnet50-Offline-ort-fp16-H200 p50 latency"
+
+
+def test_an_annotation_points_to_the_line_of_the_suite() -> None:
+    (line,) = commands(session(result(DROP), result(OK))).splitlines()
+
+    assert line == (
+        "::error file=suites/rn.mlperf.toml,line=14,title=resnet50-Offline-ort-fp16-H200::"
+        "PERF DROP samples/s −6.3 %25 (−6.9 to −5.7 %25); −3 %25 exceeded"
+    )
+
+
+def test_no_text_ends_a_command_or_begins_another() -> None:
+    bad = replace(
+        DROP, headline="x\n::add-mask::y\r\n", case=replace(CASE, engine="a,line=1::b\nc")
+    )
+
+    (line,) = commands(session(result(bad))).splitlines()
+
+    assert line.startswith(
+        "::error file=suites/rn.mlperf.toml,line=14,title=resnet50-Offline-a%2Cline=1%3A%3Ab%0Ac"
+    )
+    assert line.endswith("::PERF DROP x%0A::add-mask::y%0D%0A")
+
+
+def test_more_than_github_shows_are_counted() -> None:
+    """Ten errors, the first for what is missing, the last for what does not fit; ten warnings."""
+    suspect = replace(result(verdict(Outcome.SUSPECT, "alone it would be a drop")), failed=False)
+    gone = [Absent(test="t", why="lost")]
+
+    lines = commands(session(*[result(DROP)] * 30, *[suspect] * 12), gone).splitlines()
+
+    errors = [line for line in lines if line.startswith("::error")]
+    warnings = [line for line in lines if line.startswith("::warning")]
+    assert (len(errors), len(warnings)) == (MOST, MOST)
+    assert errors[0] == "::error::1 planned test without a result; the first: t: lost"
+    assert errors[-1] == "::error::22 more; see the summary"
+    assert warnings[-1] == "::warning::3 more; see the summary"

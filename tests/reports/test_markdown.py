@@ -1,0 +1,139 @@
+"""Markdown for GitHub: the verdict first, nothing of foreign text acts, limits are kept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.merging import Absent
+from pytest_mlperf.core.results import LABEL, CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.markdown import MARKER, Links, code, comment, escape, summary
+from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict
+
+GONE = [Absent(test="s.mlperf.toml::test_performance[x]", why="the runner was lost")]
+HOSTILE = "</details><script>alert(1)</script> @everyone #1 | **x** [a](javascript:b)\n::error::"
+
+COMMENT = f"""\
+{MARKER}
+**mlperf: failed: 1 PERF DROP**
+
+2 tests: 1 PERF DROP, 1 ok; 3 min 20 s of measuring at commit 9d0e77a1b2c3
+
+### Not ok
+
+| case | test | verdict | metric | now | vs base | interval | limit |
+"""
+
+
+def many(outcome: CaseResult, count: int) -> list[CaseResult]:
+    return [
+        replace(
+            outcome,
+            verdict=replace(outcome.verdict, case=replace(CASE, workload=f"w{number:04}")),
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
+    text = comment(session(result(DROP), result(OK)))
+
+    assert text.startswith(COMMENT)
+    rows = [line for line in text.splitlines() if line.startswith("| resnet50")]
+    assert len(rows) == 2
+    assert text.index("<details>") < text.index(rows[1]) < text.index("</details>")
+    assert "PERF DROP" in rows[0]
+    assert '`pytest suites/rn.mlperf.toml --mlperf-update=replace --mlperf-reason "why"`' in text
+    assert text.endswith(f"\n{LABEL}\n")
+
+
+@pytest.mark.parametrize(
+    ("results", "absent", "first"),
+    [
+        ([result(OK)], [], "mlperf: no drop proven in 1 test"),
+        ([result(DROP)], GONE, "mlperf: failed: 1 PERF DROP, 1 planned test without a result"),
+        ([result(OK)], GONE, "mlperf: failed: 1 planned test without a result"),
+        (
+            [result(verdict(Outcome.NO_BASELINE, "no record of this machine"))],
+            [],
+            "mlperf: no drop proven in 1 test, 1 test undecided or without a baseline",
+        ),
+    ],
+)
+def test_the_first_line_says_what_decides(
+    results: list[CaseResult], absent: list[Absent], first: str
+) -> None:
+    assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
+    assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
+
+
+def test_the_summary_says_why_and_shows_every_test() -> None:
+    text = summary(session(result(DROP), result(OK)), GONE)
+
+    assert (
+        "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded (`resnet50-" in text
+    )
+    assert "  - changed: engine.version 1.20.0 → 1.20.1" in text
+    assert "- `s.mlperf.toml::test_performance[x]`: the runner was lost" in text
+    assert text.count("\n| resnet50") == 2
+
+
+def test_foreign_text_is_words_and_nothing_else() -> None:
+    """No HTML, no markup, no mention, no new cell, no new line."""
+    shown = escape(HOSTILE)
+
+    assert not set("<>@\n") & set(shown)
+    assert shown.startswith("&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every")
+    assert "\\|" in shown
+    bad = replace(DROP, headline=HOSTILE, notes=(HOSTILE,), case=replace(CASE, engine=HOSTILE))
+    for text in (comment(session(result(bad))), summary(session(result(bad)))):
+        outside = re.sub(r"(`+).*?\1", "", text)  # code is shown as it stands
+        assert "<script>" not in outside
+        assert "@everyone" not in outside
+        assert "](javascript" not in outside
+
+
+@given(text=st.text(max_size=60))
+def test_code_cannot_be_left(text: str) -> None:
+    """Whatever backticks it holds: the fence is longer than any of them."""
+    shown = code(text)
+
+    ticks = len(shown) - len(shown.lstrip("`"))
+    assert shown.endswith("`" * ticks)
+    assert "`" * ticks not in shown[ticks:-ticks].strip("` ") or ticks > 1
+    assert "\n" not in shown
+
+
+@pytest.mark.parametrize("count", [1, 400, 2000])
+def test_a_comment_never_exceeds_the_limit_and_counts_what_was_cut(count: int) -> None:
+    text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
+
+    assert len(text.encode()) <= 65_536
+    assert text.endswith(f"\n{LABEL}\n")
+    assert text.count("<details>") == text.count("</details>")
+    if count > 1:
+        assert "more do not fit GitHub's limit: see the artifact." in text
+
+
+def test_a_summary_never_exceeds_its_limit() -> None:
+    assert len(summary(session(*many(result(DROP), 5000))).encode()) <= 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("https://github.com/o/r/actions/runs/1", True),
+        ("javascript:alert(1)", False),
+        ("https://x.y/a)[b](c", False),
+        (None, False),
+    ],
+)
+def test_only_plain_https_addresses_become_links(url: str | None, there: bool) -> None:
+    text = comment(session(result(OK)), links=Links(run=url))
+
+    assert ("More in [the run](" in text) is there
