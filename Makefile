@@ -6,29 +6,38 @@
 # make precisions  accuracy and speed of the tiny suite in every precision, with a plot
 # make energy  how far off energies are, against simulated loads
 # make decisions  how often every rule of judgement errs, simulated beside other tools
+# make engines one tiny model through every engine that is here, beside each other
+# make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
 # make train   train the tiny models anew
 # make schemas write the published JSON Schemas
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+MLSERVER := .venv-mlserver
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench repeats precisions energy decisions gpu train schemas clean
+.PHONY: demo test check bench repeats precisions energy decisions engines searches gpu train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,quantization,evaluate,diffusion,plots]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,quantization,evaluate,diffusion,openai,serving,triton,plots]'
+	touch $@
+
+# A server of another kind to test against; it needs an environment of its own.
+$(MLSERVER): constraints.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check mlserver==1.7.1 onnxruntime==1.31.1
 	touch $@
 
 demo: $(READY)
 	$(BIN)/python tools/demo.py
 
-test: $(READY)
+test: $(READY) $(MLSERVER)
 	$(BIN)/python -m pytest -n 2
 
-check: $(READY)
+check: $(READY) $(MLSERVER)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -49,6 +58,12 @@ energy: $(READY)
 
 decisions: $(READY)
 	$(BIN)/python tools/decisions.py
+
+engines: $(READY)
+	$(BIN)/python tools/engines.py
+
+searches: $(READY)
+	$(BIN)/python tools/searches.py
 
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu

@@ -23,6 +23,7 @@ from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.run.accuracy_pass import accuracy_key
 from pytest_mlperf.run.conditions import Conditions, held
 from pytest_mlperf.run.measure import Process, measure
+from pytest_mlperf.run.searches import At, searches
 from pytest_mlperf.run.tries import Unjudgeable, valid_run
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
@@ -119,12 +120,15 @@ class CaseRuns:
         self.scores = CaseAccuracy(planned, root, whole=policy.update is not None)
         self.subject: Subject | None = None
         suite_rate = planned.scenario.rate_on(case.accelerator)
-        self.rate = suite_rate or (self.record.target_qps if self.record else None)
+        # A search offers no rate of its own, and one that a baseline was offered is none it found.
+        offered = None if planned.scenario.find else self.record
+        self.rate = suite_rate or (offered.target_qps if offered else None)
         self.rate_source: Literal["suite", "probe"] | None = (
-            "suite" if suite_rate else self.record.qps_source if self.record else None
+            "suite" if suite_rate else offered.qps_source if offered else None
         )
         self.steady: bool | None = None
         self.uncompared: str | None = None
+        self._searches = searches(planned, conditions, self.record)
         self._processes = 0
         self._broken: RunError | Unjudgeable | None = None
 
@@ -138,7 +142,7 @@ class CaseRuns:
             self._process(performance=False, accuracy=True)
 
     def add_run(self, *, accuracy: bool = False) -> None:
-        """Add one performance run that may be judged, from a fresh process.
+        """Add one performance run that may be judged, from a fresh process, or one search.
 
         Args:
             accuracy: Also do the accuracy pass in that process.
@@ -149,13 +153,14 @@ class CaseRuns:
         """
         wanted = iter([accuracy])  # by the first try alone: its scores are good all the same
 
-        def attempt() -> Run:
-            run = self._process(performance=True, accuracy=next(wanted, False)).run
+        def attempt(at: At | None = None) -> Run:
+            run = self._process(performance=True, accuracy=next(wanted, False), at=at).run
             assert run is not None
             return run
 
         try:
-            self.runs.append(valid_run(self, attempt))
+            found = self._searches.run(self, attempt) if self._searches else None
+            self.runs.append(found or valid_run(self, attempt))
         except Unjudgeable as error:
             self._broken = error
             raise
@@ -226,7 +231,7 @@ class CaseRuns:
         assert self.subject is not None
         return accuracy_key(self.planned, self.subject.fingerprint)
 
-    def _process(self, *, performance: bool, accuracy: bool) -> Process:
+    def _process(self, *, performance: bool, accuracy: bool, at: At | None = None) -> Process:
         """Run one fresh process and keep what it gave; a case that broke stays broken."""
         if self._broken:
             raise self._broken
@@ -234,9 +239,9 @@ class CaseRuns:
         try:
             process = measure(
                 self.planned,
-                self._conditions,
+                at.conditions if at else self._conditions,
                 self._show,
-                target_qps=self.rate,
+                target_qps=at.rate if at else self.rate,
                 performance=performance,
                 ask=self.scores.ask if accuracy else None,
                 number=self._processes,
@@ -245,7 +250,7 @@ class CaseRuns:
             self._broken = error
             raise
         self.subject = process.subject
-        if process.probed:
+        if process.probed and not at:
             self.rate, self.rate_source = process.target_qps, "probe"
         self.unscored = process.unscored or self.unscored
         if process.accuracy and process.scored:

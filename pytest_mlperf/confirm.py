@@ -21,6 +21,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import measure, new_folder
+from pytest_mlperf.run.searches import At, searches
 from pytest_mlperf.run.tries import Unjudgeable, valid_run
 from pytest_mlperf.suite.plan import Planned
 
@@ -56,6 +57,7 @@ class Side:
         rate: float | None,
         build: Build | None = None,
         done: int = 0,
+        record: Record | None = None,
     ) -> None:
         """Keep what to run; nothing starts yet.
 
@@ -66,12 +68,14 @@ class Side:
             rate: The rate, or None to probe it.
             build: Another build than this one, or None.
             done: Processes of the case so far; the next one's number follows.
+            record: The baseline, where a search of the rate starts.
         """
         self.planned = planned
         # What both sides have in common cancels: the machine's own speed is not asked for.
         self._conditions = replace(conditions, control=False)
         self._show = show
         self._build = build
+        self._searches = searches(planned, self._conditions, record)
         self._done = done
         self.rate = rate
         self.runs: list[Run] = []
@@ -84,22 +88,23 @@ class Side:
             Unjudgeable: No try was valid.
             MlperfError: A process broke, or something is not here.
         """
-        self.runs.append(valid_run(self, self._attempt))
+        found = self._searches.run(self, self._attempt) if self._searches else None
+        self.runs.append(found or valid_run(self, self._attempt))
 
-    def _attempt(self) -> Run:
+    def _attempt(self, at: At | None = None) -> Run:
         self._done += 1
         process = measure(
             self.planned,
-            self._conditions,
+            at.conditions if at else self._conditions,
             self._show,
-            target_qps=self.rate,
+            target_qps=at.rate if at else self.rate,
             performance=True,
             ask=None,
             number=self._done,
             build=self._build,
         )
         assert process.run is not None
-        self.subject, self.rate = process.subject, process.target_qps
+        self.subject, self.rate = process.subject, None if at else process.target_qps
         return process.run
 
 
@@ -195,9 +200,10 @@ def _beside(
     planned = case.planned
     folder = new_folder(conditions.folder, f"{planned.case.id}.{LABEL}")
     with baseline_build(planned, folder) as build:
-        now = Side(planned, conditions, show, rate=case.rate, done=len(case.runs))
+        known, record = case.rate, case.record
+        now = Side(planned, conditions, show, rate=known, done=len(case.runs), record=record)
         as_it_was = replace(conditions, handicap=0.0)
-        before = Side(planned, as_it_was, show, rate=case.rate, build=build)
+        before = Side(planned, as_it_was, show, rate=known, build=build, record=record)
 
         def check() -> None:
             _require_same(before, case.record)

@@ -152,5 +152,6 @@ def result_of(
         division=planned.suite.division,
         techniques=planned.techniques,
         pairs=pairs,
+        elsewhere=planned.elsewhere,
         expected_failures=known_failures(planned),
     )

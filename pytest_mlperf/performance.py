@@ -12,8 +12,10 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.clocks import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.answer import Answer
-from pytest_mlperf.core.judge.ruling import countable, only_reported, rule_on
+from pytest_mlperf.core.judge.ruling import Ruling, countable, only_reported, rule_on
 from pytest_mlperf.core.judge.together import may_fall
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.recording import (
     baseline_run,
     detectable_notes,
@@ -24,6 +26,7 @@ from pytest_mlperf.core.recording import (
 )
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.phases import ALONE, Phase
+from pytest_mlperf.run.searches import condition_differs
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.verdicts import against_limits
 
@@ -35,6 +38,11 @@ OUTLIER_EXTRA_RUNS = 2
 
 RATE_BACK = (
     "latencies at different rates cannot be compared: set target_qps back, "
+    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+FIND_BACK = (
+    "rates found under different conditions cannot be compared: set find back, "
     'or record anew with --mlperf-update=replace --mlperf-reason "..."'
 )
 
@@ -57,8 +65,8 @@ def judge_performance(
         BaselineError: There is nothing to append to, or it cannot be written.
     """
     recording = _recording(case, policy)
-    if found := _rate_differs(case, recording):
-        return Answer(outcome=Outcome.INVALID, headline=found, notes=(RATE_BACK,))
+    if differs := _other_rate(case, recording):
+        return differs
     case.first(wanted)
     if failed := accuracy_failed(case, required=bool(recording)):
         return failed
@@ -75,11 +83,21 @@ def judge_performance(
         case,
         Answer(
             outcome=ruling.outcome,
-            headline=ruling.headline + unchecked(case),
+            headline=_headline(case, ruling) + unchecked(case),
             metrics=ruling.metrics,
         ),
         phase,
     )
+
+
+def _headline(case: CaseRuns, ruling: Ruling) -> str:
+    """Return the first line; of a rate that was found it says what was found and under what."""
+    find, deciding = case.planned.scenario.find, ruling.deciding
+    if not find or deciding is None or deciding.metric != "throughput" or deciding.now is None:
+        return ruling.headline
+    title = METRICS["throughput"].title
+    at = f"{quantity('throughput', deciding.now)} {title} at {find.in_words}"
+    return at + ruling.headline.removeprefix(title)
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Answer | None:
@@ -126,13 +144,18 @@ def reported(case: CaseRuns, answer: Answer) -> tuple[str, ...]:
     return only_reported(case.runs, case.planned.limits)
 
 
-def _rate_differs(case: CaseRuns, recording: Update | None) -> str | None:
-    """Return how the offered rate differs from the baseline's, where it must not."""
-    record = case.record
-    loaded = case.planned.case.scenario in {"Server", "Interactive"}
-    if not loaded or not record or recording == "replace" or case.rate == record.target_qps:
+def _other_rate(case: CaseRuns, recording: Update | None) -> Answer | None:
+    """Return the answer of a baseline at another rate, or found under other conditions, or None."""
+    record, planned = case.record, case.planned
+    if record is None or recording == "replace":
         return None
-    return f"offered rate differs: suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
+    if found := condition_differs(planned, record):
+        return Answer(outcome=Outcome.INVALID, headline=found, notes=(FIND_BACK,))
+    loaded = planned.case.scenario in {"Server", "Interactive"} and not planned.scenario.find
+    if not loaded or case.rate == record.target_qps:
+        return None
+    found = f"offered rate differs: suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
+    return Answer(outcome=Outcome.INVALID, headline=found, notes=(RATE_BACK,))
 
 
 def _limit_missed(case: CaseRuns) -> Answer | None:

@@ -1,4 +1,4 @@
-"""Find engines, data sets and scorers by the name a suite uses."""
+"""Find engines, data sets, scorers and builders by the name a suite uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.errors import SuiteError
 
-Group = Literal["engines", "datasets", "scorers"]
+Group = Literal["engines", "datasets", "scorers", "builders"]
 
 GIVEN = frozenset({"self", "dataset", "model", "precision"})
 """Parameters that the worker fills in; they are no options."""

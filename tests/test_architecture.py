@@ -44,6 +44,7 @@ LAYERS = {
     "suite": 3,
     "verdicts": 3,
     # 2: adapters know core and their one library each
+    "builders": 2,
     "datasets": 2,
     "engines": 2,
     "hardware": 2,
@@ -57,6 +58,7 @@ LAYERS = {
 """Longest prefix wins: "reports.benchmark" before "reports"."""
 
 SHARED = {
+    "builders.source",
     "datasets.array_files",
     "datasets.checksum",
     "datasets.frames",
@@ -72,7 +74,9 @@ SHARED = {
     "engines.model_folder",
     "engines.prompts",
     "engines.queueing",
+    "engines.serving",
     "engines.streaming",
+    "engines.tasks",
     "hardware.cpu",
     "hardware.nvidia",
     "hardware.nvml",
@@ -86,6 +90,7 @@ SHARED = {
     "reports.layout",
     "reports.precisions_plot",
     "reports.properties",
+    "reports.rows",
     "scorers.clip",
     "scorers.decode",
     "scorers.frechet",
@@ -104,18 +109,24 @@ SHARED = {
 """What the adapters of one folder share; otherwise they never import each other."""
 
 ONLY = {
+    "aiohttp": {"engines.openai"},
     "mlperf_loadgen": {"run.loadgen"},
     "pynvml": {"hardware.nvidia", "hardware.sampler"},
     "matplotlib": {"reports.precisions", "reports.timeline"},
     "onnxruntime": {"engines.onnxruntime"},
     "pycocotools": {"scorers.mean_ap"},
     "torch": {
+        "builders.llmcompressor",
+        "builders.modelopt",
+        "builders.source",
+        "builders.torchao",
         "datasets.latents",
         "engines.torch",
         "hardware.control",
         "scorers.clip",
         "scorers.inception",
     },
+    "tritonclient": {"engines.triton"},
     "xdist": {"xdist"},
 }
 """Outside things that one adapter knows, or few, each for its own use."""
@@ -202,6 +213,7 @@ def test_adapters_never_import_each_other(name: str) -> None:
     adapters = {other for other in ours(MODULES[name]) if layer(other) == 2}
     siblings = {other for other in adapters if other.startswith(f"{folder}.")}
     others = {other for other in siblings if adapter(other) != adapter(name)}
+    others = {other for other in others if adapter(other) not in SHARED}
 
     assert adapters - siblings <= {folder}
     assert others <= SHARED
@@ -263,7 +275,10 @@ def test_modules_stay_short(name: str) -> None:
     assert len(MODULES[name].read_text("utf-8").splitlines()) <= LONGEST
 
 
-ENGINES = {"null", "onnxruntime", "torch", "torch-diffusion", "torch-module"}
+ENGINES = {
+    *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module"),
+    *("openai", "tensorrt", "tensorrt_llm", "triton", "vllm"),
+}
 
 
 def test_no_engine_is_named_outside_the_engines() -> None:

@@ -199,7 +199,9 @@ def _ready(planned: Sequence[Planned], machine: Machine) -> tuple[list[Planned],
         found = [error for _, error in problems(one, scorer=False)]
         if wrong := [error for error in found if isinstance(error, SuiteError)]:
             raise wrong[0]
-        if found:
+        if one.scenario.find:
+            left_out.append(f"{one.case.id}: a search makes no runs at one rate")
+        elif found:
             left_out.append(f"{one.case.id}: {'; also '.join(map(str, found))}")
         else:
             ready.append(one)

@@ -19,7 +19,7 @@ from pytest_mlperf.core.baseline import Record, differences
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.judge.ruling import rule_on
-from pytest_mlperf.core.metrics import METRICS, gated_metrics
+from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics
 from pytest_mlperf.core.recording import baseline_run, changes
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.comparison import Compared, comparison
@@ -166,9 +166,10 @@ def why_not(a: Measured, b: Measured) -> str:
     if found := differences(a.identity, b.identity):
         shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in found)
         return f"other hardware: {shown}"
-    if a.rate != b.rate:
-        return f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
-    return ""
+    if a.find != b.find:
+        return f"the condition of the rate differs: {a.find or 'offered'} → {b.find or 'offered'}"
+    same = a.rate == b.rate
+    return "" if same else f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
 
 
 def _changes(a: Measured, b: Measured) -> tuple[str, ...]:
@@ -213,7 +214,8 @@ def _limits_of(
     def limits(a: Measured, b: Measured) -> Limits:
         known = b.limits or a.limits or suites.get((b.case.id, b.profile))
         if known is None:
-            known = {name: METRICS[name].limit for name in gated_metrics(b.case.scenario)}
+            names = FOUND if b.find else gated_metrics(b.case.scenario)
+            known = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
         return {name: bound for name, bound in known.items() if all(name in g for g in gated)}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.cli.checks import Check
+from pytest_mlperf.cli.elsewhere import asking
 from pytest_mlperf.cli.environment import look
 from pytest_mlperf.cli.history import add_runs_dir
 from pytest_mlperf.cli.output import add_parser, show, width
@@ -49,7 +50,8 @@ def add_command(commands: Any) -> None:
             "they name are here, that the model is neither empty nor a Git LFS pointer, that\n"
             "libraries can be imported, and that onnxruntime has the providers. It reads no\n"
             "data file, loads no model and imports no code of your own: what is wrong inside\n"
-            "of these is found by the first run.\n"
+            "of these is found by the first run. An engine that runs in another Python or in a\n"
+            "container (python or command in its entry) is asked there for the same.\n"
             "ok works; note works, read it; missing is optional; broken stops everything.\n"
             "\n"
             "Exit 2 when a suite or a baseline is defective, 3 when LoadGen or the plugin is\n"
@@ -88,7 +90,11 @@ def run(parsed: argparse.Namespace) -> int:
     files = _suites(parsed.suites)
     machine = detect(gpus=True)
     checks, failures = look(machine, parsed.runs_dir)
-    found = [suite_state(file, machine, parsed.baselines, failures) for file in files]
+    ask = asking(parsed.runs_dir)
+    found = [
+        suite_state(file, machine, parsed.baselines, failures, ask, parsed.runs_dir)
+        for file in files
+    ]
     suites = on(found, parsed.accelerator)
     code = exit_code(checks, suites)
     if parsed.json:
@@ -202,6 +208,10 @@ def _suite(suite: SuiteState) -> Iterator[str]:
     ]
     columns = ["state", "case", "performance", "accuracy"]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
+    for there in dict.fromkeys(case.elsewhere for case in suite.cases if case.elsewhere):
+        yield from fold(f"runs in {there}", width(), first="    - ", rest="      ")
+    for build in dict.fromkeys(case.build for case in suite.cases if case.build):
+        yield from fold(build, width(), first="    - ", rest="      ")
     for why in dict.fromkeys(line for case in suite.cases for line in case.why.splitlines()):
         yield from fold(why, width(), first="    - ", rest="      ")
 

@@ -30,7 +30,7 @@ from pytest_mlperf.run.folders import ignored_in_git, new_id
 from pytest_mlperf.run.measure import new_folder
 from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.run.tries import Unjudgeable
-from pytest_mlperf.suite.claims import LOADED
+from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned
 
 PAIRS = 5

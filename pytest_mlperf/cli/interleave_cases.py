@@ -10,7 +10,8 @@ from pathlib import Path
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.hardware.machine import detect, split
-from pytest_mlperf.suite.claims import LOADED, Side, accelerators_of, side_of
+from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
+from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned, plan_suite
 
 BASELINE = "@baseline"
@@ -155,6 +156,9 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     unlike = [name for name in one if one[name] != other[name] and name != "fixed_work_s"]
     if unlike:
         return "; ".join(f"{name} {one[name]} and {other[name]}" for name in unlike)
+    finds = [each.scenario.find.in_words if each.scenario.find else "" for each in (x, y)]
+    if finds[0] != finds[1]:
+        return f"find {' and '.join(repr(text) for text in finds)}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
     if x.case.scenario in LOADED and None not in rates and rates[0] != rates[1]:
         return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"

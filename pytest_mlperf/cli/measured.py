@@ -42,6 +42,11 @@ class Measured:
     surroundings: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def find(self) -> str:
+        """The conditions under which its throughput was found; "": it was not searched."""
+        return self.fingerprint.get("find", "")
+
+    @property
     def division(self) -> str:
         """The division; only the open one is recorded, with its techniques."""
         return self.fingerprint.get("division", "closed")

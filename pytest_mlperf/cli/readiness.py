@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
+from pytest_mlperf.cli.elsewhere import There, asking
+from pytest_mlperf.cli.history import RUNS_DIR
 from pytest_mlperf.cli.libraries import Failures, lacking
 from pytest_mlperf.cli.requirements import require_library
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.registry import Group
+from pytest_mlperf.run.checkpoints import state_of
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.preflight import problems
@@ -33,6 +36,8 @@ class CaseState:
         accelerator: Where it runs.
         performance: The baseline: "8 runs", "none", "other machine", "damaged".
         accuracy: Likewise: "yes", "none", "damaged", or "-" where nothing is scored.
+        elsewhere: The other Python in which it runs, with its versions; "": this one, or not asked.
+        build: Whether its checkpoint is built; "": it builds none, or that is not known.
     """
 
     case: str
@@ -41,6 +46,8 @@ class CaseState:
     accelerator: str
     performance: str
     accuracy: str
+    elsewhere: str = ""
+    build: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +69,28 @@ class SuiteState:
     error: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """How to find out what a case lacks.
+
+    Attributes:
+        failures: Libraries that are installed here and cannot be imported.
+        ask: Asks the other Python that an engine entry names.
+        runs_dir: Folder of all that is measured; built checkpoints lie there.
+    """
+
+    failures: Failures
+    ask: Callable[[Planned], There]
+    runs_dir: Path
+
+
 def suite_state(
-    path: Path, machine: Machine, baselines: Path | None, failures: Failures
+    path: Path,
+    machine: Machine,
+    baselines: Path | None,
+    failures: Failures,
+    ask: Callable[[Planned], There] | None = None,
+    runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
     """Return what of a suite can run on a machine.
 
@@ -72,6 +99,8 @@ def suite_state(
         machine: This machine.
         baselines: Folder of the baselines; None: the nearest above the suite.
         failures: Libraries that are installed and cannot be imported.
+        ask: Asks another Python that an engine entry names; default: with runs in `runs_dir`.
+        runs_dir: Folder of all that is measured.
     """
     try:
         planned = plan_suite(path)
@@ -79,19 +108,20 @@ def suite_state(
         return SuiteState(path=path, error=str(error))
     suite = planned[0].suite
     root = baselines_root(baselines, path, suite.division)
+    looks = Looks(failures=failures, ask=ask or asking(runs_dir), runs_dir=runs_dir)
     return SuiteState(
         path=path,
         workload=suite.workload.name,
         profile=suite.profile,
-        cases=tuple(_case(case, machine, root, failures) for case in planned),
+        cases=tuple(_case(case, machine, root, looks) for case in planned),
     )
 
 
-def _case(planned: Planned, machine: Machine, root: Path, failures: Failures) -> CaseState:
+def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
     case = planned.case
     performance, damage = _performance(planned, machine, root)
     accuracy, also = _accuracy(planned, root)
-    state, why = _readiness(planned, machine, failures)
+    state, why, there = _readiness(planned, machine, looks)
     if state == "ready" and (damage or also):
         state, why = "broken", damage or also
     return CaseState(
@@ -101,34 +131,46 @@ def _case(planned: Planned, machine: Machine, root: Path, failures: Failures) ->
         accelerator=case.accelerator,
         performance=performance,
         accuracy=accuracy,
+        elsewhere=there,
+        build="" if state == "broken" else state_of(planned, looks.runs_dir),
     )
 
 
-def _readiness(planned: Planned, machine: Machine, failures: Failures) -> tuple[State, str]:
+def _readiness(planned: Planned, machine: Machine, looks: Looks) -> tuple[State, str, str]:
+    """Return whether a case can run, why not, and in which other Python."""
     accelerator = planned.case.accelerator
     here = machine.has(accelerator)
     found = [error for _, error in problems(planned, scorer=True)]
-    lacks = list(_libraries(planned, failures))
+    lacks = list(_libraries(planned, looks.failures))
+    there = ""
     if here and not found and not lacks:
         try:
-            require_library(planned)
+            if planned.elsewhere:
+                answer = looks.ask(planned)
+                there, found = answer.about, list(answer.trouble)
+            else:
+                require_library(planned)
         except MlperfError as error:
             found.append(error)
     missing = [*map(str, found), *lacks]
     if any(isinstance(error, SuiteError) for error in found):
-        return "broken", "\n".join(missing)
+        return "broken", "\n".join(missing), there
     if not here:
         # Model and data can be made ready before the accelerator is there.
-        return "absent", "\n".join([f"{accelerator} is not here", *missing])
-    return ("missing", "\n".join(missing)) if missing else ("ready", "")
+        return "absent", "\n".join([f"{accelerator} is not here", *missing]), there
+    return ("missing", "\n".join(missing), there) if missing else ("ready", "", there)
 
 
 def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
-    """Yield what engine, data set and scorer lack, with the command that helps."""
+    """Yield what engine, data set and scorer lack here, with the command that helps."""
+    step = planned.engine.build
     used: tuple[tuple[Group, str], ...] = (
-        ("engines", planned.engine.use),
+        ("engines", "" if planned.elsewhere else planned.engine.use),
+        # A scorer reads the references here.
         ("datasets", planned.suite.workload.dataset.use),
         ("scorers", planned.scorer_name),
+        # One with a Python of its own is asked when its checkpoint is looked for.
+        ("builders", step.use if step and step.python is None else ""),
     )
     for group, name in used:
         if found := lacking(group, name, failures):

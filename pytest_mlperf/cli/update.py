@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
@@ -177,7 +177,7 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
             reason=parsed.reason or "",
             subject=verdict.subject,
             target_qps=result.target_qps,
-            qps_source="probe" if result.qps_source == "probe" else "suite",
+            qps_source=_source(result),
             limits=result.limits,
             rule=rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_RUNS)[0],
         ),
@@ -186,6 +186,13 @@ def consider(result: CaseResult, parsed: argparse.Namespace) -> Proposal | str:
         worse = "; ".join(_step(proposal, metric) for metric in proposal.worse)
         return f"gets worse ({worse}); to accept it: --accept-regression {shlex.quote(case.id)}"
     return proposal
+
+
+def _source(result: CaseResult) -> Literal["suite", "probe"] | None:
+    """Return where the rate comes from; a rate that was found is none that was offered."""
+    if result.target_qps is None:
+        return None
+    return "probe" if result.qps_source == "probe" else "suite"
 
 
 def other_place(result: CaseResult, file: Path) -> str | None:

@@ -1,11 +1,14 @@
-"""The protocols of extensions: engines, data sets, scorers, and the sink an engine answers to."""
+"""What extensions are: engines with the sink they answer to, data sets, scorers, builders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Sink(Protocol):
@@ -141,3 +144,48 @@ class Scorer(Protocol):
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs against references of the same samples."""
         ...
+
+
+class Builder:
+    """Base class of builders: they write a quantised checkpoint of a model, once.
+
+    Built as `factory(recipe=..., **options)` in a process of its own, perhaps in another Python
+    that has nothing of this package but its code. `__init__` refuses a recipe or an option that
+    means nothing; it and the module need the standard library alone: libraries are imported in
+    `build`.
+
+    Attributes:
+        libraries: Modules that `build` imports.
+        distributions: Packages whose versions decide the result, the builder's own first; another
+            version of one is another build.
+        precision: What an engine entry with this recipe must call its precision; None: anything.
+        calibrates: The recipe looks at samples.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    distributions: ClassVar[tuple[str, ...]] = ()
+    precision: str | None = None
+    calibrates: bool = False
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        prompts: Sequence[Sequence[int]],
+        progress: Callable[[int, int, str], None],
+    ) -> Mapping[str, str]:
+        """Write a checkpoint that engines can load: config.json and safetensors, no pickles.
+
+        Args:
+            source: Folder of the model; it must not be changed.
+            target: An empty folder. Files of `source` that are neither weights nor written here,
+                such as the tokenizer's, are copied afterwards.
+            prompts: Token ids to look at; empty unless `calibrates`.
+            progress: Takes what is done, of how many, and of what: (3, 64, "samples"). Output to
+                stdout and stderr counts as progress too.
+
+        Returns:
+            What belongs to the fingerprint beside versions and options: how weights were
+            quantised, and how many.
+        """
+        raise NotImplementedError

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_mlperf.core.clocks import State
 from pytest_mlperf.core.control import Control
+from pytest_mlperf.core.found import Found
 from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.roofline.light import Light
@@ -38,6 +39,8 @@ class Run:
         control: What the fixed micro-benchmark found just before it; empty: not made.
         light: How near its figures came to what is physically possible, the case's own first;
             empty on CPUs whose figures nobody gave.
+        search: The search that found its throughput; None: it was offered, or measured. The other
+            figures are those of the highest rate that held.
     """
 
     metrics: Mapping[str, float]
@@ -60,6 +63,7 @@ class Run:
     timeline: str | None = None
     control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()
+    search: Found | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

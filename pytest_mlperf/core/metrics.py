@@ -29,6 +29,7 @@ class Metric:
         direction: Which way it gets better.
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         min_queries: Below this many queries in a run the metric is reported, not gated.
+        shown: Tables name it also where it is not gated; results hold it in any case.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Metric:
     direction: Direction
     limit: float
     min_queries: int = 0
+    shown: bool = True
 
     @property
     def limit_key(self) -> str:
@@ -52,7 +54,9 @@ def _rate(name: str, title: str, unit: str, kind: Kind, limit: float = math.inf)
     return Metric(name=name, title=title, unit=unit, kind=kind, direction=_H, limit=limit)
 
 
-def _time(name: str, title: str, limit: float, min_queries: int = 0) -> Metric:
+def _time(
+    name: str, title: str, limit: float, min_queries: int = 0, *, shown: bool = True
+) -> Metric:
     return Metric(
         name=name,
         title=title,
@@ -61,7 +65,12 @@ def _time(name: str, title: str, limit: float, min_queries: int = 0) -> Metric:
         direction=_L,
         limit=limit,
         min_queries=min_queries,
+        shown=shown,
     )
+
+
+def _p90(name: str, title: str) -> Metric:
+    return _time(name, title, 0.05, min_queries=100, shown=False)
 
 
 _WALL = "at the wall"
@@ -75,11 +84,33 @@ METRICS: dict[str, Metric] = {
         _time("latency_p90", "p90 latency", 0.03),
         _time("latency_p99", "p99 latency", 0.10, min_queries=1000),
         _time("ttft_p50", "p50 TTFT", 0.05),
+        _p90("ttft_p90", "p90 TTFT"),
         _time("ttft_p99", "p99 TTFT", 0.10, min_queries=1000),
         _time("tpot_p50", "p50 TPOT", 0.05),
+        _p90("tpot_p90", "p90 TPOT"),
         _time("tpot_p99", "p99 TPOT", 0.10, min_queries=1000),
         _time("itl_p50", "p50 inter-token", 0.05),
+        _p90("itl_p90", "p90 inter-token"),
         _time("itl_p99", "p99 inter-token", 0.10, min_queries=1000),
+        Metric(
+            name="goodput",
+            title="goodput/s",
+            unit="1/s",
+            kind=Kind.SAMPLES_PER_TIME,
+            direction=_H,
+            limit=0.05,
+            min_queries=100,
+        ),
+        _rate("tokens_per_second_per_user", "tokens/s/user", "1/s", Kind.TOKENS_PER_TIME, 0.05),
+        Metric(
+            name="tokens_per_second_per_gpu",
+            title="tokens/s/GPU",
+            unit="1/s",
+            kind=Kind.TOKENS_PER_TIME,
+            direction=_H,
+            limit=0.03,
+            shown=False,
+        ),
         Metric(
             name="tokens_per_sample",
             title="tokens/sample",
@@ -136,8 +167,14 @@ BY_METER = frozenset(f"{name}_wall" for name in BY_GPUS)
 EFFICIENCY = BY_GPUS | BY_METER
 """Metrics that need a power source; `test_efficiency` judges them."""
 
-OFFLINE = frozenset({"throughput", "tokens_per_second"})
+OFFLINE = frozenset({"throughput", "tokens_per_second", "tokens_per_second_per_gpu"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
+
+FOUND = frozenset({"throughput"})
+"""Metrics that a suite can gate where a search finds the rate: latencies lie at their limit."""
+
+SERVED = frozenset({"goodput"})
+"""Metrics that only a scenario with limits has: Server and Interactive."""
 
 LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - COUNTS
 """Metrics that a suite can gate in every other scenario."""

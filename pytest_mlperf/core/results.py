@@ -34,6 +34,7 @@ class CaseResult:
         qps_source: Where the rate comes from: "suite", "probe" or None.
         division: "closed" or "open".
         techniques: What the engine entry declares to do that only the open division allows.
+        elsewhere: The other Python in which its engine runs, as the suite writes it; "": none.
         pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
         expected_failures: Failures that the suite expects.
     """
@@ -55,6 +56,7 @@ class CaseResult:
     qps_source: str | None
     division: str = "closed"
     techniques: tuple[str, ...] = ()
+    elsewhere: str = ""
     pairs: int = 0
     expected_failures: tuple[Known, ...] = ()
 

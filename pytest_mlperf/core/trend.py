@@ -132,6 +132,10 @@ def why_no_ratio(a: Point, b: Point, metric: str) -> tuple[str, ...]:
         reasons.append(f"other hardware: {shown}")
     if a.rate != b.rate:
         reasons.append(f"offered rate differs: {_rate(a)} → {_rate(b)}")
+    if a.fingerprint and b.fingerprint:
+        one, other = (point.fingerprint.get("find", "offered") for point in (a, b))
+        if one != other:
+            reasons.append(f"the condition of the rate differs: {one} → {other}")
     data = [point.fingerprint.get("dataset") for point in (a, b)]
     if None not in data and data[0] != data[1]:
         reasons.append(f"other data: dataset {str(data[0])[:8]}… → {str(data[1])[:8]}…")

@@ -87,7 +87,10 @@ class Reports:
         """Return where to put news for a sink; they are told when this pass ends."""
         if not self._news:
             self._loop.call_soon(self._tell)
-        return self._news.setdefault(id(sink), _News(sink))
+        news = self._news.get(id(sink))
+        if news is None:
+            news = self._news[id(sink)] = _News(sink)
+        return news
 
     def _tell(self) -> None:
         gathered, self._news = self._news, {}

@@ -18,8 +18,14 @@ def metric_table(verdict: Verdict, width: int) -> list[str]:
         rows = [score_cells(metric) for metric in verdict.metrics]
         return table(columns, rows, width, left=left, spare=["change"])
     columns = ["metric", "baseline", "now", "change", "interval", "limit", "verdict"]
-    rows = [metric_cells(metric) for metric in verdict.metrics]
+    rows = [metric_cells(metric) for metric in verdict.metrics if _shown(metric)]
     return table(columns, rows, width, left=left, spare=["interval", "baseline"])
+
+
+def _shown(metric: MetricVerdict) -> bool:
+    """Whether a metric is named: what is only reported, and says what another one says, is not."""
+    known = METRICS.get(metric.metric)
+    return metric.outcome is not None or known is None or known.shown
 
 
 def paired_table(verdict: Verdict, width: int) -> list[str]:

@@ -84,7 +84,34 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
     )
     folders = [f"{INDENT}run {n}: {run.folder}" for n, run in enumerate(verdict.runs, start=1)]
     head = f"Measured: {plural(len(verdict.runs), 'run')}, each in a fresh process"
-    return [head, *_indented(shown), *folders]
+    if tries := sum(len(run.search.tried) for run in verdict.runs if run.search):
+        of = f"of {plural(tries, 'run')}"
+        many = f"a search {of}" if len(verdict.runs) == 1 else f"{len(verdict.runs)} searches {of}"
+        head = f"Measured: {many}, each in a fresh process"
+    return [head, *_indented(shown), *folders, *_searched(verdict, width)]
+
+
+def _searched(verdict: Verdict, width: int) -> list[str]:
+    """Return every run of every search, in the order in which they were made."""
+    rows = [
+        {
+            "search": str(number) if place == 0 else "",
+            "offered": f"{quantity('', one.rate)}/s",
+            "nearest its limit": f"{one.metric} {quantity(one.metric, one.value)}",
+            "limit": quantity(one.metric, one.limit),
+            "held": "yes" if one.held else "no",
+        }
+        for number, run in enumerate(verdict.runs, start=1)
+        if run.search
+        for place, one in enumerate(run.search.tried)
+    ]
+    if not rows:
+        return []
+    columns = ["search", "offered", "nearest its limit", "limit", "held"]
+    words = [run.search.in_words for run in verdict.runs if run.search]
+    said = [line for text in words for line in fold(text, width, first=INDENT, rest=INDENT * 2)]
+    left = ["search", "nearest its limit", "held"]
+    return [*said, *_indented(table(columns, rows, width - 2, left=left))]
 
 
 def _recorded(verdict: Verdict) -> list[str]:

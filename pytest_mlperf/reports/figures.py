@@ -1,4 +1,4 @@
-"""What stands beside a verdict's figures: their share of the physical limit, and their cost."""
+"""What stands beside a verdict's figures: how it runs, its physical limit, its cost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ from statistics import geometric_mean
 
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.limit import share_in_words
 from pytest_mlperf.core.verdict import Verdict
+
+
+def declared(result: CaseResult) -> dict[str, str]:
+    """Return what the suite says of how a case runs, by what it is about."""
+    found = {}
+    if result.division == "open":
+        found["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
+    if result.elsewhere:
+        subject = result.verdict.subject
+        version = subject.fingerprint.get("python") if subject else None
+        found["engine"] = f"runs in {result.elsewhere}" + (f" ({version})" if version else "")
+    return found
 
 
 def light(verdict: Verdict) -> str | None:
@@ -41,6 +54,11 @@ def cost(verdict: Verdict) -> str | None:
     return f"{value} {found.of}/USD ({price})"
 
 
+def searched(verdict: Verdict) -> list[str]:
+    """Return what each search of a rate found, and how sure it is."""
+    return [run.search.in_words for run in verdict.runs if run.search]
+
+
 def beside(verdict: Verdict) -> list[str]:
-    """Return both, where they are known."""
-    return [text for text in (light(verdict), cost(verdict)) if text]
+    """Return all that is known, of several searches the last."""
+    return [text for text in (*searched(verdict)[-1:], light(verdict), cost(verdict)) if text]

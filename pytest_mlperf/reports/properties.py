@@ -19,6 +19,12 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
     ]
     if verdict.runs and verdict.runs[-1].light and verdict.runs[-1].light[0].share is not None:
         found.append(("mlperf.speed_of_light", f"{verdict.runs[-1].light[0].share:.4f}"))
+    if verdict.runs and (search := verdict.runs[-1].search):
+        found += [
+            ("mlperf.search", search.in_words),
+            ("mlperf.search.low", f"{search.low:.9g}"),
+            ("mlperf.search.high", f"{search.high:.9g}"),
+        ]
     if verdict.cost:
         found.append((f"mlperf.{verdict.cost.of}_per_usd", f"{verdict.cost.value:.6g}"))
     for metric in verdict.metrics:

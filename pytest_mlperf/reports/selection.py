@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,18 @@ class PlannedCase(Protocol):
         ...
 
     @property
+    def elsewhere(self) -> str:
+        """The other Python in which its engine runs; "": this one."""
+        ...
+
+    @property
     def fewest_runs(self) -> int:
         """Runs before anything can be decided."""
+        ...
+
+    @property
+    def runs_per_value(self) -> tuple[int, int]:
+        """Processes that one value takes, usually and at most: one, or those of a search."""
         ...
 
 
@@ -44,16 +55,19 @@ class Cost:
         more_s: Each further run.
         sessions: Earlier sessions that it was measured in; 0: planned from the suite.
         first_runs: Runs in `first_s`.
+        first_more_s: What `first_s` takes more at most, where a search needs all its runs.
     """
 
     first_s: float
     more_s: float
     sessions: int = 0
     first_runs: int = 1
+    first_more_s: float = 0.0
 
     def at_most_s(self, max_runs: int) -> float:
         """Return the seconds that all runs take together."""
-        return self.first_s + max(max_runs - self.first_runs, 0) * self.more_s
+        further = max(max_runs - self.first_runs, 0) * self.more_s
+        return self.first_s + self.first_more_s + further
 
 
 def plan(
@@ -88,6 +102,7 @@ def plan(
     columns = ["case", "one run", "at most", "from", "tests"]
     if not measured:
         columns.remove("from")
+    there = Counter(planned.elsewhere for planned in cases if planned.elsewhere)
     known = sum(cost.sessions > 0 for cost in costs)
     on_top = "loading and accuracy passes come on top"
     if known:
@@ -96,6 +111,7 @@ def plan(
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
+        *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
         *fold(
             f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
             f"each, {duration(most)} if all {max_runs} are needed; {on_top}",
@@ -107,7 +123,13 @@ def plan(
 def cost_of(planned: PlannedCase, measured: Mapping[tuple[Path, str], Cost]) -> Cost:
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
     seconds, runs = planned.seconds_per_run, planned.fewest_runs
-    unmeasured = Cost(first_s=runs * seconds, more_s=seconds, first_runs=runs)
+    usual, most = planned.runs_per_value
+    unmeasured = Cost(
+        first_s=runs * usual * seconds,
+        more_s=most * seconds,
+        first_runs=runs,
+        first_more_s=runs * (most - usual) * seconds,
+    )
     return measured.get((planned.path, planned.case.id), unmeasured)
 
 

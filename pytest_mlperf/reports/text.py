@@ -13,16 +13,12 @@ from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.reports.causes import likely
 from pytest_mlperf.reports.cells import (
-    metric_cells,
     metric_table,
-    paired_cells,
     paired_table,
-    ratio_cells,
     ratio_table,
-    score_cells,
     title,
 )
-from pytest_mlperf.reports.figures import beside, cost, light
+from pytest_mlperf.reports.figures import beside, cost, declared, light, searched
 from pytest_mlperf.reports.layout import (
     column_widths,
     duration,
@@ -34,6 +30,7 @@ from pytest_mlperf.reports.layout import (
     table,
     unbroken,
 )
+from pytest_mlperf.reports.rows import rows
 from pytest_mlperf.reports.text_together import PROMISE as PROMISE_TOGETHER
 from pytest_mlperf.reports.text_together import together
 
@@ -58,11 +55,6 @@ LOG = "log: "
 """Notes that begin so are the last lines of the log."""
 
 
-def division(result: CaseResult) -> str:
-    """Return the division of a result with what it declares to do."""
-    return ": ".join(filter(None, (f"{result.division} division", ", ".join(result.techniques))))
-
-
 # --- failure message -------------------------------------------------------------------------
 
 
@@ -77,8 +69,8 @@ def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[C
     """
     lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    if result.division == "open":
-        lines += paragraph("division", division(result), width)
+    for name, said in declared(result).items():
+        lines += paragraph(name, said, width)
     tables = [find(verdict, width) for find in (paired_table, metric_table, ratio_table)]
     for found in filter(None, tables):
         lines += ["", *found]
@@ -96,6 +88,7 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         if metric.note and metric.note not in verdict.headline:
             notes.append(f"{title(metric.metric)}: {metric.note}")
     yield paragraphs("note", notes, width)
+    yield paragraphs("search", searched(verdict), width)
     if found := light(verdict):
         yield paragraph("physics", found, width)
     if found := cost(verdict):
@@ -153,9 +146,9 @@ def _command(result: CaseResult) -> str:
 
 def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     """Return the terminal summary: a table by case, what to do about it, one line of counts."""
-    rows = [(result, row) for result in results.cases for row in _rows(result)]
+    listed = [(result, row) for result in results.cases for row in rows(result)]
     columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
-    cells = [row for _, row in rows]
+    cells = [row for _, row in listed]
     head, *body = table(
         columns,
         cells,
@@ -168,12 +161,11 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
     last = ""
-    for (result, row), text in zip(rows, body, strict=True):
+    for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(last)
-            said = [division(result)] if result.division == "open" else []
-            for text_beside in (*said, *_beside(results, last)):
+            for text_beside in (*declared(result).values(), *_beside(results, last)):
                 lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):
             lines.append(f"  {text}")
@@ -196,62 +188,6 @@ def _beside(results: Results, case: str) -> list[str]:
     """Return what stands beside a case's figures, from the test that knows most of its runs."""
     own = [result.verdict for result in results.cases if result.verdict.case.id == case]
     return beside(max(own, key=lambda verdict: (len(verdict.runs), verdict.kind != "accuracy")))
-
-
-def _rows(result: CaseResult) -> Iterator[dict[str, str]]:
-    """Yield one row per gated metric, at least one per test."""
-    verdict = result.verdict
-    if verdict.paired:
-        yield from _paired_rows(verdict)
-        return
-    if verdict.ratio:
-        cells = ratio_cells(verdict.ratio)
-        shown = {"vs base": cells["ratio"], "limit": cells["claim"]}
-        yield {**cells, **shown, "test": str(verdict.kind)}
-        return
-    gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
-    # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
-    whole = verdict.outcome not in {metric.outcome for metric in verdict.metrics}
-    first = {"test": verdict.kind, "verdict": str(verdict.outcome)}
-    if not gated:
-        yield first
-    for metric in gated:
-        cells = metric_cells(metric)
-        own = str(metric.outcome) if metric.outcome and not whole else first["verdict"]
-        if verdict.kind == "accuracy":
-            scores = score_cells(metric)
-            reference = f"ref {scores['reference']}" if scores["reference"] else ""
-            cells |= {"now": scores["now"], "change": reference}
-        yield {**cells, "test": first["test"], "verdict": own, "vs base": cells["change"]}
-        first = {"test": "", "verdict": ""}
-
-
-def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
-    """Yield one row per score that was compared with the baseline; the gate's only if it failed."""
-    gate_failed = [m for m in verdict.metrics if m.outcome is Outcome.GATE_FAIL]
-    first = str(verdict.kind)
-    for gate in gate_failed:
-        cells = score_cells(gate)
-        yield {
-            "test": first,
-            "verdict": str(gate.outcome),
-            "metric": cells["metric"],
-            "now": cells["now"],
-            "vs base": f"gate {cells['needed']}",
-        }
-        first = ""
-    for metric in (m for m in verdict.paired if m.outcome is not None):
-        cells = paired_cells(metric)
-        yield {
-            "test": first,
-            "verdict": cells["verdict"],
-            "metric": metric.metric,
-            "now": cells["now"],
-            "vs base": cells["points"],
-            "interval": cells["interval"],
-            "limit": cells["margin"],
-        }
-        first = ""
 
 
 def _advice(results: Results, width: int) -> Iterator[list[str]]:

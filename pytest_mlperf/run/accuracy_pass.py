@@ -168,7 +168,7 @@ def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:
     scorer = planned.scorer
     text = json.dumps(
         [
-            sorted(fingerprint.items()),
+            sorted((key, value) for key, value in fingerprint.items() if key != "find"),
             planned.case.workload,
             planned.case.scenario,
             planned.case.precision,

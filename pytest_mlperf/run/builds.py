@@ -1,4 +1,4 @@
-"""Another build of what is measured: another environment, a container, or a commit in git."""
+"""Where a worker runs when that is not here: another environment, a container, a commit in git."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.suite.places import available
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.suite.elsewhere import Elsewhere, baseline_elsewhere, baseline_ref, elsewhere
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.tables import BaselineEngine
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -28,12 +27,14 @@ GIT_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """How a worker of another build is started.
+    """How a worker elsewhere is started.
 
     Attributes:
-        python: What starts its Python; the script and its argument are appended.
+        python: What starts its Python; the script and its arguments are appended.
         code: Folder with a copy of this package, which its worker runs.
         title: What messages call it.
+        key: The key of the suite that names it.
+        baseline: It is the build of a baseline, not where every run of the case is.
         first: Folders that come first on its import path.
         last: Folders that come last on it.
         never: Folders that are taken off it.
@@ -42,6 +43,8 @@ class Build:
     python: Sequence[str]
     code: Path
     title: str
+    key: str
+    baseline: bool = False
     first: Sequence[str] = ()
     last: Sequence[str] = ()
     never: Sequence[str] = ()
@@ -49,7 +52,31 @@ class Build:
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
         script = self.code / "pytest_mlperf" / "run" / "elsewhere.py"
-        return [*self.python, str(script), str(spec)]
+        return [*self.python, str(script), str(spec), self.key]
+
+
+@contextlib.contextmanager
+def build_for(planned: Planned, folder: Path, given: Build | None) -> Iterator[Build | None]:
+    """Provide where a case's worker runs; None: in this Python.
+
+    Args:
+        planned: The case.
+        folder: The worker's own folder; what is put there is removed in the end.
+        given: Where it runs whatever the engine entry says, or None.
+
+    Raises:
+        UnavailableError: A variable is not set, or a Python is not there.
+    """
+    named = None if given else elsewhere(planned)
+    if named is None:
+        yield given
+        return
+    code = folder / "code"
+    try:
+        _copy_package(code)
+        yield _there(named, code, baseline=False)
+    finally:
+        shutil.rmtree(code, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -66,56 +93,44 @@ def baseline_build(planned: Planned, folder: Path) -> Iterator[Build]:
     """
     code = folder / "code"
     try:
-        named = _named(planned)
-        # A link, or a place in an environment, would not be seen in a container, or show more.
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
-        if named.git is not None:
-            with _worktree(planned, named.git, folder / "tree") as build:
-                yield build(code)
+        named, ref = baseline_elsewhere(planned), baseline_ref(planned)
+        _copy_package(code)
+        if ref is None:
+            assert named is not None
+            yield _there(named, code, baseline=True)
             return
-        if named.python is not None:
-            command, title = [_python(planned, named.python)], f"python {named.python}"
-        else:
-            command = list(named.command or ())
-            title = f"command {' '.join(command)}"
-        own = [entry for entry in _import_path() if not _installed(entry)]
-        yield Build(python=command, code=code, title=title, last=own)
+        with _worktree(planned, ref, folder / "tree") as build:
+            yield build(code, named)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _named(planned: Planned) -> BaselineEngine:
-    """Return a case's `baseline_engine` with `${VAR}` expanded.
+def _there(named: Elsewhere, code: Path, *, baseline: bool) -> Build:
+    """Return a build in another Python; only the tested project's own folders go with it."""
+    own = [entry for entry in import_path() if not _installed(entry)]
+    return Build(
+        python=named.command,
+        code=code,
+        title=named.title,
+        key=named.key,
+        baseline=baseline,
+        last=own,
+    )
+
+
+def _copy_package(code: Path) -> None:
+    """Copy this package, without what Python makes of it.
+
+    A link, or a place in an environment, would not be seen in a container, or show more.
 
     Raises:
-        UnavailableError: A variable is not set.
+        RunError: The folder cannot be written.
     """
-    entry = planned.engine
-    assert entry.baseline_engine is not None
-    where = ("engines", planned.suite.engines.index(entry), "baseline_engine")
-    given = entry.baseline_engine.model_dump(exclude_none=True)
-    return BaselineEngine.model_validate(available(planned.path, where, given))
-
-
-def _python(planned: Planned, text: str) -> str:
-    """Return the path of a Python; links stay: what they point to has another environment.
-
-    Raises:
-        UnavailableError: It is not there, or is no program.
-    """
-    given = Path(text).expanduser()
-    found = planned.path.parent / given if "/" in text else Path(shutil.which(text) or text)
-    path = found.absolute()
-    if not path.is_file() or not os.access(path, os.X_OK):
-        advice = "make the environment: python -m venv, then install into it"
-        if (path / "bin/python").exists():
-            advice = f"did you mean {text}/bin/python?"
-        raise UnavailableError(
-            f"{planned.path}:{planned.line}: the python of baseline_engine, {text}, is no program "
-            f"here (looked at {path}); {advice}"
-        )
-    return str(path)
+    ignore = shutil.ignore_patterns("__pycache__")
+    try:
+        shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
+    except OSError as error:
+        raise RunError("worker", f"cannot copy this package to {code}: {error}") from None
 
 
 # --- git -------------------------------------------------------------------------------------
@@ -128,19 +143,22 @@ class _Tree:
     folder: Path
     top: Path
     title: str
+    key: str
 
-    def __call__(self, code: Path) -> Build:
-        """Return the build: this Python, with the ref's folders in place of today's."""
-        path = _import_path()
+    def __call__(self, code: Path, named: Elsewhere | None) -> Build:
+        """Return the build: the ref's folders in place of today's, in this Python or in another."""
+        path = import_path()
         today = [entry for entry in path if self._is_today(entry)]
         then = [self.folder / Path(entry).resolve().relative_to(self.top) for entry in today]
         first = dict.fromkeys([self.folder, self.folder / "src", *then])
         return Build(
-            python=[sys.executable],
+            python=named.command if named else [sys.executable],
             code=code,
-            title=self.title,
+            title=f"{self.title} in {named.title}" if named else self.title,
+            key=named.key if named else self.key,
+            baseline=True,
             first=[str(entry) for entry in first if entry.is_dir()],
-            last=[entry for entry in path if entry not in today],
+            last=[e for e in path if e not in today and not (named and _installed(e))],
             never=today,
         )
 
@@ -162,7 +180,8 @@ def _worktree(planned: Planned, ref: str, folder: Path) -> Iterator[_Tree]:
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
     try:
-        yield _Tree(folder=folder, top=top, title=f"git {ref} ({commit[:12]})")
+        key = f"engines[{planned.suite.engines.index(planned.engine)}].baseline_engine"
+        yield _Tree(folder=folder, top=top, title=f"git {ref} ({commit[:12]})", key=key)
     finally:
         with contextlib.suppress(RunError):
             _git(top, "worktree", "remove", "--force", str(folder))
@@ -192,7 +211,8 @@ def _git(folder: Path, *arguments: str) -> str:
 # --- import paths ----------------------------------------------------------------------------
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
+    """Return the folders that this Python imports from, absolute."""
     return [str(Path(entry).absolute()) for entry in sys.path]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.outstanding import Outstanding
 from pytest_mlperf.run.sink import Fail, GuardedSink
-from pytest_mlperf.run.token_times import TokenTimes
+from pytest_mlperf.run.token_times import GOODPUT, Limits, TokenTimes
 
 POOL = 1024
 """Response objects that a completing thread reuses."""
@@ -167,24 +167,34 @@ class TokenSink(_PooledSink):
 
     times_tokens = True
 
-    def __init__(self, fail: Fail, port: Port, *, needs_first: bool) -> None:
+    def __init__(
+        self, fail: Fail, port: Port, *, needs_first: bool, limits_s: Limits = None
+    ) -> None:
         """Start with nothing outstanding.
 
         Args:
             fail: Called with what cannot be survived.
             port: LoadGen.
             needs_first: `first_tokens` must come before `done`: everywhere but in Offline.
+            limits_s: What a sample must meet to count as good.
         """
         super().__init__(fail, port)
         self._needs_first = needs_first
         self._silent = Outstanding()
-        self._times = TokenTimes()
+        self._times = TokenTimes(limits_s)
+        self._limited = limits_s is not None
         self._issued_s: dict[int, float] = {}
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """What our own stamps of tokens give, seconds."""
-        return self._times.metrics()
+        """What our own stamps of tokens give, SI units."""
+        met = {GOODPUT: self._times.met / self.duration_s} if self._limited else {}
+        return {**self._times.metrics(), **(met if self.duration_s else {})}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What our own stamps cannot show, in words."""
+        return self._times.notes
 
     def expect(self, ids: Sequence[int]) -> None:
         """Note samples about to be submitted; their first tokens are due too."""
@@ -210,6 +220,7 @@ class TokenSink(_PooledSink):
         if self._needs_first:
             for responses in self._pool().filled(ids):
                 self._port.first_token(responses)
+            self._times.told(ids)
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Stamp one more token of these samples; LoadGen is not told."""

@@ -44,14 +44,19 @@ class Events:
         os._exit(FAILED)
 
 
-def main(file: str) -> None:
-    """Tell which Python this is, set up its import path, and become the worker."""
+def main(file: str, key: str) -> None:
+    """Tell which Python this is, set up its import path, and become the worker.
+
+    Args:
+        file: A WorkerSpec, or a question, as JSON.
+        key: The key of the suite that names this Python.
+    """
     events = Events()
     version = ".".join(map(str, sys.version_info[:3]))
-    events.tell(event="python", prefix=sys.prefix, executable=sys.executable, version=version)
-    here = "the Python of baseline_engine ({})".format(sys.executable)  # noqa: UP032 - older ones
+    here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
     if sys.version_info < OLDEST:
-        events.fail("{} is {}; workers need 3.11 or newer".format(here, version))  # noqa: UP032
+        events.fail("{} is Python {}; workers need 3.11 or newer".format(here, version))  # noqa: UP032
+    events.tell(event="python", **_about(version))
     try:
         spec = json.loads(Path(file).read_text("utf-8"))
     except OSError as error:
@@ -63,7 +68,11 @@ def main(file: str) -> None:
     sys.path[:] = [code, *spec["import_first"], *left]
     missing = [name for module, name in NEEDED.items() if not importlib.util.find_spec(module)]
     if missing:
-        events.fail(f"{here} lacks {' and '.join(missing)}: install it there")
+        them = "them" if len(missing) > 1 else "it"
+        events.fail(f"{here} lacks {' and '.join(missing)}: install {them} there")
+    if "question" in spec:
+        _answer(events, spec)
+        return
     try:
         worker = importlib.import_module("pytest_mlperf.run.worker")
     except ImportError as error:
@@ -71,5 +80,53 @@ def main(file: str) -> None:
     worker.main([file, "--events", str(events.descriptor)])
 
 
+def _about(version: str) -> dict[str, Any]:
+    """Return which Python this is, with the versions of what every worker imports."""
+    from importlib import metadata
+    from platform import freedesktop_os_release
+
+    versions = {}
+    for name in NEEDED.values():
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        system = freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        system = None
+    about = {"prefix": sys.prefix, "executable": sys.executable, "version": version}
+    return {**about, "versions": versions, "system": system}
+
+
+def _answer(events: Events, spec: dict[str, Any]) -> None:
+    """Tell which libraries cannot be imported, and what an engine lacks; see `cli.elsewhere`."""
+    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    question, lacking, error = spec["question"], {}, ["", ""]
+    for library in question["libraries"]:
+        events.tell(event="importing", library=library)
+        try:
+            importlib.import_module(library)
+        except BaseException as found:
+            absent = isinstance(found, ModuleNotFoundError) and found.name == library
+            said = f"{type(found).__name__}: {found}".splitlines()[0]
+            lacking[library] = "" if absent else said
+    if question["engine"] and not lacking:
+        error = _engine_lacks(question["engine"])
+    events.tell(event="answer", lacking=lacking, error=error)
+
+
+def _engine_lacks(engine: dict[str, Any]) -> list[str]:
+    """Return the class of the error that an engine's `require()` raises, and its sentence."""
+    registry = importlib.import_module("pytest_mlperf.registry")
+    errors = importlib.import_module("pytest_mlperf.core.errors")
+    try:
+        built = registry.resolve(engine["target"])(**engine["given"])
+        getattr(built, "require", lambda: None)()
+    except errors.MlperfError as found:
+        return [type(found).__name__, str(found)]
+    return ["", ""]
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])

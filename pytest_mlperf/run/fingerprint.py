@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.hardware.machine import Machine
@@ -20,6 +22,7 @@ def subject_of(
     *,
     build: Build | None = None,
     python: Event | None = None,
+    built: Mapping[str, str] = MappingProxyType({}),
 ) -> Subject:
     """Return machine, engine and data of a process.
 
@@ -27,20 +30,32 @@ def subject_of(
         planned: The case.
         machine: Where it runs.
         loaded: What the worker said once engine and data set were there.
-        build: Another build that the worker was of, or None.
+        build: Where the worker ran, if not in this Python.
         python: What that worker said of its Python.
+        built: How its checkpoint was made, where its entry builds one.
     """
-    beside = {"build": build.title} if build else {}
-    if python:
-        beside |= {"python": str(python["version"]), "python.prefix": str(python["prefix"])}
+    beside = _beside(build, python) if build and python else {}
     return Subject(
         identity=machine.identity(planned.case.accelerator),
-        fingerprint={**_fingerprint(planned, loaded), **beside},
+        fingerprint={**_fingerprint(planned, loaded), **beside, **built},
         surroundings={
             **machine.surroundings(planned.case.accelerator),
             "requests": _requests(planned),
         },
     )
+
+
+def _beside(build: Build, python: Event) -> dict[str, str]:
+    """Return what is to be known of another Python.
+
+    Of a build of a baseline, which nobody records, also where it lies. What every run of a case is
+    made in goes into baselines: they name no path of a user.
+    """
+    versions = {f"python.{name}": version for name, version in python["versions"].items()}
+    found = {"python": str(python["version"]), **versions}
+    if build.baseline:
+        return {**found, "build": build.title, "python.prefix": str(python["prefix"])}
+    return {**found, "python.system": str(python["system"])} if python["system"] else found
 
 
 def _requests(planned: Planned) -> str:
@@ -62,5 +77,6 @@ def _fingerprint(planned: Planned, loaded: Event) -> dict[str, str]:
         "dataset.options": json.dumps(workload.dataset.options, sort_keys=True),
         "round": planned.suite.round,
         **({"division": "open"} if planned.suite.division == "open" else {}),
+        **({"find": find.in_words} if (find := planned.scenario.find) else {}),
         **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
     }

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.run.delivery import OutputSink, PerformanceSink, Port, TokenSink
+from pytest_mlperf.run.limited import LimitedSink
 from pytest_mlperf.run.protocol import LoadGenSettings
 from pytest_mlperf.run.sink import Fail, GuardedSink
 
@@ -189,9 +190,23 @@ def make_sink(plan: Plan, fail: Fail) -> GuardedSink:
     )
     if plan.phase == "accuracy":
         return OutputSink(fail, port)
+    limits_s = {
+        name: plan.attributes[name] / 1e9
+        for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
+        if name in plan.attributes
+    }
     if plan.attributes.get("use_token_latencies"):
-        return TokenSink(fail, port, needs_first=plan.scenario != "Offline")
-    return PerformanceSink(fail, port)
+        both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
+        return TokenSink(
+            fail,
+            port,
+            needs_first=plan.scenario != "Offline",
+            limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
+        )
+    limit_s = limits_s.get("server_target_latency_ns")
+    return (
+        PerformanceSink(fail, port) if limit_s is None else LimitedSink(fail, port, limit_s=limit_s)
+    )
 
 
 def run(

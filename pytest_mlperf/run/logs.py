@@ -124,7 +124,7 @@ class Detail:
             found[f"latency_{name}"] = self._time_s(latency, percentile)
         if tokens_key in self.values:
             for timed in ("ttft", "tpot"):
-                for name, percentile in (("p50", 0.5), ("p99", 0.99)):
+                for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
                     found[f"{timed}_{name}"] = self._time_s(timed, percentile)
         return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,10 @@ from pathlib import Path
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
-from pytest_mlperf.run.builds import LABEL, Build
+from pytest_mlperf.run.builds import LABEL, Build, build_for, import_path
+from pytest_mlperf.run.checkpoints import checkpoint_for
 from pytest_mlperf.run.conditions import Conditions, held
+from pytest_mlperf.run.figures import figures, with_per_gpu
 from pytest_mlperf.run.fingerprint import subject_of
 from pytest_mlperf.run.light import with_light
 from pytest_mlperf.run.logs import Detail, parse_detail
@@ -24,7 +25,6 @@ from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.supervisor import Worker
 from pytest_mlperf.run.talk import Talk
 from pytest_mlperf.run.timeline import draw_timeline
-from pytest_mlperf.run.token_times import with_token_rate
 from pytest_mlperf.run.wall import with_wall
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.preflight import problems, require
@@ -74,7 +74,7 @@ def measure(
         performance: Do a performance run.
         ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
         number: Which process of the case this is; names its folder.
-        build: Run it in another build than this one.
+        build: Run it in another build than the one that the engine entry names.
 
     Raises:
         RunError: Anything broke; the message names the layer and the log.
@@ -83,39 +83,49 @@ def measure(
     """
     found_before = problems(planned, scorer=ask is not None)
     require(found_before)
-    engine, dataset = planned.factories
-    model = planned.model
     trouble = [RunError(part, str(error)) for part, error in found_before if part == "scorer"]
     label = f"{LABEL}.{number}" if build else str(number)
     folder = new_folder(conditions.folder, f"{planned.case.id}.{label}")
     used = conditions.machine.environment(planned.case.accelerator)
-    spec = WorkerSpec(
-        folder=str(folder),
-        engine=engine,
-        dataset=dataset,
-        expected=planned.expected,
-        model=model,
-        precision=planned.case.precision,
-        settings=planned.settings(target_qps=target_qps),
-        performance=performance,
-        handicap=conditions.handicap,
-        import_path=build.last if build else _import_path(),
-        import_first=build.first if build else (),
-        import_not=build.never if build else (),
-        environment=used if build else {},
-    )
     talk = Talk(planned, number, show)
+    checkpoint = checkpoint_for(planned, conditions, folder, talk.show)
+    model = str(checkpoint.folder) if checkpoint else planned.model
     started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     accelerator = planned.case.accelerator
     gpus = conditions.machine.uuids(accelerator) if performance else []
     score: Callable[[], tuple[Accuracy, Scored]] | None = None
     with (
+        build_for(planned, folder, build) as there,
         held(accelerator, conditions, talk.show, look=performance) as looked,
         Sampling(gpus if conditions.power else [], folder) as sampling,
-        Worker(spec, conditions.patience, talk.on_event, environment=used, build=build) as worker,
+        Worker(
+            _spec(
+                planned,
+                conditions,
+                folder,
+                there,
+                model=model,
+                target_qps=target_qps,
+                performance=performance,
+            ),
+            conditions.patience,
+            talk.on_event,
+            environment=used,
+            build=there,
+        ) as worker,
     ):
+        spec = worker.spec
         loaded = worker.wait_for("loaded")
-        subject = subject_of(planned, conditions.machine, loaded, build=build, python=worker.python)
+        subject = subject_of(
+            planned,
+            conditions.machine,
+            loaded,
+            build=there,
+            python=worker.python,
+            built=checkpoint.facts if checkpoint else {},
+        )
+        if checkpoint:
+            checkpoint.require(loaded["engine"])
         finished = worker.wait_for("finished") if performance else None
         sampling.linger()
         worker.wait_for("ready")
@@ -123,10 +133,10 @@ def measure(
         if ask and scorer and not subject.dummy and not trouble:
             scoring = Scoring(
                 folder=folder,
-                dataset=dataset,
+                dataset=spec.dataset,
                 scorer=scorer,
-                model=model,
-                import_path=spec.import_path,
+                model=spec.model,
+                import_path=import_path(),
                 patience=conditions.patience,
                 show=talk.show,
             )
@@ -137,6 +147,7 @@ def measure(
     run = None
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
+        run = with_per_gpu(run, accelerator)
         run = with_power(run, sampling.log, warm_s=talk.warm_s)
         run = with_wall(run, conditions.meter)
         picture = draw_timeline(folder) if sampling.log.gpus else None
@@ -182,8 +193,34 @@ def _only_the_scorer() -> Iterator[list[RunError]]:
         kept.append(error)
 
 
-def _import_path() -> list[str]:
-    return [str(Path(entry).absolute()) for entry in sys.path]
+def _spec(
+    planned: Planned,
+    conditions: Conditions,
+    folder: Path,
+    there: Build | None,
+    *,
+    model: str | None,
+    target_qps: float | None,
+    performance: bool,
+) -> WorkerSpec:
+    """Return what a worker is told; one elsewhere also what it does not inherit."""
+    engine, dataset = planned.factories
+    used = conditions.machine.environment(planned.case.accelerator)
+    return WorkerSpec(
+        folder=str(folder),
+        engine=engine,
+        dataset=dataset,
+        expected=planned.expected,
+        model=model,
+        precision=planned.case.precision,
+        settings=planned.settings(target_qps=target_qps),
+        performance=performance,
+        handicap=conditions.handicap,
+        import_path=there.last if there else import_path(),
+        import_first=there.first if there else (),
+        import_not=there.never if there else (),
+        environment=used if there else {},
+    )
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -224,22 +261,7 @@ def _read_run(
             f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",
             str(log),
         )
-    # LoadGen's own figures count where it has them; it sees no token between first and last.
-    for name, value in result["token_metrics"].items():
-        if not value > 0:
-            why = (
-                "done() was given n_tokens of 0 for every sample"
-                if name == "tokens_per_sample"
-                else "an engine that sees tokens only in bunches leaves next_tokens() out"
-            )
-            raise RunError(
-                "engine", f"{name} is {value!r} by our stamps; it must be positive: {why}", str(log)
-            )
-    metrics = with_token_rate(
-        {**result["token_metrics"], **detail.metrics(spec.settings.scenario)},
-        samples=int(result["completed"]),
-        duration_s=float(result["duration_s"]),
-    )
+    metrics, notes = figures(result, detail, spec.settings.scenario)
     invalid, limit_missed = _validity(detail, spec.settings)
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     return Run(
@@ -255,6 +277,7 @@ def _read_run(
         folder=str(folder),
         invalid=invalid,
         limit_missed=limit_missed,
+        notes=notes,
     )
 
 

@@ -105,9 +105,9 @@ class WorkerSpec:
         handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
         warmup_s: Shortest warm-up.
         import_path: Folders that the parent imports from: a factory may be in a test module.
-        import_first: Of another build: folders that come before all others.
-        import_not: Of another build: folders that it must not import from.
-        environment: Of another build: variables that it sets itself.
+        import_first: Elsewhere: folders that come before all others.
+        import_not: Elsewhere: folders that must not be imported from.
+        environment: Elsewhere: variables that the worker sets itself.
     """
 
     folder: str
@@ -149,7 +149,8 @@ class WorkerSpec:
 Event = dict[str, Any]
 """A message of the worker; `event` names it:
 
-python    prefix, executable, version: of another build only, before all others
+python    prefix, executable, version, versions (of what every worker imports), system: of a worker
+          in another Python only, before all others
 started   pid
 loading
 loaded    engine: dict[str, str] (describe()), dataset: {digest, samples}, load_s
@@ -182,6 +183,7 @@ class Finished:
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 when unknown.
         token_metrics: What our own counts and stamps of tokens give, by metric, SI units.
+        notes: What these stamps cannot show, in words.
         faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
         completing_threads: Threads that reported completions.
     """
@@ -191,5 +193,6 @@ class Finished:
     duration_s: float
     within_se: float
     token_metrics: Mapping[str, float]
+    notes: Sequence[str]
     faults: Sequence[str]
     completing_threads: int

@@ -84,6 +84,11 @@ class GuardedSink:
         return {}
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What our own stamps of tokens cannot show, in words."""
+        return ()
+
+    @property
     def within_se(self) -> float:
         """Relative standard error of the throughput by batch means; 0 when unknown."""
         return self._stamps.relative_error

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Self
 
-from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
@@ -75,7 +75,7 @@ class Worker:
             patience: The limits.
             on_event: Sees every event, progress included.
             environment: Variables that the process gets besides this one's own.
-            build: Start it in another Python; None: in this one.
+            build: Where it runs; None: in this Python.
         """
         self.spec = spec
         self.folder = Path(spec.folder)
@@ -110,7 +110,7 @@ class Worker:
         return self
 
     def _start(self, log: IO[bytes], events_end: int) -> subprocess.Popen[bytes]:
-        """Start the process; one of another build sends its events on stdout."""
+        """Start the process; one in another Python sends its events on stdout."""
         spec, build = self.folder / "spec.json", self._build
         command = [sys.executable, "-m", "pytest_mlperf.run.worker"]
         command += [str(spec), "--events", str(events_end)]
@@ -210,6 +210,8 @@ class Worker:
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
+        if self._build and self._phase in {"started", "loading"}:
+            message = f"{message}{_there(str(event.get('kind')), self._build)}"
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = Designed if event.get("designed") else RunError
@@ -282,6 +284,13 @@ class Worker:
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def _there(kind: str, build: Build) -> str:
+    """Return what to add to an error of a worker elsewhere that does not load."""
+    if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
+        return f"; it runs in {build.title} ({build.key}): install it there"
+    return f" (in {build.title})"
 
 
 def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:

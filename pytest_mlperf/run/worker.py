@@ -174,6 +174,7 @@ class Worker:
                 duration_s=sink.duration_s,
                 within_se=sink.within_se,
                 token_metrics=sink.token_metrics,
+                notes=sink.notes,
                 faults=sink.faults.texts,
                 completing_threads=len(sink.threads),
             )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.core.metrics import LATENCIES, OFFLINE, gated_metrics
+from pytest_mlperf.suite.find import LOADED
+from pytest_mlperf.suite.limits import gateable
 from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.tables import EngineEntry, PairEntry
+from pytest_mlperf.suite.tables import EngineEntry, PairEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, nearest
-
-LOADED = ("Server", "Interactive")
-"""Scenarios with an offered rate, which both sides must be given."""
 
 Side = tuple[EngineEntry, str | None]
 """An engine entry and its accelerator; None: each that both sides of a pair have."""
@@ -23,7 +21,11 @@ def scenario_of(suite: Suite, entry: PairEntry) -> str:
 
 def metric_of(suite: Suite, entry: PairEntry) -> str:
     """Return the metric that a claim is about."""
-    return entry.metric or gated_metrics(scenario_of(suite, entry), tokens=suite.tokens)[0]
+    return entry.metric or next(iter(suite.gated(_entry(suite, scenario_of(suite, entry)))))
+
+
+def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
+    return next(each for each in suite.scenarios if each.name == scenario)
 
 
 def side_of(suite: Suite, text: str) -> Side:
@@ -86,7 +88,7 @@ def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
     if scenario not in known:
         yield ("scenario",), f"this suite has no scenario {scenario!r}{nearest(scenario, known)}"
         return
-    measured = sorted(OFFLINE if scenario == "Offline" else LATENCIES)
+    measured = sorted(gateable(_entry(suite, scenario)))
     if entry.metric is not None and entry.metric not in measured:
         yield (
             ("metric",),
@@ -114,11 +116,13 @@ def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Def
         )
     if a[0] is b[0] and any(first == second for first, second in both):
         yield (), "a and b are one and the same: there is nothing to compare"
-    (rate_on,) = (each.rate_on for each in suite.scenarios if each.name == scenario)
+    given = _entry(suite, scenario)
     unlike = [
-        name for first, name in both if rate_on(first) is None or rate_on(first) != rate_on(name)
+        name
+        for first, name in both
+        if given.rate_on(first) is None or given.rate_on(first) != given.rate_on(name)
     ]
-    if scenario in LOADED and unlike:
+    if scenario in LOADED and not given.find and unlike:
         yield (
             (),
             f"{scenario} needs one target_qps for both sides: latencies at different rates cannot "

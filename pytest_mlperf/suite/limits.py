@@ -11,10 +11,12 @@ from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import (
     COUNTS,
     EFFICIENCY,
+    FOUND,
     LATENCIES,
     METRICS,
     OFFLINE,
     SAMPLES_PER_JOULE,
+    SERVED,
     TOKENS_PER_JOULE,
 )
 from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
@@ -29,6 +31,15 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
     value = float(text.strip().removesuffix("%").removesuffix("points"))
     is_share = text.strip().endswith("%")
     return Margin(value=value / 100 if is_share else value, is_share=is_share)
+
+
+def gateable(scenario: ScenarioEntry) -> frozenset[str]:
+    """Return the metrics of performance that a scenario measures and a suite can gate."""
+    if scenario.find:
+        return FOUND
+    if scenario.name == "Offline":
+        return OFFLINE
+    return LATENCIES if scenario.name in {"Server", "Interactive"} else LATENCIES - SERVED
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
@@ -60,12 +71,13 @@ def limit_defects(
     for where, table in tables:
         yield from _table_defects(engines, where, table)
     for index, scenario in enumerate(scenarios):
-        measured = OFFLINE if scenario.name == "Offline" else LATENCIES
+        measured = gateable(scenario)
         for name in scenario.limits:
             if name in METRICS and name not in measured | COUNTS:
                 yield (
                     ("scenarios", index, "limits", name),
-                    f"{name} cannot be gated in {scenario.name}{nearest(name, sorted(measured))}",
+                    f"{name} cannot be gated in {scenario.name}"
+                    f"{' with find' if scenario.find else ''}{nearest(name, sorted(measured))}",
                 )
 
 

@@ -9,12 +9,13 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.metrics import METRICS, gated_metrics
+from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics
 from pytest_mlperf.core.roofline.gpu import GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
 from pytest_mlperf.rounds.work import parse_work
+from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of
 from pytest_mlperf.suite.physics import FIGURES_SCHEMA, figure_defects, work_defects
 from pytest_mlperf.suite.tables import (
@@ -139,6 +140,8 @@ class Suite(Table):
         the suite's `[limits]`, else from the metric table.
         """
         own = gated_metrics(scenario.name, tokens=self.tokens)
+        if scenario.find:
+            own = tuple(FOUND)
         names = dict.fromkeys((*own, *scenario.limits))
         limits = {**self.limits, **scenario.limits}
         return {
@@ -201,6 +204,17 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
                 f"it has {', '.join(rules.scenarios)}",
             )
         yield from _latency_limits(suite, scenario, index)
+        if scenario.find:
+            rated, constants = scenario.target_qps is not None, _constants(suite, scenario)
+            limits = limits_of(scenario, constants, tokens=suite.tokens)
+            found = find_defects(
+                scenario.find, scenario.name, limits, rated=rated, tokens=suite.tokens
+            )
+            yield from ((("scenarios", index, *where), what) for where, what in found)
+
+
+def _constants(suite: Suite, scenario: ScenarioEntry) -> RoundScenario | None:
+    return suite.rules.scenarios.get(scenario.name) if suite.rules else None
 
 
 def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
@@ -234,12 +248,13 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
 def _rates(suite: Suite) -> Iterator[Defect]:
     used = dict.fromkeys(name for engine in suite.engines for name in engine.accelerators)
     for index, scenario in enumerate(suite.scenarios):
-        for name in scenario.target_qps if isinstance(scenario.target_qps, dict) else ():
-            if name not in used:
-                yield (
-                    ("scenarios", index, "target_qps"),
-                    f"no engine entry runs on {name!r}{nearest(name, used)}",
-                )
+        start = scenario.find.start if scenario.find else None
+        named = [(("target_qps",), scenario.target_qps), (("find", "start"), start)]
+        for where, rates in named:
+            for name in rates if isinstance(rates, dict) else ():
+                if name not in used:
+                    message = f"no engine entry runs on {name!r}{nearest(name, used)}"
+                    yield ("scenarios", index, *where), message
 
 
 def _limits(suite: Suite) -> Iterator[Defect]:

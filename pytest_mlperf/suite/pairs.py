@@ -60,9 +60,19 @@ class PlannedPair:
         return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))
 
     @property
+    def elsewhere(self) -> str:
+        """Where the engines of the two sides run, where that is not this Python."""
+        return " and ".join(dict.fromkeys(filter(None, (self.a.elsewhere, self.b.elsewhere))))
+
+    @property
     def limits(self) -> dict[str, float]:
         """Nothing is set against a baseline."""
         return {}
+
+    @property
+    def runs_per_value(self) -> tuple[int, int]:
+        """Processes that one value of a side takes, usually and at most."""
+        return self.a.runs_per_value
 
     @property
     def seconds_per_run(self) -> float:

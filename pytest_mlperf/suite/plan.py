@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
@@ -17,7 +16,10 @@ from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
 from pytest_mlperf.suite import preflight
+from pytest_mlperf.suite.build_defects import build_defects
 from pytest_mlperf.suite.claims import claim_defects
+from pytest_mlperf.suite.elsewhere import title_of
+from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
@@ -76,6 +78,11 @@ class Planned:
         return tuple(self.engine.techniques)
 
     @property
+    def elsewhere(self) -> str:
+        """The other Python in which its engine runs, as the suite writes it; "": this one."""
+        return title_of(self.engine)
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The tests this case has."""
         kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
@@ -124,16 +131,6 @@ class Planned:
         """
         preflight.require_scorer(self)
 
-    def require_engine(self) -> None:
-        """Let a registered engine check its options and look for its model; it is not loaded.
-
-        Raises:
-            UnavailableError: A file is not here.
-            SuiteError: An option is wrong.
-            EnvironmentFault: This machine lacks something else.
-        """
-        preflight.require_engine(self)
-
     @property
     def accuracy_reference(self) -> EngineEntry:
         """The engine entry whose scores this case's are compared with: its own, or the suite's."""
@@ -181,6 +178,12 @@ class Planned:
         return max(shortest, self._fewest_queries / rate)
 
     @property
+    def runs_per_value(self) -> tuple[int, int]:
+        """Processes that one value takes, usually and at most: one, or those of a search."""
+        find = self.scenario.find
+        return (USUAL_RUNS, find.max_runs) if find else (1, 1)
+
+    @property
     def _fewest_queries(self) -> int:
         return self.scenario.min_query_count or QUICK_QUERIES.get(
             self.case.scenario, QUICK_QUERIES_OTHERWISE
@@ -196,7 +199,7 @@ class Planned:
         constants, rules = self.round_scenario, self.suite.rules
         seeds = load_round(self.suite.round)
         quick = self.suite.profile == "quick"
-        server = self.case.scenario in {"Server", "Interactive"}
+        limits_ns = {name: round(limit * 1e9) for name, limit in self.latency_limits.items()}
         tokens = self.suite.tokens
         fewest = self._fewest_queries
         return LoadGenSettings(
@@ -211,22 +214,21 @@ class Planned:
             min_query_count=fewest if quick else constants.min_query_count,
             fixed_work_s=self.seconds_per_run if quick else None,
             performance_samples=rules.performance_samples if rules else samples or 1024,
-            latency_limit_ns=self._limit_ns("latency") if server and not tokens else None,
+            latency_limit_ns=limits_ns.get("latency_p99"),
             tokens=tokens,
-            ttft_limit_ns=self._limit_ns("ttft") if tokens and server else None,
-            tpot_limit_ns=self._limit_ns("tpot") if tokens and server else None,
+            ttft_limit_ns=limits_ns.get("ttft_p99"),
+            tpot_limit_ns=limits_ns.get("tpot_p99"),
             latency_percentile=constants.latency_percentile,
             samples_per_query=constants.samples_per_query,
             equal_issue=bool(rules and rules.equal_issue) and not quick,
         )
 
-    def _limit_ns(self, of: Literal["latency", "ttft", "tpot"]) -> int | None:
-        """Return the suite's limit, else the round's, in nanoseconds."""
-        own: float | None = getattr(self.scenario, f"{of}_limit")
-        rounds: float | None = getattr(self.round_scenario, f"{of}_limit_ms")
-        if own is not None:
-            return round(own * 1e9)
-        return None if rounds is None else round(rounds * 1e6)
+    @property
+    def latency_limits(self) -> dict[str, float]:
+        """What LoadGen limits, seconds by metric; nothing but in a loaded scenario."""
+        if self.case.scenario not in LOADED:
+            return {}
+        return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 
     @cached_property
     def factories(self) -> tuple[Factory, Factory]:
@@ -293,7 +295,7 @@ def plan_suite(path: Path) -> list[Planned]:
         SuiteError: Anything is wrong with the file.
     """
     suite, text = load_suite(path)
-    if defects := [*source_defects(suite), *claim_defects(suite)]:
+    if defects := [*source_defects(suite), *claim_defects(suite), *build_defects(suite)]:
         raise all_defects(path, text, defects)
     lines = lines_of_tables(text, "engines") or [line_of(text, ("engines",))]
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])

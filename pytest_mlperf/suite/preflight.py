@@ -15,6 +15,8 @@ from pytest_mlperf.core.errors import (
     SuiteError,
     UnavailableError,
 )
+from pytest_mlperf.suite.build_step import step_of
+from pytest_mlperf.suite.elsewhere import elsewhere
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.variables import expand
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 ABSENT = "/there/is/no/model"
 """Stands for a model that is not here, where options are to be checked all the same."""
 
-Part = Literal["model", "dataset", "engine", "scorer"]
+Part = Literal["python", "model", "dataset", "build", "engine", "scorer"]
 Problem = tuple[Part, MlperfError]
 
 
@@ -38,9 +40,11 @@ def problems(planned: Planned, *, scorer: bool) -> list[Problem]:
         scorer: Its accuracy is wanted too.
     """
     asks: dict[Part, Callable[[], object]] = {
+        "python": lambda: elsewhere(planned),
         "model": lambda: planned.model,
         "dataset": lambda: planned.factories,
-        "engine": planned.require_engine,
+        "build": lambda: step_of(planned),
+        "engine": lambda: require_engine(planned),
     }
     if scorer:
         asks["scorer"] = planned.require_scorer
@@ -82,7 +86,8 @@ def require_engine(planned: Planned) -> None:
     Raises:
         UnavailableError: A file is not here.
         SuiteError: An option is wrong; names its line.
-        EnvironmentFault: This machine lacks something else.
+        EnvironmentFault: This machine lacks something else; what runs in another Python needs
+            nothing of this one.
     """
     entry = planned.engine
     options = expand(entry.options)
@@ -93,6 +98,9 @@ def require_engine(planned: Planned) -> None:
     except UnavailableError as error:
         if ABSENT not in str(error):
             raise UnavailableError(f"{_place(planned, planned.model_key)}: {error}") from None
+    except EnvironmentFault:
+        if not planned.elsewhere:
+            raise
 
 
 def try_engine(use: str, *, options: Mapping[str, Any], model: str | None, precision: str) -> None:

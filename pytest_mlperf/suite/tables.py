@@ -19,6 +19,8 @@ from pydantic import (
 
 from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.suite.build_table import BuildStep
+from pytest_mlperf.suite.find import FindEntry
 from pytest_mlperf.suite.values import (
     SHARE_SCHEMA,
     Accelerator,
@@ -117,20 +119,27 @@ class Workload(Table):
     )
 
 
+PythonPath = Annotated[StrictStr, Field(min_length=1)]
+"""The `python` of another environment, as a suite writes it."""
+
+CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
+"""What starts a Python elsewhere, as a suite writes it."""
+
+
 class BaselineEngine(Table):
     """How to run the build that a baseline was recorded with, to be measured beside this one."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    python: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+    python: PythonPath | None = Field(
         default=None,
         description="Python of another virtual environment; relative to the suite file; ~ and "
         "${VAR} are expanded.",
     )
-    command: Annotated[list[StrictStr], Field(min_length=1)] | None = Field(
+    command: CommandLine | None = Field(
         default=None,
         description="What starts a Python elsewhere, e.g. in a container: the script and its "
-        "argument are appended, stdin and stdout must reach it; ${VAR} is expanded.",
+        "arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
     )
     git: Annotated[StrictStr, AfterValidator(_ref)] | None = Field(
         default=None,
@@ -147,6 +156,8 @@ class BaselineEngine(Table):
 class EngineEntry(Table):
     """One engine configuration; tests are made for each of its accelerators."""
 
+    model_config = ConfigDict(json_schema_extra={"not": {"required": ["python", "command"]}})
+
     use: StrictStr = Field(description="Registered engine, or package.module:name.")
     name: Name | None = Field(
         default=None, description="Tells entries with other options apart; default: use."
@@ -161,16 +172,36 @@ class EngineEntry(Table):
         default_factory=list,
         description="What the open division allows and this entry does; shown in every result.",
     )
+    python: PythonPath | None = Field(
+        default=None,
+        description="Python of another virtual environment, in which engine and data set run; "
+        "relative to the suite file; ~ and ${VAR} are expanded.",
+    )
+    command: CommandLine | None = Field(
+        default=None,
+        description="Likewise what starts a Python elsewhere, e.g. in a container: the script and "
+        "its arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
+    )
+    build: BuildStep | None = Field(
+        default=None, description="Makes this entry's quantised model of the model, once."
+    )
     baseline_engine: BaselineEngine | None = Field(
         default=None,
         description="The build of the baseline: --mlperf-confirm measures a drop again beside it.",
     )
     options: Options = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.python is not None and self.command is not None:
+            raise ValueError("write python or command, not both")
+        return self
+
     @property
     def label(self) -> str:
-        """The name in test ids: `name`, else the registered name or the class's."""
-        return self.name or self.use.rpartition(":")[2]
+        """The name in test ids: `name`, else the registered name or the class's; with a recipe."""
+        use = self.use.rpartition(":")[2]
+        return self.build.label(self.name, use, self.precision) if self.build else self.name or use
 
     @property
     def full_label(self) -> str:
@@ -218,6 +249,10 @@ class ScenarioEntry(Table):
     target_qps: Rates | None = Field(
         default=None,
         description="Offered samples/s (Offline: expected); one number or one per accelerator.",
+    )
+    find: FindEntry | None = Field(
+        default=None,
+        description="In place of target_qps: searches the highest rate that holds latency limits.",
     )
     min_duration: Seconds | None = Field(
         default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'

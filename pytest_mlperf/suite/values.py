@@ -74,7 +74,12 @@ def _accelerator(value: str) -> str:
     return value
 
 
-def _seconds(value: object) -> float:
+def seconds(value: object) -> float:
+    """Return "15ms" as 0.015.
+
+    Raises:
+        ValueError: It is no duration above 0.
+    """
     found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not found or not 0 < float(found[1]) < inf:
         raise ValueError(
@@ -141,7 +146,7 @@ Accelerator = Annotated[
 ]
 Seconds = Annotated[
     float,
-    BeforeValidator(_seconds),
+    BeforeValidator(seconds),
     WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$"}),
 ]
 Share = Annotated[float, BeforeValidator(share), WithJsonSchema(SHARE_SCHEMA)]

@@ -10,6 +10,11 @@ import pytest
     "module",
     [
         "pytest_mlperf.engines.onnxruntime",
+        "pytest_mlperf.engines.onnxruntime.tensorrt",
+        "pytest_mlperf.engines.triton",
+        "pytest_mlperf.engines.triton.grpc_client",
+        "pytest_mlperf.engines.triton.http_client",
+        "pytest_mlperf.engines.tensorrt_llm",
         "pytest_mlperf.engines.torch",
         "pytest_mlperf.engines.torch.diffusion",
         "pytest_mlperf.engines.torch.module",
@@ -25,5 +30,13 @@ def test_importing_an_adapter_imports_none_of_the_libraries_it_works_with(module
     ).stdout.split()
 
     assert module in loaded
-    heavy = {"numpy", "onnxruntime", "PIL", "mlperf_loadgen", "torch", "transformers"}
+    heavy = {
+        "numpy",
+        "onnxruntime",
+        "PIL",
+        "mlperf_loadgen",
+        "torch",
+        "transformers",
+        "tritonclient",
+    }
     assert not {*heavy, "diffusers", "safetensors"} & set(loaded)

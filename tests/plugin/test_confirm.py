@@ -206,7 +206,10 @@ def with_fingerprint(stored: Baseline, fingerprint: dict[str, str]) -> Baseline:
     ("baseline_engine", "note"),
     [
         ("", NO_BUILD),
-        ('python = "/there/is/none"', "not confirmed by A/B: {suite}:8: the python of"),
+        (
+            'python = "/there/is/none"',
+            "not confirmed by A/B: {suite}:10: engines[0].baseline_engine.python, /there/is",
+        ),
         ('command = ["false"]', "not confirmed by A/B: the worker ended with exit code 1"),
         ('git = "v9"', "not confirmed by A/B: git rev-parse"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.reports.selection import notices, plan, relative
+from pytest_mlperf.reports.selection import cost_of, notices, plan, relative
 from tests.reports.verdicts import CASE
 
 
@@ -20,6 +20,8 @@ class Planned:
     path: Path
     seconds_per_run: float
     fewest_runs: int = 1
+    runs_per_value: tuple[int, int] = (1, 1)
+    elsewhere: str = ""
 
 
 SUITE = Path("suites/rn.mlperf.toml")
@@ -42,6 +44,15 @@ if all 5 are needed; loading and accuracy passes come on top
 """
 
 
+def test_a_search_counts_with_its_runs() -> None:
+    """Four usually, eight at most: 4 minutes if one search decides, 40 if all five are needed."""
+    search = replace(QUICK, runs_per_value=(4, 8))
+
+    cost = cost_of(search, {})
+
+    assert (cost.first_s, cost.at_most_s(5)) == (240.0, 2400.0)
+
+
 @pytest.mark.parametrize(("width", "expected"), [(80, PLAN_80), (60, PLAN_60)])
 def test_the_plan_reads_as_designed(width: int, expected: str) -> None:
     wanted: dict[tuple[Path, str], set[Kind]] = {
@@ -59,6 +70,14 @@ def test_the_plan_counts_with_the_most_runs_that_are_allowed() -> None:
         "1 case: 1 min of measuring if one run decides each, 2 min if all 2 are needed; loading "
         "and accuracy passes come on top"
     )
+
+
+def test_the_plan_says_what_runs_in_another_python() -> None:
+    docker = replace(QUICK, elsewhere="command docker run … python3")
+
+    lines = plan([docker, OFFICIAL, docker], {}, 120, max_runs=2)
+
+    assert "2 cases in command docker run … python3" in lines
 
 
 def test_suites_that_were_not_asked_for_are_one_line(

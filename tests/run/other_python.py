@@ -29,7 +29,8 @@ class Acme(NullEngine):
         super().__init__(dataset, latency_s=0.002 * factor, batch_size=16, threads=1)
 
     def describe(self):
-        return {"acme": VERSION, "file": __file__, "plugin": pytest_mlperf.__file__}
+        places = {"file": __file__, "plugin": pytest_mlperf.__file__, "prefix": sys.prefix}
+        return {"acme": VERSION, **places}
 '''
 
 PASSES_ON_NOTHING = """\
@@ -37,6 +38,16 @@ import os, subprocess, sys
 # As a container does: no variable, no descriptor but three, another working folder.
 done = subprocess.run(sys.argv[1:], cwd="/", env={}, close_fds=True)
 sys.exit(done.returncode)
+"""
+
+
+IS_OLDER = """\
+#!{python}
+# Stands for a Python that is too old: all that is asked of one is to say so.
+import runpy, sys
+sys.version_info = (3, 10, 14, "final", 0)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 

@@ -119,10 +119,14 @@ def latencies(key: str, *percentiles: str) -> dict[str, int]:
 
 QUERIES = latencies("result_{}_percentile_latency_ns", "50.00", "90.00", "99.00")
 MULTI = latencies("result_{}_percentile_per_query_latency_ns", "50.00", "90.00", "99.00")
-TTFT = latencies("result_first_token_{}_percentile_latency_ns", "50.00", "99.00")
-TPOT = latencies("result_time_per_output_token_{}_percentile_ns", "50.00", "99.00")
+TTFT = latencies("result_first_token_{}_percentile_latency_ns", "50.00", "90.00", "99.00")
+TPOT = latencies("result_time_per_output_token_{}_percentile_ns", "50.00", "90.00", "99.00")
 LATENCY_S = {"latency_p50": 0.05, "latency_p90": 0.09, "latency_p99": 0.099}
-TOKENS_S = {"ttft_p50": 0.05, "ttft_p99": 0.099, "tpot_p50": 0.05, "tpot_p99": 0.099}
+TOKENS_S = {
+    f"{name}_{share}": seconds
+    for name in ("ttft", "tpot")
+    for share, seconds in (("p50", 0.05), ("p90", 0.09), ("p99", 0.099))
+}
 RATE = {"result_completed_samples_per_sec": 12.5}
 TOKEN_RATE = {"result_completed_tokens_per_second": 100.0}
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import sys
 import sysconfig
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError, RunError, UnavailableError
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run import builds
 from pytest_mlperf.run.builds import Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import Process, measure, new_folder
@@ -19,7 +22,7 @@ from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.run import other_python
 from tests.run.harness import LIMIT_S
-from tests.run.other_python import ENGINE, PASSES_ON_NOTHING, git
+from tests.run.other_python import ENGINE, IS_OLDER, PASSES_ON_NOTHING, git
 
 SUITE = """\
 schema = 1
@@ -29,7 +32,7 @@ name = "mine"
 dataset = {{ use = "synthetic", samples = 32 }}
 [[engines]]
 use = "acme:Acme"
-baseline_engine = {}
+{}
 [[scenarios]]
 name = "Offline"
 target_qps = 500
@@ -53,9 +56,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def planned(project: Path, baseline_engine: str) -> Planned:
+def planned(project: Path, baseline_engine: str, own: str = "") -> Planned:
+    """Return the case; `own` is what the engine entry says of where every run of it is."""
     file = project / "s.mlperf.toml"
-    file.write_text(SUITE.format(baseline_engine), "utf-8")
+    file.write_text(SUITE.format(f"baseline_engine = {baseline_engine}\n{own}"), "utf-8")
     (only,) = plan_suite(file)
     return only
 
@@ -100,6 +104,7 @@ def test_the_other_python_runs_with_a_copy_of_this_package(
     facts = found.subject.fingerprint
     assert facts["python.prefix"] == str(python.parents[1]) != sys.prefix
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["python.numpy"] == version("numpy")
     assert facts["build"] == f"python {python}"
     assert facts["engine.file"] == str(project / "acme.py")
     assert facts["engine.plugin"].startswith(str(tmp_path / "runs/build/code/"))
@@ -116,6 +121,72 @@ def test_this_build_says_nothing_of_its_python(project: Path, tmp_path: Path) ->
     facts = run(case, tmp_path, None).subject.fingerprint
 
     assert not {"build", "python", "python.prefix"} & set(facts)
+
+
+def test_every_run_of_an_entry_that_names_a_python_is_there(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
+    """What is known of it goes into baselines: versions, and no path of a user."""
+    case = planned(project, '{ git = "v1" }', f'python = "{python}"')
+
+    found = run(case, tmp_path, None)
+
+    facts = dict(found.subject.fingerprint)
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["python.numpy"] == version("numpy")
+    assert facts["python.mlcommons-loadgen"] == version("mlcommons-loadgen")
+    assert facts.pop("engine.prefix") == str(python.parents[1]) != sys.prefix
+    assert facts.pop("engine.plugin").startswith(str(tmp_path / "runs/"))
+    assert facts.pop("engine.file") == str(project / "acme.py")
+    assert str(tmp_path) not in str(facts)
+    assert str(python.parents[2]) not in str(facts)
+    assert found.run is not None
+    folder = Path(found.run.folder).parent
+    assert folder.name == "mine-Offline-Acme-fp32-cpu.1"
+    assert not (folder / "code").exists()
+
+
+def test_the_build_of_the_baseline_is_stronger_than_the_entry(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
+    """Another environment of a baseline's own; a ref in git is run where the entry runs."""
+    git(project, "init", "-q", "-b", "main")
+    git(project, "add", "acme.py")
+    git(project, "commit", "-q", "-m", "one")
+    (project / "acme.py").write_text(ENGINE.replace('"1.0"', '"2.0"'), "utf-8")
+    own = other_python.environment(tmp_path / "own")
+    beside = planned(project, f'{{ python = "{python}" }}', f'python = "{own}"')
+    facts = run_baseline(beside, tmp_path).subject.fingerprint
+
+    assert facts["engine.prefix"] == str(python.parents[1])
+    assert facts["engine.acme"] == "2.0"
+
+    then = run_baseline(planned(project, '{ git = "HEAD" }', f'python = "{own}"'), tmp_path)
+
+    assert then.subject.fingerprint["engine.prefix"] == str(own.parents[1])
+    assert then.subject.fingerprint["engine.acme"] == "1.0"
+    assert then.subject.fingerprint["build"].endswith(f") in python {own}")
+
+
+def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
+    older.chmod(0o755)
+    case = planned(project, '{ git = "v1" }', f'python = "{older}"')
+
+    with pytest.raises(RunError) as raised:
+        run(case, tmp_path, None)
+
+    assert str(raised.value) == (
+        f"{sys.executable} (engines[0].python) is Python 3.10.14; workers need 3.11 or newer"
+    )
+
+
+def test_older_pythons_can_read_the_script() -> None:
+    """They must come as far as the sentence."""
+    script = Path(builds.__file__).with_name("elsewhere.py")
+
+    ast.parse(script.read_text("utf-8"), feature_version=(3, 7))
 
 
 @pytest.mark.parametrize("place", ["${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"])
@@ -202,7 +273,7 @@ def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) ->
         ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),
         ('python = "/there/is/none"', UnavailableError, "/there/is/none, is no program here"),
         ('python = "."', UnavailableError, "is no program here"),
-        ('command = ["/there/is/none"]', RunError, "/there/is/none cannot be started: No such"),
+        ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is no program here"),
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
         ('command = ["echo"]', RunError, "unreadable message"),
         ('git = "v9"', RunError, "git rev-parse --verify: fatal: Needed a single revision"),
@@ -225,7 +296,7 @@ def test_an_environment_without_a_library_says_which(project: Path, tmp_path: Pa
     bare = other_python.environment(tmp_path / "bare")
     next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
 
-    with pytest.raises(RunError, match="lacks numpy and mlcommons-loadgen: install it there"):
+    with pytest.raises(RunError, match="lacks numpy and mlcommons-loadgen: install them"):
         run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path)
 
 

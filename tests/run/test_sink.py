@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.delivery import OutputSink, PerformanceSink, Port, TokenSink
+from pytest_mlperf.run.limited import LimitedSink
 from pytest_mlperf.run.sink import KEPT_FAULTS, CountingSink, GuardedSink
 from pytest_mlperf.run.stamps import BATCHES, KEPT, batch_means_error
 
@@ -65,7 +66,11 @@ def finish(sink: GuardedSink, ids: Sequence[int]) -> None:
     sink.done(ids, [bytes([sample % 256]) for sample in ids], [2 + sample % 7 for sample in ids])
 
 
-EVERY_SINK = pytest.mark.parametrize("make", [performance, output, token])
+def limited(received: Received) -> GuardedSink:
+    return LimitedSink(give_up, received.port, limit_s=1.0)
+
+
+EVERY_SINK = pytest.mark.parametrize("make", [performance, output, token, limited])
 
 
 @EVERY_SINK

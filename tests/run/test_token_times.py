@@ -50,12 +50,17 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
     assert times.metrics() == {
         "tokens_per_sample": 4.0,
         "ttft_p50": 0.5,
+        "ttft_p90": 0.5,
         "ttft_p99": 0.5,
         "tpot_p50": pytest.approx(0.5 / 3),
+        "tpot_p90": pytest.approx(0.5 / 3),
         "tpot_p99": pytest.approx(0.5 / 3),
         "itl_p50": 0.125,
+        "itl_p90": 0.25,
         "itl_p99": 0.25,
+        "tokens_per_second_per_user": pytest.approx(6),
     }
+    assert times.notes == ()
 
 
 def test_an_engine_that_sees_no_single_token_has_no_inter_token_times(clock: Clock) -> None:
@@ -66,10 +71,8 @@ def test_an_engine_that_sees_no_single_token_has_no_inter_token_times(clock: Clo
     assert times.end(1, 5, 99.0) is None
     assert set(times.metrics()) == {
         "tokens_per_sample",
-        "ttft_p50",
-        "ttft_p99",
-        "tpot_p50",
-        "tpot_p99",
+        "tokens_per_second_per_user",
+        *(f"{name}_{share}" for name in ("ttft", "tpot") for share in ("p50", "p90", "p99")),
     }
 
 
@@ -102,3 +105,101 @@ def test_tokens_that_were_lost_or_invented_are_named(clock: Clock) -> None:
 
 def test_nothing_measured_is_nothing() -> None:
     assert TokenTimes().metrics() == {}
+
+
+# --- tokens that come together -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "per_user", "gaps", "notes"),
+    [
+        pytest.param([0.5, 0.25, 0.25, 0.25], 4.0, True, (), id="one by one"),
+        # Of eight tokens four come with the first message; the other four take one second.
+        pytest.param(
+            [0.5, 0, 0, 0, 1.0, 0, 0, 0],
+            4.0,
+            False,
+            ("86% of the tokens came together with others",),
+            id="two messages",
+        ),
+        pytest.param(
+            [0.5, 0.25, 1e-5, 0.25, 1e-5],
+            4 / 0.50002,
+            False,
+            ("50% of the tokens came together with others",),
+            id="pairs",
+        ),
+        pytest.param(
+            [0.5, 0, 0, 0],
+            None,
+            False,
+            (
+                "100% of the tokens came together with others",
+                "100% of the answers came in one piece",
+            ),
+            id="one message",
+        ),
+        # Nobody can tell what the jitter of one token in thirty hides.
+        pytest.param([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, (), id="jitter"),
+        # A pause makes the time per token long; what comes at its own pace is no bunch.
+        pytest.param([0.5, *[1e-4] * 9, 9.0], 10 / 9.0009, True, (), id="pause"),
+    ],
+)
+def test_tokens_that_come_together_have_no_time_between_them(
+    clock: Clock,
+    waits_s: list[float],
+    per_user: float | None,
+    gaps: bool,
+    notes: tuple[str, ...],
+) -> None:
+    """What a user sees in a second is counted after the first message, not from its tokens on."""
+    times = TokenTimes()
+    answer(times, clock, [1], waits_s)
+
+    found = times.metrics()
+
+    assert found.get("tokens_per_second_per_user") == (
+        None if per_user is None else pytest.approx(per_user, rel=1e-5)
+    )
+    assert ("itl_p50" in found) is gaps
+    assert [note.partition(":")[0] for note in times.notes] == list(notes)
+
+
+def test_an_answer_that_is_told_at_its_end_shows_no_speed(clock: Clock) -> None:
+    """A server that does not stream: LoadGen divides nothing by many."""
+    times = TokenTimes()
+    for sample in range(100):
+        times.first([sample])
+        clock.pass_(1e-6)
+        times.end(sample, 100, clock.now_s - 1.0)
+
+    assert "tokens_per_second_per_user" not in times.metrics()
+    assert times.notes == (
+        "100% of the answers came in one piece: TPOT says nothing of how fast a user sees tokens",
+    )
+
+
+def test_the_median_user_decides(clock: Clock) -> None:
+    """AIPerf's definition for each request, 1 / mean inter-token latency; then the median."""
+    times = TokenTimes()
+    for sample, gap_s in enumerate([0.5, 0.25, 0.125]):
+        answer(times, clock, [sample], [1.0, gap_s, gap_s])
+
+    found = times.metrics()
+
+    assert found["tokens_per_second_per_user"] == pytest.approx(4)
+    assert found["tokens_per_second_per_user"] == pytest.approx(1 / found["tpot_p50"])
+
+
+@pytest.mark.parametrize(
+    ("limits_s", "met"),
+    [((1.0, 0.25), 2), ((1.0, 0.125), 1), ((0.375, 0.25), 1), ((0.375, 0.125), 0), ((9, 9), 3)],
+)
+def test_a_sample_has_met_its_limits_where_it_met_both(
+    clock: Clock, limits_s: tuple[float, float], met: int
+) -> None:
+    times = TokenTimes(limits_s)
+    for sample, waits_s in enumerate([[0.375, 0.25], [1.0, 0.125], [2.0, 0.5]]):
+        answer(times, clock, [sample], waits_s)
+
+    assert times.met == met

@@ -69,7 +69,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     nothing_like_it=(
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
-        "known: name, target_qps, min_duration, min_query_count, latency_limit, ttft_limit, "
+        "known: name, target_qps, find, min_duration, min_query_count, latency_limit, ttft_limit, "
         "tpot_limit, limits",
     ),
     price=(

@@ -1,0 +1,146 @@
+"""`find` of a scenario: a search of the highest rate that holds latency limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+
+from pytest_mlperf.core.found import Condition
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.units import Kind
+from pytest_mlperf.suite.values import Defect, Rates, Share, nearest, seconds, shown
+
+LATENCIES = tuple(name for name, metric in METRICS.items() if metric.kind is Kind.TIME)
+"""Metrics that a condition can name."""
+
+LOADED = ("Server", "Interactive")
+"""Scenarios with an offered rate."""
+
+COARSEST = 0.2
+"""The coarsest precision: more than that is no search."""
+
+USUAL_RUNS = 4
+"""Runs of a search that starts at a rate that still holds, or nearly: measured by simulation."""
+
+_CONDITION = r"\s*([A-Za-z][A-Za-z0-9_]*)\s*<\s*(\S.*)"
+_PATTERN = r"^\s*[a-z0-9_]+\s*<\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|min|m|h)\s*$"
+
+
+def _condition(value: object) -> Condition:
+    found = re.fullmatch(_CONDITION, value) if isinstance(value, str) else None
+    if not found:
+        raise ValueError(f'{shown(value)} is no condition; write it as "ttft_p99 < 1 s"')
+    metric, limit = found[1], found[2]
+    if metric not in LATENCIES:
+        raise ValueError(f"unknown latency {metric!r}{nearest(metric, LATENCIES)}")
+    return Condition(metric=metric, below=seconds(limit))
+
+
+def _conditions(value: object) -> tuple[Condition, ...]:
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("must name at least one condition")
+        return tuple(map(_condition, value))
+    return (_condition(value),)
+
+
+_TEXT = {"type": "string", "pattern": _PATTERN}
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    BeforeValidator(_conditions),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),
+]
+
+
+class FindEntry(BaseModel):
+    """A search: what it maximises, and under which conditions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    maximise: Literal["target_qps"] = Field(description="What is searched: the offered rate.")
+    subject_to: Conditions = Field(
+        description='What must hold: "ttft_p99 < 1 s", or several in an array.'
+    )
+    precision: Share = Field(
+        default=0.02, description="Width of the final bracket relative to the rate."
+    )
+    max_runs: Annotated[StrictInt, Field(ge=3, le=50)] = Field(
+        default=8, description="Most runs of one search, each in a fresh process."
+    )
+    start: Rates | None = Field(
+        default=None,
+        description="First rate where there is no baseline; one number or one per accelerator; "
+        "default: probed.",
+    )
+
+    @property
+    def in_words(self) -> str:
+        """The conditions as results show them."""
+        return " and ".join(one.in_words for one in self.subject_to)
+
+    def start_on(self, accelerator: str) -> float | None:
+        """Return the first rate on an accelerator, samples/s, or None."""
+        return self.start.get(accelerator) if isinstance(self.start, dict) else self.start
+
+
+def find_defects(
+    find: FindEntry, scenario: str, limits: Mapping[str, float], *, rated: bool, tokens: bool
+) -> Iterator[Defect]:
+    """Yield what is wrong with a search; key paths are relative to its scenario.
+
+    Args:
+        find: The search.
+        scenario: The scenario's name.
+        limits: What LoadGen itself limits, by metric, seconds.
+        rated: The scenario has a `target_qps` as well.
+        tokens: The workload is a language model.
+    """
+    if scenario not in LOADED:
+        yield ("find",), f"{scenario} has no offered rate to search; {' and '.join(LOADED)} have"
+        return
+    if rated:
+        yield ("find",), "write find or target_qps, not both: a search finds the rate itself"
+    if find.precision > COARSEST:
+        yield ("find", "precision"), f"a precision above {COARSEST:.0%} finds no rate"
+    where = ("find", "subject_to")
+    names = [one.metric for one in find.subject_to]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield where, f"{name} is limited twice"
+    for one in find.subject_to:
+        base, _, percentile = one.metric.rpartition("_p")
+        if base != "latency" and not tokens:
+            yield where, f"{one.metric} is measured of language models only (tokens = true)"
+        bound = limits.get(f"{base}_p99")
+        if bound is not None and int(percentile) <= 99 and one.below > bound:
+            yield (
+                where,
+                f"{one.in_words} never decides: LoadGen's own limit is {base}_p99 "
+                f"{quantity(one.metric, bound)}; write a shorter one, or raise {base}_limit",
+            )
+
+
+def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
+    """Return what LoadGen limits in a loaded scenario: the suite's limits, else the round's.
+
+    Args:
+        scenario: The suite's scenario.
+        constants: The round's constants of it, or None.
+        tokens: The workload is a language model.
+
+    Returns:
+        Seconds by metric; without those that neither names.
+    """
+    found: dict[str, float] = {}
+    for of in ("ttft", "tpot") if tokens else ("latency",):
+        own: float | None = getattr(scenario, f"{of}_limit")
+        rounds: float | None = getattr(constants, f"{of}_limit_ms", None)
+        if own is not None:
+            found[f"{of}_p99"] = own
+        elif rounds is not None:
+            found[f"{of}_p99"] = rounds / 1e3
+    return found

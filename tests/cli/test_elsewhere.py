@@ -1,0 +1,174 @@
+"""`pytest-mlperf doctor` asks the Python that an engine entry names what it lacks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.doctor import lines
+from pytest_mlperf.cli.elsewhere import asking
+from pytest_mlperf.cli.readiness import CaseState, SuiteState, suite_state
+from pytest_mlperf.hardware.machine import Machine
+from tests.run import other_python
+from tests.run.other_python import IS_OLDER, PASSES_ON_NOTHING
+
+HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "a"
+{workload}
+[[engines]]
+use = "{use}"
+{where}
+[[scenarios]]
+name = "Offline"
+[[scenarios]]
+name = "SingleStream"
+"""
+
+SHADOW = "raise RuntimeError('built for another numpy')"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return other_python.environment(tmp_path_factory.mktemp("other") / "there")
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """The Python of an environment that has numpy and LoadGen, and nothing else."""
+    found = other_python.environment(tmp_path / "bare")
+    (packages,) = found.parents[1].glob("lib/python*/site-packages")
+    (packages / "shared.pth").unlink()
+    there = Path(sysconfig.get_path("platlib"))
+    for pattern in ("numpy", "numpy-*", "numpy.libs", "mlperf_loadgen*", "mlcommons_loadgen*"):
+        for one in there.glob(pattern):
+            (packages / one.name).symlink_to(one)
+    return found
+
+
+def state(folder: Path, where: str, *, use: str = "null", workload: str = "") -> SuiteState:
+    """Return what of a suite can run whose engine runs where its entry says."""
+    path = folder / "a.mlperf.toml"
+    path.write_text(SUITE.format(where=where, use=use, workload=workload), "utf-8")
+    return suite_state(path, HERE, folder / "baselines", {}, asking(folder / "runs"))
+
+
+def first(found: SuiteState) -> CaseState:
+    assert not found.error
+    return found.cases[0]
+
+
+def test_a_python_that_has_everything_is_told_with_its_versions(
+    tmp_path: Path, python: Path
+) -> None:
+    """Once for all cases of the entry; nothing of the question stays."""
+    found = state(tmp_path, f'python = "{python}"')
+
+    here = ".".join(map(str, sys.version_info[:3]))
+    about = (
+        f"python {python}: Python {here}, numpy {version('numpy')}, "
+        f"mlcommons-loadgen {version('mlcommons-loadgen')}"
+    )
+    assert [(case.state, case.elsewhere) for case in found.cases] == [("ready", about)] * 2
+    shown = " ".join(" ".join(lines([], [found], [], 0)).split())
+    assert shown.count(f"runs in {about}") == 1
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_command_is_asked_through_three_streams(tmp_path: Path, python: Path) -> None:
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
+
+    found = first(state(tmp_path, f'command = ["{sys.executable}", "{wrapper}", "{python}"]'))
+
+    assert found.state == "ready"
+
+
+def test_what_a_worker_needs_is_told(tmp_path: Path) -> None:
+    empty = other_python.environment(tmp_path / "empty")
+    next(empty.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
+
+    found = first(state(tmp_path, f'python = "{empty}"'))
+
+    assert found.state == "missing"
+    assert found.why == (
+        f"{empty} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
+    )
+
+
+def test_a_python_that_is_too_old_is_told(tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
+    older.chmod(0o755)
+
+    found = first(state(tmp_path, f'python = "{older}"'))
+
+    assert found.why.endswith("(engines[0].python) is Python 3.10.14; workers need 3.11 or newer")
+
+
+def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
+    """Whatever is installed here."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+
+    found = first(
+        state(tmp_path, f'python = "{bare}"', use="onnxruntime", workload=f'model = "{model}"')
+    )
+
+    assert found.state == "missing"
+    assert found.why == f"python {bare}: needs onnxruntime, which is not installed there"
+
+
+def test_a_library_that_breaks_there_is_told_with_its_reason(tmp_path: Path, bare: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    (packages,) = bare.parents[1].glob("lib/python*/site-packages")
+    (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
+
+    found = first(
+        state(tmp_path, f'python = "{bare}"', use="onnxruntime", workload=f'model = "{model}"')
+    )
+
+    assert found.why == (
+        f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
+    )
+
+
+def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, python: Path) -> None:
+    """As it is here: which providers ONNX Runtime has only it can tell."""
+    pytest.importorskip("onnxruntime")
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"weights")
+    where = f'python = "{python}"\noptions = {{ providers = ["TensorrtExecutionProvider"] }}'
+
+    found = first(state(tmp_path, where, use="onnxruntime", workload=f'model = "{model}"'))
+
+    assert found.state == "missing"
+    assert found.why.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
+    assert found.why.endswith(f"(in python {python})")
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["false"], "command false does not start: exit code 1"),
+        (["echo", "hello"], "command echo hello is no Python: 'hello "),
+    ],
+)
+def test_a_command_that_starts_no_python_is_told(
+    command: list[str], why: str, tmp_path: Path
+) -> None:
+    assert all(shutil.which(word) for word in command[:1])
+
+    found = first(state(tmp_path, f"command = {command}"))
+
+    assert found.why.startswith(why)

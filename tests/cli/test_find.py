@@ -1,0 +1,108 @@
+"""What the commands say of rates that were found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_mlperf.cli.compare import compare_case, why_not
+from pytest_mlperf.cli.measured import Measured
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.trend import Point, why_no_ratio
+from pytest_mlperf.core.verdict import Outcome
+
+CASE = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
+
+
+def measured(find: str | None, *rates: float, offered: float | None = None) -> Measured:
+    """Return a side that found these rates, or measured at one that was offered."""
+    return Measured(
+        case=CASE,
+        profile="quick",
+        identity={"name": "H200"},
+        fingerprint={"engine": "e", **({"find": find} if find else {})},
+        rate=offered,
+        limits={"throughput": 0.03},
+        runs=tuple(
+            Run(
+                metrics={"throughput": rate},
+                within_se={},
+                samples=1000,
+                queries=1000,
+                duration_s=60.0,
+                target_qps=rate,
+                session=f"session {number}",
+                started="2026-11-21T12:00:00+00:00",
+                commit=None,
+                folder=f"run-{number}",
+            )
+            for number, rate in enumerate(rates)
+        ),
+    )
+
+
+def point(find: str | None) -> Point:
+    return Point(
+        date="2026-11-21",
+        commit="",
+        reason="",
+        case=CASE,
+        profile="quick",
+        identity={"name": "H200"},
+        fingerprint={"engine": "e", **({"find": find} if find else {})},
+        rate=None,
+        means={"throughput": 40.0},
+        runs=(
+            BaselineRun(
+                metrics={"throughput": 40.0},
+                within_se={},
+                session="s",
+                started="2026-11-21T12:00:00+00:00",
+                samples=1000,
+                duration_s=60.0,
+                commit=None,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ("ttft_p99 < 1 s", "ttft_p99 < 1 s", ""),
+        (
+            "ttft_p99 < 1 s",
+            "ttft_p99 < 2 s",
+            "the condition of the rate differs: ttft_p99 < 1 s → ttft_p99 < 2 s",
+        ),
+        ("ttft_p99 < 1 s", None, "the condition of the rate differs: ttft_p99 < 1 s → offered"),
+    ],
+)
+def test_rates_found_under_other_conditions_are_not_compared(
+    a: str | None, b: str | None, reason: str
+) -> None:
+    offered = None if b else 40.0
+    assert why_not(measured(a, 40.0), measured(b, 40.0, offered=offered)) == reason
+    assert why_no_ratio(point(a), point(b), "throughput") == ((reason,) if reason else ())
+
+
+def test_rates_found_are_judged_like_any_throughput() -> None:
+    """Nine per cent less, eight searches against eight: a drop."""
+    find = "ttft_p99 < 1 s"
+    a = measured(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
+    b = measured(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
+
+    found = compare_case(a, b, lambda one, _: one.limits or {})
+
+    assert found.outcome is Outcome.PERF_DROP
+    assert [metric.metric for metric in found.metrics] == ["throughput"]
+
+
+def test_a_history_knows_no_condition_where_there_is_no_fingerprint() -> None:
+    """An entry of which only the means are known is compared as far as it is known."""
+    bare = dataclasses.replace(point(None), fingerprint={})
+
+    assert why_no_ratio(bare, point("ttft_p99 < 1 s"), "throughput") == ()

@@ -1,0 +1,376 @@
+"""The search of a rate: where it goes next, when it ends, and how near it comes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from statistics import fmean, pstdev
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.found import CLAMP, Condition, Found, Tried, tried
+from pytest_mlperf.core.judge.rule_r import Decision
+from pytest_mlperf.core.search import (
+    LONGEST_STEP,
+    NARROW,
+    WIDE,
+    NoRate,
+    Plan,
+    bracket,
+    narrow_step,
+    next_rate,
+    result,
+)
+from tests.tiny_twin import load_tool
+
+TTFT = Condition(metric="ttft_p99", below=1.0)
+TPOT = Condition(metric="tpot_p99", below=0.05)
+
+Latency = Callable[[float], float]
+
+
+def queue(capacity: float, service_s: float = 0.05, run_s: float = 60.0) -> Latency:
+    """Return the latency of a server: steep near its capacity, and a matter of time beyond it."""
+
+    def latency(rate: float) -> float:
+        free = 1 - rate / capacity
+        waiting = service_s / (free + math.sqrt(free * free + 0.04))
+        return waiting + run_s * max(0.0, -free) / 2
+
+    return latency
+
+
+def step(at: float) -> Latency:
+    """Return a latency that jumps from far below its limit to far beyond it."""
+    return lambda rate: 0.001 if rate < at else 100.0
+
+
+def truth(latency: Latency) -> float:
+    """Return the rate at which a latency reaches 1 s."""
+    low, high = 1e-6, 1e9
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if latency(middle) < TTFT.below else (low, middle)
+    return low
+
+
+def search(latency: Latency, plan: Plan) -> list[Tried]:
+    """Return the tries of a whole search."""
+    tries: list[Tried] = []
+    while (rate := next_rate(tries, plan)) is not None:
+        tries.append(tried(rate, {"ttft_p99": latency(rate)}, [TTFT]))
+    return tries
+
+
+def held(rate: float, value: float = 0.5) -> Tried:
+    return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=True)
+
+
+def missed(rate: float, value: float = 2.0) -> Tried:
+    return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=False)
+
+
+# --- where it goes ---------------------------------------------------------------------------
+
+
+def test_a_search_begins_at_its_start() -> None:
+    assert next_rate([], Plan(start=40.0)) == 40.0
+
+
+@pytest.mark.parametrize(
+    ("tries", "factor"),
+    [
+        ([held(100)], 1.25),
+        ([missed(100)], 1 / 1.25),
+        ([held(100), held(125)], 1.25 * 1.25**2),
+        ([missed(100), missed(80)], 1 / (1.25 * 1.25**2)),
+        ([held(100), held(125), held(100 * 1.25**3)], 1.25**3 * 2),
+        ([held(100), held(1000)], 20),
+    ],
+)
+def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate(
+    tries: list[Tried], factor: float
+) -> None:
+    rate = next_rate(tries, Plan(start=100.0, step=WIDE))
+
+    assert rate == pytest.approx(100 * factor)
+
+
+def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None:
+    """Excess -0.5 at 100 and +0.5 at 121: 0 is expected at 110, half a precision from the try."""
+    tries = [held(100, math.exp(-0.5)), missed(121, math.exp(0.5))]
+
+    rate = next_rate(tries, Plan(start=100.0, precision=0.02))
+
+    assert rate is not None
+    assert abs(math.log(rate / 110)) == pytest.approx(math.log(1.02) / 2, rel=1e-6)
+
+
+def test_near_an_end_one_try_is_meant_to_end_the_search() -> None:
+    """0 is expected just above 100: a miss one precision above it is all that is wanted."""
+    tries = [held(100, 0.99), missed(121, 2.5)]
+
+    assert next_rate(tries, Plan(start=100.0, precision=0.02)) == pytest.approx(102.0)
+
+
+def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
+    ends = [held(100, 0.4), missed(200, 1.01)]
+
+    slow = next_rate([*ends, held(130, 0.4), held(138, 0.4)], Plan(start=100.0))
+    quick = next_rate([*ends, held(130, 0.4), held(145, 0.4)], Plan(start=100.0))
+
+    assert slow == pytest.approx(math.sqrt(138 * 200))
+    assert quick == pytest.approx(200 / 1.02)
+
+
+def test_beyond_saturation_the_latency_says_nothing_more() -> None:
+    """A hundred times the limit counts like e times: else one end would hold all others off."""
+    far, farther = missed(120, 30.0), missed(120, 3000.0)
+
+    assert far.excess == farther.excess == CLAMP
+    assert held(120, 1e-6).excess == -CLAMP
+
+
+def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
+    """Something else may have disturbed that one run; a second miss is believed."""
+    plan = Plan(start=100.0, precision=0.02)
+    tries = [missed(100), held(80), held(95), held(98.5)]
+
+    assert next_rate(tries, plan) == 100.0
+    assert next_rate([*tries, missed(100)], plan) is None
+    again = next_rate([*tries, held(100)], plan)
+    assert again == pytest.approx(125.0)
+
+
+@pytest.mark.parametrize(
+    ("tries", "low", "high"),
+    [
+        ([held(100)], 100, None),
+        ([missed(100)], None, 100),
+        ([held(100), missed(125), held(110)], 110, 125),
+        ([held(100), missed(125), missed(110)], 100, 110),
+        ([missed(100), held(80), held(100)], 100, None),
+    ],
+)
+def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not(
+    tries: list[Tried], low: float | None, high: float | None
+) -> None:
+    """Of a rate that was measured twice, the second counts."""
+    found = bracket(tries)
+
+    assert [one.rate if one else None for one in found] == [low, high]
+
+
+# --- what a run says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "late", "metric", "holds"),
+    [
+        (0.5, 0.01, False, "ttft_p99", True),
+        (0.5, 0.04, False, "tpot_p99", True),
+        (0.5, 0.06, False, "tpot_p99", False),
+        (1.0, 0.01, False, "ttft_p99", False),
+        (3.0, 0.10, False, "ttft_p99", False),
+        (0.9, 0.01, True, "ttft_p99", False),
+    ],
+)
+def test_the_latency_nearest_its_limit_speaks_for_a_run(
+    ttft: float, tpot: float, late: bool, metric: str, holds: bool
+) -> None:
+    """What LoadGen calls late is not held, whatever the percentile."""
+    found = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
+
+    assert (found.metric, found.held) == (metric, holds)
+    assert (found.excess < 0) == holds
+
+
+def test_a_metric_that_was_not_measured_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        tried(7.0, {"ttft_p99": 0.5}, [TPOT])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": 0.0}, "start is 0.0; it must be finite and above 0"),
+        ({"step": 1.0}, "step is 1.0; it must be above 0 and at most log 2"),
+        ({"precision": 0.0}, "precision is 0.0; it must be between 0 and 1"),
+        ({"max_runs": 1}, "max_runs is 1; it must be at least 2: a bracket has two ends"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Plan(**{"start": 1.0, **change})
+
+
+def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
+    assert math.expm1(narrow_step(0.03)) == pytest.approx(0.06)
+    assert math.expm1(narrow_step(0.001)) == pytest.approx(NARROW[0])
+    assert math.expm1(narrow_step(0.4)) == pytest.approx(NARROW[1])
+
+
+# --- what it finds ---------------------------------------------------------------------------
+
+
+def test_what_was_found_is_told_with_its_bracket() -> None:
+    tries = [held(40.0, 0.8), missed(40.7, 1.25)]
+
+    found = result(tries, Plan(start=40.0), TTFT.in_words)
+
+    assert found.reached
+    assert found.rate == pytest.approx(math.sqrt(40.0 * 40.7))
+    assert found.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
+    assert found.in_words == (
+        "40.35 samples/s at ttft_p99 < 1 s: 40/s held, 40.7/s did not (ttft_p99); 2 runs"
+    )
+
+
+def test_a_search_whose_runs_were_used_up_says_how_far_it_came() -> None:
+    plan = Plan(start=40.0, max_runs=2)
+    tries = [held(40.0, 0.8), missed(50.0, 1.25)]
+
+    found = result(tries, plan, TTFT.in_words)
+
+    assert next_rate(tries, plan) is None
+    assert not found.reached
+    assert 40 < found.rate < 50
+    assert found.in_words.endswith(
+        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tries", "message"),
+    [
+        (
+            [held(40.0), held(50.0, 0.75)],
+            "no rate found: 50/s, the highest of 2 tried, still holds ttft_p99 < 1 s "
+            "(ttft_p99 750 ms); set start nearer to the rate that is looked for",
+        ),
+        (
+            [missed(40.0), missed(32.0, 1.5)],
+            "no rate found: 32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s "
+            "(ttft_p99 1.5 s); set a lower start, or a higher limit",
+        ),
+    ],
+)
+def test_a_search_without_two_ends_finds_nothing(tries: list[Tried], message: str) -> None:
+    with pytest.raises(NoRate) as caught:
+        result(tries, Plan(start=40.0, max_runs=2), TTFT.in_words)
+
+    assert str(caught.value) == message
+
+
+RATES = st.floats(min_value=0.01, max_value=1e5)
+SHAPES = st.sampled_from([queue, step])
+
+
+@given(
+    capacity=RATES,
+    off=st.floats(min_value=-3.0, max_value=3.0),
+    shape=SHAPES,
+    precision=st.floats(min_value=0.005, max_value=0.2),
+    max_runs=st.integers(min_value=2, max_value=16),
+    first=st.floats(min_value=0.02, max_value=LONGEST_STEP),
+)
+def test_without_noise_the_true_rate_lies_in_the_bracket(
+    capacity: float, off: float, shape: Any, precision: float, max_runs: int, first: float
+) -> None:
+    """It ends within its runs, tries no rate twice but a doubtful miss, and keeps its word."""
+    plan = Plan(start=capacity * math.exp(off), step=first, precision=precision, max_runs=max_runs)
+    latency = shape(capacity)
+
+    tries = search(latency, plan)
+
+    assert 2 <= len(tries) <= max_runs
+    assert all(count <= 2 for count in Counter(one.rate for one in tries).values())
+    try:
+        found = result(tries, plan, "it")
+    except NoRate:
+        assert len(tries) == max_runs
+        assert len({one.held for one in tries}) == 1
+        return
+    assert found.low <= truth(latency) * (1 + 1e-9)
+    assert found.high >= truth(latency) * (1 - 1e-9)
+    assert found.low <= found.rate <= found.high
+    assert found.reached == (found.high / found.low <= 1 + precision + 1e-6)
+    assert found.reached or len(tries) == max_runs
+
+
+@given(seed=st.integers(0, 2**32), noise=st.floats(0.0, 1.0), off=st.floats(-1.5, 1.5))
+def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
+    seed: int, noise: float, off: float
+) -> None:
+    """Latencies that make no sense together cost precision, never the end of the search."""
+    random_ = random.Random(seed)
+    latency = queue(100.0)
+    plan = Plan(start=100 * math.exp(off))
+
+    tries = search(lambda rate: latency(rate) * math.exp(random_.gauss(0, noise)), plan)
+
+    assert len(tries) <= plan.max_runs
+    low, high = bracket(tries)
+    if low and high:
+        found = result(tries, plan, "it")
+        assert low.rate < found.rate < high.rate
+
+
+# --- how near it comes -----------------------------------------------------------------------
+
+
+def errors(noise: float, plan: Callable[[float], Plan], seeds: int = 300) -> list[Found]:
+    """Return the searches of many seeds, each on a server whose latency is off by chance."""
+    latency, found = queue(100.0), []
+    for seed in range(seeds):
+        random_ = random.Random(seed)
+        start = truth(latency) * math.exp(random_.uniform(-0.7, 0.7))
+        own = plan(start)
+        tries = search(lambda rate, r=random_: latency(rate) * math.exp(r.gauss(0, noise)), own)  # type: ignore[misc]
+        found.append(result(tries, own, "it"))
+    return found
+
+
+def test_from_a_start_off_by_two_it_comes_within_a_few_per_cent() -> None:
+    """5 % noise of the latency: 95 % of the searches are within 2 % of the truth, in 8 runs."""
+    found = errors(0.05, lambda start: Plan(start=start))
+
+    away = sorted(abs(math.log(one.rate / truth(queue(100.0)))) for one in found)
+    assert away[int(0.95 * len(away))] < 0.02
+    assert pstdev(math.log(one.rate) for one in found) < 0.01
+    assert fmean(one.reached for one in found) > 0.9
+    assert fmean(len(one.tried) for one in found) < 7.5
+
+
+def test_from_a_known_rate_three_or_four_runs_do() -> None:
+    """An unchanged build: the search begins where the baseline's ended."""
+    right = truth(queue(100.0))
+    found = errors(0.05, lambda _: Plan(start=right, step=narrow_step(0.03)))
+
+    assert fmean(len(one.tried) for one in found) < 4.5
+    assert all(one.reached for one in found)
+    away = sorted(abs(math.log(one.rate / right)) for one in found)
+    assert away[int(0.95 * len(away))] < 0.02
+
+
+def test_verdicts_on_rates_found_err_as_seldom_as_is_promised() -> None:
+    """Rule R on searches: no change fails at most 1 % of the time, and a drop of 5 % shows.
+
+    Sixty sessions here; `make searches` makes 500 on machines of several kinds.
+    """
+    lib = load_tool("searches")
+    gpu = next(machine for machine in lib.MACHINES if machine.name == "GPU")
+
+    row = lib.study(gpu, 60, (1.0, 0.97, 0.95))
+
+    assert row.lost == 0
+    assert row.words[1.0][Decision.FAIL] <= 1
+    assert row.words[1.0][Decision.PASS] >= 55
+    assert row.words[0.97][Decision.PASS] <= 6
+    assert row.words[0.95][Decision.FAIL] >= 55
+    assert row.further_runs < 4

@@ -1,0 +1,78 @@
+"""An engine with one server and a queue, whose latency follows from the rate it is offered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+
+
+class QueueEngine(Engine):
+    """Serves one sample after the other, each for a fixed time: 1 / service_s a second at most.
+
+    When a sample is due follows from the arrivals alone: what a wait takes too long delays that
+    sample, and none after it.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        model: str | None = None,
+        precision: str = "",
+        *,
+        service_s: float = 0.001,
+    ) -> None:
+        """Keep the time that a sample takes."""
+        del dataset, model, precision
+        self._service_s = service_s
+        self._free_s = 0.0
+        self._due: deque[tuple[float, int, int, Sink]] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> QueueEngine:
+        """Start the server."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Queue samples behind those that wait."""
+        with self._changed:
+            now = time.perf_counter()
+            for sample, index in zip(ids, indices, strict=True):
+                self._free_s = max(now, self._free_s) + self._service_s
+                self._due.append((self._free_s, sample, index, sink))
+            self._changed.notify()
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what decides how long work takes."""
+        return {"engine": "queue", "service_s": repr(self._service_s)}
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._due or self._ended)
+                if self._ended:
+                    return
+                due_s, sample, index, sink = self._due.popleft()
+            left = due_s - time.perf_counter()
+            if left > 0:
+                time.sleep(left)
+            sink.done([sample], [index.to_bytes(8, "little")] if sink.wants_output else None)

@@ -1,0 +1,163 @@
+"""Suites whose engines run in another Python: a whole session, from pytest to the baseline."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.project import Project, case, last_line, section
+from tests.run import other_python
+from tests.run.other_python import ENGINE, PASSES_ON_NOTHING
+
+ACME = case(engine="Acme")
+TINY = Path(__file__).parents[2] / "suites/tiny/resnet50"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return other_python.environment(tmp_path_factory.mktemp("other") / "there")
+
+
+def suite(project: Project, where: str, *, more: str = "") -> Path:
+    """Write a suite whose engine of the project's own runs where the entry says."""
+    (project.path / "acme.py").write_text(ENGINE, "utf-8")
+    project.pytester.syspathinsert()
+    return project.suite(
+        top1=100.0, engines=f'[[engines]]\nuse = "acme:Acme"\n{where}\n', more=more
+    )
+
+
+@pytest.mark.parametrize("way", ["python", "command"])
+def test_a_session_measures_scores_and_records_what_runs_elsewhere(
+    project: Project, python: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Performance and accuracy are made there, the scores here; the baseline names no path.
+
+    The command passes on three streams and nothing else, as docker run does.
+    """
+    wrapper = project.path / "wrapper.py"
+    wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
+    command = json.dumps([sys.executable, str(wrapper), "${THERE}"])
+    named = {"python": 'python = "${THERE}"', "command": f"command = {command}"}[way]
+    suite(project, named)
+    monkeypatch.setenv("THERE", str(python))
+    options = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+
+    result = project.run("suites", "-v", *options)
+
+    assert last_line(result) == "2 recorded"
+    facts = project.recorded(ACME).fingerprint
+    assert facts["engine.prefix"] == str(python.parents[1]) != sys.prefix
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    shown = {
+        "python": "python ${THERE}",
+        "command": f"command {sys.executable} {wrapper} ${{THERE}}",
+    }
+    summary = " ".join(" ".join(section(result)).split())
+    assert f"runs in {shown[way]} ({facts['python']})" in summary
+    # What the engine says of itself is its own affair; this one names folders on purpose.
+    own = {key: value for key, value in facts.items() if not key.startswith("engine.")}
+    assert str(python.parents[1]) not in json.dumps(own)
+    assert str(project.path) not in json.dumps(own)
+
+
+def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
+    project: Project, python: Path
+) -> None:
+    """What has moved there stands under "what changed"."""
+    suite(project, f'python = "{python}"\noptions = {{ slow = "nowhere" }}')
+    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    suite(project, f'python = "{python}"\noptions = {{ slow = "there" }}')
+
+    result = project.run("suites")
+
+    text = result.stdout.str()
+    assert re.search(r"PERF DROP samples/s −[45]\d", text)
+    assert f"runs in python {python}" in text
+
+
+def test_a_library_of_the_engine_is_needed_there_only(
+    project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime cannot be imported here; the tiny ResNet-50 is measured all the same."""
+    pytest.importorskip("onnxruntime")
+    (project.path / "hidden").mkdir()
+    (project.path / "hidden/onnxruntime.py").write_text("raise ImportError('not here')", "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(project.path / "hidden"))
+    text = (TINY.parent / "resnet50.mlperf.toml").read_text("utf-8")
+    head, _, rest = text.replace('"resnet50/', f'"{TINY}/').partition("[[scenarios]]")
+    head = head.replace('use = "onnxruntime"', f'use = "onnxruntime"\npython = "{python}"')
+    suites = project.path / "suites"
+    suites.mkdir()
+    limits = rest[rest.index("[limits]") :]
+    scenario = '[[scenarios]]\nname = "Offline"\nmin_duration = "500ms"\n'
+    (suites / "tiny.mlperf.toml").write_text(f"{head}{scenario}{limits}", "utf-8")
+
+    result = project.run_process("suites", "--mlperf-strict")
+
+    cases = project.cases()
+    assert cases["accuracy"].verdict.metrics[0].now == pytest.approx(98.6, abs=1)
+    assert cases["performance"].verdict.runs[0].metrics["throughput"] > 0
+    assert result.ret == pytest.ExitCode.OK
+    subject = cases["performance"].verdict.subject
+    assert subject is not None
+    assert "engine.onnxruntime" in subject.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (
+            'python = "../venv/bin/python"',
+            "engines[0].python, ../venv/bin/python, is no program here (looked at",
+        ),
+        (
+            'command = ["no-such-docker", "run", "python"]',
+            "engines[0].command, no-such-docker, is no program here",
+        ),
+        ('python = "${NO_SUCH}/python"', "engines[0].python: ${NO_SUCH} is not set"),
+    ],
+)
+def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(
+    project: Project, where: str, why: str
+) -> None:
+    """With the line in the suite; nothing is run."""
+    suite(project, where)
+
+    result = project.run("suites")
+
+    assert last_line(result) == "2 skipped"
+    shown = " ".join(result.stdout.str().split())
+    assert f"first.mlperf.toml:12: {why}" in shown
+    assert not project.run_folders()
+
+
+def test_a_plan_names_the_other_python_and_starts_nothing(project: Project) -> None:
+    """Nothing of what a suite names is run before something is measured."""
+    trap = project.path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {project.path}/was-run\n", "utf-8")
+    trap.chmod(0o755)
+    suite(project, f'python = "{trap}"')
+
+    result = project.run("suites", "--mlperf-plan")
+
+    assert f"1 case in python {trap}" in section(result)
+    assert not (project.path / "was-run").exists()
+
+
+def test_what_breaks_there_names_the_key_and_the_python(project: Project, tmp_path: Path) -> None:
+    """An environment that is there and lacks what a worker needs is an ERROR, in one sentence."""
+    bare = other_python.environment(tmp_path / "bare")
+    next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
+    suite(project, f'python = "{bare}"')
+
+    project.run("suites")
+
+    verdict = project.verdicts()["performance"]
+    assert verdict.headline == (
+        f"worker: {bare} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
+    )

@@ -1,0 +1,188 @@
+"""A suite that searches the rate: real sessions on a server whose capacity is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.case_runs import CaseRuns, Policy
+from pytest_mlperf.cli import main
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.suite.plan import plan_suite
+from tests.plugin.project import Project, case, near, spec_of
+
+CAPACITY = 1000.0
+"""Samples/s of the engine below: one server, 1 ms each."""
+
+SEARCHED: Case = case(scenario="Server", engine="queue")
+
+FIND = 'maximise = "target_qps", subject_to = "latency_p50 < 10 ms", precision = "5%"'
+
+FOUND = r"[\d. ]+ samples/s at latency_p50 < 10 ms"
+
+
+def suite(
+    project: Project, *, find: str = FIND, service_s: float = 1 / CAPACITY, start: float = 800
+) -> Path:
+    """Write a suite that searches where the median wait is ten times the service.
+
+    A second at the capacity is 1,000 queries; half of them may be late for any other reason.
+    """
+    return project.suite(
+        engines=(
+            '[[engines]]\nuse = "tests.plugin.queue_engine:QueueEngine"\nname = "queue"\n'
+            f"options = {{ service_s = {service_s} }}\n"
+        ),
+        scenarios=(
+            '[[scenarios]]\nname = "Server"\nlatency_limit = "20s"\nmin_duration = "1s"\n'
+            f"find = {{ {find}, start = {start} }}\n"
+        ),
+        more='[limits]\nthroughput = { max_drop = "10%" }\n',
+    )
+
+
+def searched_baseline(project: Project, find: str | None = "latency_p50 < 10 ms") -> None:
+    """Write a baseline of searches of the engine as it should be."""
+    path = project.baseline(near(CAPACITY), of=SEARCHED)
+    loaded = baselines.load(path)
+    assert loaded is not None
+    (record,) = loaded.records
+    found = {**record.fingerprint, "find": find} if find else record.fingerprint
+    rate = None if find else record.target_qps
+    source = None if find else record.qps_source
+    record = dataclasses.replace(record, fingerprint=found, target_qps=rate, qps_source=source)
+    baselines.save(path, dataclasses.replace(loaded, records=(record,)))
+
+
+def test_searches_find_the_capacity_and_become_a_baseline(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recorded value is a search; the second starts where the first one ended."""
+    file = suite(project)
+
+    update = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+    result = project.run(file, *update, "--junitxml=j.xml", "--mlperf-json=r.json")
+
+    result.assert_outcomes()
+    (found,) = project.results().cases
+    assert found.verdict.outcome is Outcome.RECORDED
+    assert (found.target_qps, found.qps_source) == (None, None)
+    first, second = (run.search for run in found.verdict.runs)
+    assert first is not None
+    assert second is not None
+    for search in (first, second):
+        assert 0.75 * CAPACITY < search.low < search.rate < search.high < 1.2 * CAPACITY
+        assert search.at == "latency_p50 < 10 ms"
+    assert first.tried[0].rate == 800
+    assert second.tried[0].rate == pytest.approx(first.rate)
+    recorded = project.recorded(SEARCHED)
+    assert recorded.fingerprint["find"] == "latency_p50 < 10 ms"
+    assert (recorded.target_qps, recorded.qps_source) == (None, None)
+    assert [run.metrics["throughput"] for run in recorded.runs] == [first.rate, second.rate]
+    specs = sorted(project.path.glob(".mlperf/runs/*/*/*/spec.json"))
+    offered = [spec_of(file.parent)["settings"]["target_qps"] for file in specs]
+    assert sorted(offered) == sorted(one.rate for s in (first, second) for one in s.tried)
+    assert {Path(run.folder) for run in found.verdict.runs} == {f.parents[1] for f in specs}
+    (kept,) = json.loads((project.path / "r.json").read_text("utf-8"))["cases"]
+    assert [run["search"]["rate"] for run in kept["verdict"]["runs"]] == [first.rate, second.rate]
+    for tried in kept["verdict"]["runs"][0]["search"]["tried"]:
+        assert set(tried) == {"rate", "metric", "value", "limit", "held", "folder"}
+        assert (Path(tried["folder"]) / "mlperf_log_detail.txt").exists()
+    xml = ET.parse(project.path / "j.xml").getroot()
+    told = {each.get("name"): each.get("value") for each in xml.iter("property")}
+    assert re.match(FOUND, str(told["mlperf.search"]))
+    result.stdout.re_match_lines([rf"  {FOUND}: [\d. ]+/s held, [\d. ]+/s did not .*; \d runs"])
+    capsys.readouterr()
+    main(["explain", "Server", "--results", "r.json"])
+    lines = capsys.readouterr().out.splitlines()
+    tries = len(first.tried) + len(second.tried)
+    assert f"1. Measured: 2 searches of {tries} runs, each in a fresh process" in lines
+    made = [text for text in lines if re.search(r"/s +latency_p50 .*s +10 ms +(yes|no)$", text)]
+    assert len(made) == tries
+
+
+def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) -> None:
+    """A quarter more work a sample: a fifth fewer samples, by as many as the headline says."""
+    file = suite(project, service_s=1.25 / CAPACITY)
+    searched_baseline(project)
+
+    result = project.run(file)
+
+    result.assert_outcomes(failed=1)
+    (found,) = project.results().cases
+    verdict = found.verdict
+    assert verdict.outcome is Outcome.PERF_DROP
+    (metric,) = [m for m in verdict.metrics if m.outcome is not None]
+    assert (metric.metric, metric.limit) == ("throughput", 0.1)
+    assert metric.change is not None
+    assert -0.35 < metric.change < -0.12
+    searches = [run.search for run in verdict.runs if run.search]
+    assert len(searches) == len(verdict.runs) >= 2
+    assert searches[0].tried[0].rate == pytest.approx(CAPACITY, rel=1e-3)
+    result.stdout.re_match_lines(
+        [
+            rf"PERF DROP {FOUND} −\d\d\.\d % \(.*\); −10 % (exceeded|not excluded)",
+            rf"search +{FOUND}: [\d. ]+/s held",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "theirs"),
+    [
+        ("latency_p50 < 12 ms", "found one at latency_p50 < 12 ms"),
+        (None, "was offered 500/s"),
+    ],
+)
+def test_another_condition_than_the_baselines_is_told_before_anything_runs(
+    project: Project, before: str | None, theirs: str
+) -> None:
+    searched_baseline(project, before)
+
+    result = project.run(suite(project))
+
+    result.assert_outcomes(failed=1)
+    verdict = project.verdicts()["performance"]
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == (
+        f"condition differs: suite finds a rate at latency_p50 < 10 ms, baseline {theirs}"
+    )
+    assert project.run_folders() == []
+
+
+def test_a_baseline_at_a_fixed_rate_gives_a_search_no_rate(project: Project) -> None:
+    """Replaced by searches, it must not leave its rate on their record."""
+    searched_baseline(project, None)
+    conditions = Conditions(
+        folder=project.path,
+        session="now",
+        commit=None,
+        handicap=0.0,
+        patience=Patience(),
+        lease_limit_s=1.0,
+        machine=detect(gpus=False),
+    )
+    policy = Policy(update="replace", accuracy=project.path, root=project.path)
+    (planned,) = plan_suite(suite(project))
+
+    found = CaseRuns(planned, conditions, policy, print)
+
+    assert found.record is not None
+    assert (found.record.target_qps, found.rate, found.rate_source) == (500.0, None, None)
+
+
+def test_a_plan_counts_the_runs_of_a_search(project: Project) -> None:
+    """Four usually, eight at most: of one second each, and five values at most."""
+    result = project.run(suite(project), "--mlperf-plan")
+
+    result.stdout.re_match_lines([r"first-Server-queue-fp32-cpu +4 s +40 s +performance"])

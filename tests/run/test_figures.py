@@ -1,0 +1,187 @@
+"""What a run's figures are made of: LoadGen's own, and ours where they can be believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import mlperf_loadgen
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.run import delivery, limited, sink, token_times
+from pytest_mlperf.run.delivery import Port, TokenSink
+from pytest_mlperf.run.figures import figures, with_per_gpu
+from pytest_mlperf.run.limited import LimitedSink
+from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from tests.run.harness import run_to_end, settings, spec
+
+RATE = {"result_completed_samples_per_sec": 12.5}
+QUERIES = {f"result_{p}_percentile_latency_ns": 50_000_000 for p in ("50.00", "90.00", "99.00")}
+
+
+def detail(**values: Any) -> Detail:
+    """Return a log of Server in which every latency is 50 ms."""
+    every = {**RATE, **QUERIES, **values}
+    return Detail(path="log", values=every, errors=(), num_errors=0, invalid_reasons=())
+
+
+def result(notes: tuple[str, ...] = (), **ours: float) -> dict[str, Any]:
+    return {"token_metrics": ours, "notes": list(notes), "completed": 125, "duration_s": 10.0}
+
+
+# --- goodput -------------------------------------------------------------------------------------
+
+
+def test_loadgens_figures_count_where_it_has_them() -> None:
+    found, notes = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
+
+    assert found == {
+        "throughput": 12.5,
+        "goodput": 12.0,
+        "latency_p50": 0.05,
+        "latency_p90": 0.05,
+        "latency_p99": 0.05,
+    }
+    assert notes == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "note"),
+    [
+        ({"latency_p99": 0.049, "goodput": 0.0}, "goodput is 0: no request met its limits"),
+        (
+            {"latency_p99": 0.005, "goodput": 12.5},
+            "goodput is not known: requests waited up to 0.045 s before the engine was given them",
+        ),
+    ],
+)
+def test_goodput_that_cannot_be_told_is_absent_and_says_why(
+    ours: dict[str, float], note: str
+) -> None:
+    """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
+    found, notes = figures(result(("before",), **ours), detail(), "Server")
+
+    assert "goodput" not in found
+    assert notes == ("before", note)
+
+
+def test_a_time_that_cannot_be_is_an_error() -> None:
+    with pytest.raises(RunError, match=r"tpot_p50 is 0.0 by our stamps; it must be positive"):
+        figures(result(tpot_p50=0.0), detail(), "Server")
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (delivery, limited, sink, token_times):
+        monkeypatch.setattr(module, "perf_counter", clock)
+    return clock
+
+
+def port() -> Port:
+    """Doors behind which nobody is."""
+    return Port(
+        response=mlperf_loadgen.QuerySampleResponse,
+        complete=lambda _: None,
+        first_token=lambda _: None,
+    )
+
+
+def give_up(error: BaseException) -> NoReturn:
+    raise error
+
+
+def test_only_samples_that_met_the_limit_count(clock: Clock) -> None:
+    """In any order of completion, one by one or many at once; a repeated one does not."""
+    found = LimitedSink(give_up, port(), limit_s=1.0)
+    found.expect([1, 2, 3])
+    clock.now_s = 0.5
+    found.expect([4])
+    found.done([2])
+    clock.now_s = 1.5
+    found.done([4, 3, 2])
+    clock.now_s = 2.0
+    found.done([1])
+
+    assert found.token_metrics["goodput"] == 2 / 2.0  # 2 after 0.5 s, 4 after 1.0 s
+    assert found.token_metrics["latency_p50"] == pytest.approx(1.5)
+    assert found.faults.count == 1
+
+
+@pytest.mark.parametrize("late", [0, 12, 40])
+def test_goodput_of_a_language_model_counts_answers_in_time(clock: Clock, late: int) -> None:
+    """Late ones wait for their first token, the others do not."""
+    found = TokenSink(give_up, port(), needs_first=True, limits_s=(0.5, 10.0))
+    found.expect(range(40))
+    found.first_tokens(range(late, 40))
+    clock.now_s = 1.0
+    found.first_tokens(range(late))
+    clock.now_s = 4.0
+    found.done(range(40), None, [4] * 40)
+
+    assert found.token_metrics["goodput"] == (40 - late) / 4.0
+
+
+def test_without_limits_there_is_no_goodput(clock: Clock) -> None:
+    found = TokenSink(give_up, port(), needs_first=False)
+    found.expect([1])
+    clock.now_s = 1.0
+    found.done([1], None, [4])
+
+    assert "goodput" not in found.token_metrics
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "in_time"), [(1.0, 1.0), (1e-6, 0.0)], ids=["all in time", "none in time"]
+)
+def test_a_run_of_loadgen_counts_what_met_its_limit(
+    tmp_path: Path, limit_s: float, in_time: float
+) -> None:
+    case = settings("Server", latency_limit_ns=round(limit_s * 1e9), target_qps=500.0)
+
+    events, code = run_to_end(
+        spec(tmp_path, options={"latency_s": 5e-4, "threads": 1}, settings=case)
+    )
+
+    assert code == 0
+    (done,) = (event for event in events if event["event"] == "finished")
+    ours = done["result"]["token_metrics"]
+    throughput = parse_detail(tmp_path / "performance" / DETAIL).metrics("Server")["throughput"]
+    assert ours["goodput"] == pytest.approx(throughput * in_time, rel=0.1)
+    assert "goodput" not in parse_detail(tmp_path / "performance" / DETAIL).values
+
+
+# --- GPUs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "expected"), [("H200", 100.0), ("8xH100", 12.5), ("cpu", None)]
+)
+def test_tokens_of_each_gpu(accelerator: str, expected: float | None) -> None:
+    run = Run(
+        metrics={"tokens_per_second": 100.0},
+        within_se={},
+        samples=1,
+        queries=1,
+        duration_s=1.0,
+        target_qps=1.0,
+        session="s",
+        started="",
+        commit=None,
+        folder="",
+        invalid=(),
+        limit_missed=False,
+    )
+
+    found = with_per_gpu(run, accelerator)
+
+    assert found.metrics.get("tokens_per_second_per_gpu") == expected

@@ -1,0 +1,221 @@
+"""What a suite may say about a search of the rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.found import Condition
+from pytest_mlperf.suite.find import USUAL_RUNS
+from pytest_mlperf.suite.pairs import plan_pairs
+from pytest_mlperf.suite.plan import Planned, plan_suite
+
+FILE = "s.mlperf.toml"
+LINE = 13
+"""Where `find` stands."""
+
+
+def write(
+    folder: Path,
+    find: str,
+    *,
+    scenario: str = "Server",
+    tokens: bool = True,
+    limits: str = "",
+    more: str = "",
+) -> Path:
+    """Write a suite whose only scenario has this search."""
+    own = 'ttft_limit = "2s"\ntpot_limit = "200ms"' if tokens else 'latency_limit = "2s"\n'
+    file = folder / FILE
+    file.write_text(
+        'schema = 1\nround = "v4.1"\n'
+        f'[workload]\nname = "mine"\ntokens = {str(tokens).lower()}\n'
+        '[[engines]]\nuse = "null"\naccelerators = ["cpu", "H200"]\n'
+        f'[[scenarios]]\nname = "{scenario}"\n{limits or own}\nfind = {find}\n{more}\n',
+        "utf-8",
+    )
+    return file
+
+
+def planned(folder: Path, find: str, **given: Any) -> Planned:
+    return plan_suite(write(folder, find, **given))[0]
+
+
+def table(subject_to: str, more: str = "") -> str:
+    return f'{{ maximise = "target_qps", subject_to = {subject_to}{more} }}'
+
+
+@pytest.mark.parametrize(
+    ("text", "conditions", "words"),
+    [
+        ('"ttft_p99 < 1 s"', [("ttft_p99", 1.0)], "ttft_p99 < 1 s"),
+        ('"  ttft_p50<.5s "', [("ttft_p50", 0.5)], "ttft_p50 < 500 ms"),
+        (
+            '["ttft_p99 < 1 s", "tpot_p99 < 50 ms"]',
+            [("ttft_p99", 1.0), ("tpot_p99", 0.05)],
+            "ttft_p99 < 1 s and tpot_p99 < 50 ms",
+        ),
+        ('["itl_p99 < 0.1s"]', [("itl_p99", 0.1)], "itl_p99 < 100 ms"),
+        ('"latency_p90 < 1 min"', [("latency_p90", 60.0)], "latency_p90 < 60 s"),
+    ],
+)
+def test_conditions_name_a_latency_and_a_duration(
+    tmp_path: Path, text: str, conditions: list[tuple[str, float]], words: str
+) -> None:
+    find = planned(tmp_path, table(text)).scenario.find
+
+    assert find is not None
+    assert find.subject_to == tuple(Condition(metric=m, below=s) for m, s in conditions)
+    assert find.in_words == words
+    assert (find.precision, find.max_runs, find.start) == (0.02, 8, None)
+
+
+def test_precision_runs_and_start_can_be_named(tmp_path: Path) -> None:
+    more = ', precision = "5%", max_runs = 12, start = { H200 = 20 }'
+
+    find = planned(tmp_path, table('"ttft_p99 < 1 s"', more)).scenario.find
+
+    assert find is not None
+    assert (find.precision, find.max_runs) == (0.05, 12)
+    assert (find.start_on("H200"), find.start_on("cpu")) == (20.0, None)
+
+
+@pytest.mark.parametrize(
+    ("find", "given", "defect"),
+    [
+        (
+            table('"ttft_p9 < 1 s"'),
+            {},
+            "find.subject_to: unknown latency 'ttft_p9'; did you mean 'ttft_p99'?",
+        ),
+        (
+            table('"throughput < 1 s"'),
+            {},
+            "find.subject_to: unknown latency 'throughput'; known: latency_p50, ",
+        ),
+        (
+            table('"ttft_p99 < 1"'),
+            {},
+            'find.subject_to: \'1\' is no duration; write it with its unit, e.g. "15ms" or "6s"',
+        ),
+        (
+            table('"ttft_p99 > 1 s"'),
+            {},
+            "find.subject_to: 'ttft_p99 > 1 s' is no condition; write it as \"ttft_p99 < 1 s\"",
+        ),
+        (table("[]"), {}, "find.subject_to: must name at least one condition"),
+        (table("3"), {}, "find.subject_to: 3 is no condition; write it as"),
+        (
+            table('["ttft_p99 < 1 s", "ttft_p99 < 900 ms"]'),
+            {},
+            "find.subject_to: ttft_p99 is limited twice",
+        ),
+        (
+            table('"ttft_p99 < 3 s"'),
+            {},
+            "find.subject_to: ttft_p99 < 3 s never decides: LoadGen's own limit is ttft_p99 2 s; "
+            "write a shorter one, or raise ttft_limit",
+        ),
+        (
+            table('"latency_p50 < 2.5 s"'),
+            {"tokens": False},
+            "find.subject_to: latency_p50 < 2.5 s never decides: LoadGen's own limit is "
+            "latency_p99 2 s; write a shorter one, or raise latency_limit",
+        ),
+        (
+            table('"ttft_p99 < 1 s"'),
+            {"tokens": False},
+            "find.subject_to: ttft_p99 is measured of language models only (tokens = true)",
+        ),
+        (
+            table('"ttft_p99 < 1 s"'),
+            {"more": "target_qps = 3"},
+            "find: write find or target_qps, not both: a search finds the rate itself",
+        ),
+        (
+            table('"latency_p99 < 1 s"'),
+            {"scenario": "Offline", "tokens": False, "limits": "\n"},
+            "find: Offline has no offered rate to search; Server and Interactive have",
+        ),
+        (
+            '{ maximise = "throughput", subject_to = "ttft_p99 < 1 s" }',
+            {},
+            "find.maximise: must be 'target_qps', not 'throughput'",
+        ),
+        ('{ maximise = "target_qps" }', {}, "find.subject_to: is missing"),
+        (
+            table('"ttft_p99 < 1 s"', ', precison = "2%"'),
+            {},
+            "find.precison: unknown key 'precison'; did you mean 'precision'?",
+        ),
+        (
+            table('"ttft_p99 < 1 s"', ', precision = "30%"'),
+            {},
+            "find.precision: a precision above 20% finds no rate",
+        ),
+        (
+            table('"ttft_p99 < 1 s"', ", max_runs = 2"),
+            {},
+            "find.max_runs: must be greater than or equal to 3, not 2",
+        ),
+        (
+            table('"ttft_p99 < 1 s"', ", start = { B200 = 3 }"),
+            {},
+            "find.start: no engine entry runs on 'B200'; did you mean 'H200'?",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    tmp_path: Path, find: str, given: dict[str, Any], defect: str
+) -> None:
+    with pytest.raises(SuiteError) as caught:
+        plan_suite(write(tmp_path, find, **given))
+
+    (line,) = str(caught.value).split("\n")
+    assert line.startswith(f"{tmp_path / FILE}:{LINE}: scenarios[0].{defect}")
+
+
+def test_the_rate_found_is_gated_and_the_latencies_are_not(tmp_path: Path) -> None:
+    """By the table's limit, else by the suite's own, or the scenario's."""
+    find = table('"ttft_p99 < 1 s"')
+    own = 'limits = { throughput = { max_drop = "7%" } }'
+    suite = '[limits]\nthroughput = { max_drop = "5%" }'
+
+    assert planned(tmp_path, find).limits == {"throughput": 0.03}
+    assert planned(tmp_path, find, more=suite).limits == {"throughput": 0.05}
+    assert planned(tmp_path, find, more=f"{own}\n{suite}").limits == {"throughput": 0.07}
+
+
+def test_latencies_cannot_be_gated_beside_a_search(tmp_path: Path) -> None:
+    """They are at their limit whatever the build does."""
+    with pytest.raises(SuiteError, match=r"ttft_p99 cannot be gated in Server with find; known: "):
+        planned(
+            tmp_path,
+            table('"ttft_p99 < 1 s"'),
+            more='limits = { ttft_p99 = { max_rise = "7%" } }',
+        )
+
+
+def test_loadgen_is_told_its_own_limits_all_the_same(tmp_path: Path) -> None:
+    settings = planned(tmp_path, table('"ttft_p99 < 1 s"')).settings(target_qps=7.0)
+
+    assert (settings.target_qps, settings.ttft_limit_ns) == (7.0, 2_000_000_000)
+    assert settings.tpot_limit_ns == 200_000_000
+
+
+def test_a_search_is_planned_with_its_runs(tmp_path: Path) -> None:
+    find = table('"ttft_p99 < 1 s"', ", max_runs = 6")
+
+    assert planned(tmp_path, find).runs_per_value == (USUAL_RUNS, 6)
+
+
+def test_rates_that_were_found_can_be_claimed_of_a_pair(tmp_path: Path) -> None:
+    """No rate need be shared: what is compared is how much each side holds."""
+    pair = '[[pairs]]\na = "null-H200"\nb = "null-cpu"\nexpect = ">= 1.2x"'
+
+    (found,) = plan_pairs(plan_suite(write(tmp_path, table('"ttft_p99 < 1 s"'), more=pair)))
+
+    assert found.metric == "throughput"

@@ -1,0 +1,262 @@
+"""`make searches`: how near a search comes to the true rate, and how often a verdict on it errs.
+
+One server with a queue is simulated, offered the same arrivals in every run, as LoadGen's seed
+does. Its speed differs from session to session and from run to run, and some runs are disturbed by
+a stall. The searches and the verdicts are those that ship.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, pstdev
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_mlperf.core.found import Condition, Found, Tried, tried
+from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.noise import uncalibrated
+from pytest_mlperf.core.search import NoRate, Plan, narrow_step, next_rate, result
+
+SERVED = 100.0
+"""Samples a second that the server works off."""
+
+SECONDS = 60.0
+"""Length of a run: that of the quick profile."""
+
+CONDITION = Condition(metric="latency_p99", below=0.2)
+
+LIMIT = METRICS["throughput"].limit
+
+SEED = 20_261_121
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How unsteady a machine is.
+
+    Attributes:
+        name: In the table.
+        rule: What rule R expects of it.
+        of_run, of_session: Relative standard deviations of its speed.
+        stalls: Share of runs with a stall.
+        stall_s: Its length, seconds.
+    """
+
+    name: str
+    rule: RuleR
+    of_run: float
+    of_session: float
+    stalls: float = 0.0
+    stall_s: float = 1.5
+
+
+GPU, CPU = RuleR(), uncalibrated("cpu").rule(5)
+
+MACHINES = (
+    Machine(name="no noise", rule=GPU, of_run=0.0, of_session=0.0),
+    Machine(name="GPU", rule=GPU, of_run=0.006, of_session=0.0035),
+    Machine(name="GPU, stalls in 2 %", rule=GPU, of_run=0.006, of_session=0.0035, stalls=0.02),
+    Machine(name="CPU", rule=CPU, of_run=0.02, of_session=0.012),
+    Machine(name="CPU, stalls in 5 %", rule=CPU, of_run=0.02, of_session=0.012, stalls=0.05),
+)
+
+
+@cache
+def _arrivals() -> NDArray[np.float64]:
+    """Return the times of arrival at one a second, as a seed fixes them."""
+    gaps = np.random.default_rng(SEED).exponential(size=20_000)
+    return np.cumsum(gaps)
+
+
+def latency_s(rate: float, served: float, stall: tuple[float, float] = (0.0, 0.0)) -> float:
+    """Return the p99 latency of a run, seconds.
+
+    Args:
+        rate: Offered samples/s.
+        served: What the server works off, samples/s.
+        stall: When the server stands still, and for how long, seconds.
+
+    Departures follow from Lindley's recursion, d_i = max(a_i, d_(i-1)) + s, in closed form.
+    """
+    arrivals = _arrivals()[: max(662, round(rate * SECONDS))] / rate
+    begin_s, long_s = stall
+    # A server that stands still does to those that come meanwhile what their later arrival does.
+    held = np.where((arrivals >= begin_s) & (arrivals < begin_s + long_s), begin_s + long_s, 0.0)
+    places = np.arange(len(arrivals)) / served
+    departures = np.maximum.accumulate(np.maximum(arrivals, held) - places) + places + 1 / served
+    return float(np.percentile(departures - arrivals, 99))
+
+
+@cache
+def truth(scale: float = 1.0) -> float:
+    """Return the highest rate that holds the condition without noise, samples/s."""
+    low, high = 0.1 * SERVED, 3 * SERVED
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        held = latency_s(middle, SERVED * scale) < CONDITION.below
+        low, high = (middle, high) if held else (low, middle)
+    return low
+
+
+class Session:
+    """One session on a machine: its speed, and the searches made in it."""
+
+    def __init__(self, machine: Machine, random_: random.Random, *, scale: float = 1.0) -> None:
+        """Draw the session's speed; `scale` is that of the build."""
+        self._machine, self._random = machine, random_
+        self._served = SERVED * scale * math.exp(random_.gauss(0, machine.of_session))
+
+    def search(self, plan: Plan) -> Found:
+        """Search once.
+
+        Raises:
+            NoRate: None was found.
+        """
+        tries: list[Tried] = []
+        while (rate := next_rate(tries, plan)) is not None:
+            served = self._served * math.exp(self._random.gauss(0, self._machine.of_run))
+            stalls = self._random.random() < self._machine.stalls
+            when = self._random.uniform(0, SECONDS)
+            took = latency_s(rate, served, (when, self._machine.stall_s if stalls else 0.0))
+            tries.append(tried(rate, {CONDITION.metric: took}, [CONDITION]))
+        return result(tries, plan, CONDITION.in_words)
+
+
+def near(rates: Sequence[float]) -> Plan:
+    """Return a search from rates that were found before."""
+    mean = math.exp(fmean(map(math.log, rates)))
+    return Plan(start=mean, step=narrow_step(LIMIT))
+
+
+def baseline(machine: Machine, random_: random.Random) -> list[tuple[Found, str]]:
+    """Return the searches of a baseline, four sessions of two."""
+    made: list[tuple[Found, str]] = []
+    while len(made) < 8:
+        session = Session(machine, random_)
+        for _ in range(2):
+            rates = [found.rate for found, _ in made]
+            # A first start may be off by up to a factor of two either way.
+            start = truth() * math.exp(random_.uniform(-math.log(2), math.log(2)))
+            plan = near(rates) if rates else Plan(start=start)
+            made.append((session.search(plan), f"session {len(made) // 2}"))
+    return made
+
+
+def verdict(
+    machine: Machine, before: Sequence[tuple[Found, str]], random_: random.Random, scale: float
+) -> tuple[Decision, list[Found]]:
+    """Return what rule R says of a build, and the searches that it took."""
+    session = Session(machine, random_, scale=scale)
+    old = [Value(value=f.rate, within_se=f.resolution, session=s) for f, s in before]
+    found: list[Found] = []
+    while True:
+        found.append(session.search(near([f.rate for f, _ in before] + [f.rate for f in found])))
+        now = [Value(value=f.rate, within_se=f.resolution, session="now") for f in found]
+        direction = Direction.HIGHER
+        judged = judge(old, now, direction=direction, limit=LIMIT, rule=machine.rule)
+        if judged.decision is not Decision.MORE:
+            return judged.decision, found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What was found about a machine.
+
+    Attributes:
+        machine: Which.
+        first_runs, further_runs: Mean runs of the first search, and of one near a known rate.
+        reached: Share of all searches that reached their precision.
+        bias, sd, p95: Of the rate found against the true one: mean, standard deviation, and what
+            95 % of the searches stay below, as logarithms.
+        lost: Sessions in which a search found no rate.
+        words: By the speed of the build, the share of sessions that ended in each decision.
+        searches: Mean searches of an unchanged build until its verdict.
+    """
+
+    machine: Machine
+    first_runs: float
+    further_runs: float
+    reached: float
+    bias: float
+    sd: float
+    p95: float
+    lost: int
+    words: dict[float, Counter[Decision]]
+    searches: float
+
+
+def study(machine: Machine, sessions: int, scales: Sequence[float]) -> Row:
+    """Return what so many sessions show, each against a baseline of its own."""
+    words: dict[float, Counter[Decision]] = {scale: Counter() for scale in scales}
+    first: list[Found] = []
+    further: list[Found] = []
+    errors: list[float] = []
+    counts: list[int] = []
+    lost = 0
+    for number in range(sessions):
+        random_ = random.Random(SEED + number)
+        try:
+            before = baseline(machine, random_)
+            first.append(before[0][0])
+            further += [found for found, _ in before[1:]]
+            errors += [math.log(found.rate / truth()) for found, _ in before]
+            for scale in scales:
+                decision, found = verdict(machine, before, random_, scale)
+                words[scale][decision] += 1
+                counts += [len(found)] * (scale == 1)
+                further += found if scale == 1 else []
+        except NoRate:
+            lost += 1
+    every = [*first, *further]
+    return Row(
+        machine=machine,
+        first_runs=fmean(len(found.tried) for found in first),
+        further_runs=fmean(len(found.tried) for found in further),
+        reached=fmean(found.reached for found in every),
+        bias=fmean(errors),
+        sd=pstdev(errors),
+        p95=sorted(map(abs, errors))[int(0.95 * len(errors))],
+        lost=lost,
+        words=words,
+        searches=fmean(counts) if counts else 0.0,
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-n", type=int, default=500, help="sessions of each row (default 500)")
+    count = parser.parse_args().n
+    scales = (1.0, 0.97, 0.95)
+    print(f"{count} sessions each; {SECONDS:.0f} s a run, {CONDITION.in_words}; limit −{LIMIT:.0%}")
+    print(
+        "machine             runs first/further  reached  rate found: bias     sd    95 %"
+        "  unchanged: FAIL  PASS  searches  −3 %: PASS  −5 %: FAIL  lost"
+    )
+    for machine in MACHINES:
+        row = study(machine, count, scales)
+        done = {scale: max(1, words.total()) for scale, words in row.words.items()}
+
+        def share(
+            scale: float, decision: Decision, row: Row = row, done: dict[float, int] = done
+        ) -> str:
+            return f"{row.words[scale][decision] / done[scale]:.1%}"
+
+        print(
+            f"{machine.name:19s} {row.first_runs:10.1f} /{row.further_runs:5.1f} "
+            f"{row.reached:9.1%} {row.bias:+17.2%} {row.sd:6.2%} {row.p95:7.2%}"
+            f"{share(1, Decision.FAIL):>17} {share(1, Decision.PASS):>5} {row.searches:9.2f}"
+            f"{share(0.97, Decision.PASS):>12} {share(0.95, Decision.FAIL):>11} {row.lost:5d}"
+        )
+
+
+if __name__ == "__main__":
+    main()
