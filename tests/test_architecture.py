@@ -127,6 +127,7 @@ ONLY = {
         "scorers.inception",
     },
     "tritonclient": {"engines.triton"},
+    "vllm": {"engines.vllm"},
     "xdist": {"xdist"},
 }
 """Outside things that one adapter knows, or few, each for its own use."""

@@ -21,6 +21,7 @@ NOUNS: Mapping[registry.Group, str] = {
     "engines": "engine",
     "datasets": "data set",
     "scorers": "scorer",
+    "builders": "builder",
 }
 
 WORDS = {

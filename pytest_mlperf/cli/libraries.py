@@ -132,7 +132,7 @@ def is_here(library: str) -> bool:
 
 
 def _cure(library: str) -> str:
-    aliases = {"PIL": "pillow", "sklearn": "scikit-learn"}
+    aliases = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
     distribution = normal(aliases.get(library, library))
     extra = next((name for name, needed in extras().items() if distribution in needed), None)
     return f"pip install 'pytest-mlperf[{extra}]'" if extra else f"pip install {distribution}"

@@ -35,8 +35,8 @@ class RunError(MlperfError):
     """A run broke before it could be judged.
 
     Attributes:
-        layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler" or
-            "lease".
+        layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
+            "lease" or "build".
         log: Path of the log to read, or None.
     """
 

@@ -19,7 +19,7 @@ from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import Project
+from tests.plugin.project import Project, last_line
 
 LIBRARIES = ("aiohttp", "torch", "transformers", "fastapi", "uvicorn", "openai")
 
@@ -34,6 +34,9 @@ DATA = TINY / "data" / "open_orca" / "open_orca_tiny.pkl.gz"
 # Unlimited, its cache takes more than half of the machine's memory.
 BATCHED = ["--continuous-batching", "--cb-num-blocks", "64", "--cb-max-batch-tokens", "512"]
 
+TEMPLATE = "[INST] <<SYS>>\n{system_prompt}\n<</SYS>>\n\n{question} [/INST]"
+"""Gives text, as the server takes it, so that no worker needs a tokenizer, which takes seconds."""
+
 SUITE = "served.mlperf.toml"
 
 TEXT = """
@@ -43,7 +46,7 @@ round = "v4.1"
 [workload]
 name = "served"
 model = {model}
-dataset = {{ use = "openorca", path = {data}, count = 32 }}
+dataset = {{ use = "openorca", path = {data}, count = 32, template = {template} }}
 
 [[engines]]
 use = "openai"
@@ -72,6 +75,7 @@ def write(project: Project, *options: str) -> None:
     serve = [sys.executable, "-m", "transformers.cli.transformers", "serve", "{model}"]
     serve += ["--device", "cpu", "--host", "{host}", "--port", "{port}", *options]
     values = {"model": str(TINY / "model"), "data": str(DATA), "home": str(home)}
+    values["template"] = TEMPLATE
     text = TEXT.format(serve=json.dumps(serve), **{k: json.dumps(v) for k, v in values.items()})
     (project.path / SUITE).write_text(text, "utf-8")
 
@@ -97,9 +101,8 @@ def test_a_server_without_continuous_batching_is_a_perf_drop(project: Project) -
 
     judged = project.run(SUITE)
 
-    recorded.assert_outcomes(passed=1)
-    assert before.outcome is Outcome.RECORDED
-    judged.assert_outcomes(failed=1)
+    assert last_line(recorded) == "1 recorded"
+    assert last_line(judged) == "1 failed"
     verdict = newest(project)
     assert verdict.outcome is Outcome.PERF_DROP
     assert verdict.case == before.case

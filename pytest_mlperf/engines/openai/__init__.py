@@ -27,9 +27,9 @@ from pytest_mlperf.engines.openai.capabilities import Capabilities, Wishes, prob
 from pytest_mlperf.engines.openai.checks import Checks
 from pytest_mlperf.engines.openai.client import Client, library
 from pytest_mlperf.engines.openai.facts import served_name, server_facts
-from pytest_mlperf.engines.openai.server import Server
 from pytest_mlperf.engines.openai.traffic import Traffic, allow_files
 from pytest_mlperf.engines.prompts import Limits, Prompts
+from pytest_mlperf.engines.serving import Server
 from pytest_mlperf.engines.streaming import Streams
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}

@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 
 if TYPE_CHECKING:
-    from pytest_mlperf.engines.openai.server import Server
+    from pytest_mlperf.engines.serving import Server
 
 COLLECT_S = 1.0
 """Time after the first failure in which others are counted before the run ends."""

@@ -18,7 +18,7 @@ from pytest_mlperf.engines.openai.failures import Failed, Flight, Run
 from pytest_mlperf.engines.streaming import Request
 
 if TYPE_CHECKING:
-    from pytest_mlperf.engines.openai.server import Server
+    from pytest_mlperf.engines.serving import Server
 
 FILES = 65_536
 """Files that a process may want to have open: a connection is one."""

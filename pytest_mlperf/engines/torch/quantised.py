@@ -17,7 +17,7 @@ LIBRARIES = {TORCHAO: "torchao", COMPRESSED: "compressed_tensors"}
 
 EXTRAS = {
     TORCHAO: "pip install 'pytest-mlperf[quantization]'",
-    COMPRESSED: "pip install compressed-tensors",
+    COMPRESSED: "pip install 'pytest-mlperf[compressed]'",
 }
 
 HOW = {

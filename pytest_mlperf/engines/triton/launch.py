@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.openai.server import HOST, Server
+from pytest_mlperf.engines.serving import HOST, Server
 
 HEALTH = "/v2/health/ready"
 

@@ -12,7 +12,7 @@ from pytest_mlperf.engines.triton.client import Client, RequestError
 from pytest_mlperf.engines.triton.metadata import ModelFacts, ServerFacts
 
 if TYPE_CHECKING:
-    from pytest_mlperf.engines.openai.server import Server
+    from pytest_mlperf.engines.serving import Server
 
 SHORTEST_S, LONGEST_S = 0.02, 0.5
 """Time between two questions whether it is ready."""

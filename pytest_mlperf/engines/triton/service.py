@@ -18,7 +18,7 @@ from pytest_mlperf.engines.triton.meeting import meet
 from pytest_mlperf.engines.triton.remote import RemoteGraph, Requests
 
 if TYPE_CHECKING:
-    from pytest_mlperf.engines.openai.server import Server
+    from pytest_mlperf.engines.serving import Server
 
 END_S = 1.0
 """A connection breaks a moment before the end of the process behind it shows."""

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.run.logs import parse_detail
-from tests.engines.openai.test_server import SCRIPT, left_of
+from tests.engines.serving.test_server import SCRIPT, left_of
 from tests.run.harness import RunningWorker, settings, spec
 
 pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
@@ -108,7 +108,7 @@ def family_of(worker: RunningWorker) -> list[psutil.Process]:
 
 def server_of(family: Sequence[psutil.Process], word: str) -> psutil.Process:
     """Return the server itself: what its launcher started."""
-    launcher = next(p for p in family if "server_launch" in " ".join(p.cmdline()))
+    launcher = next(p for p in family if "serving/launch" in " ".join(p.cmdline()))
     return next(p for p in launcher.children() if word in " ".join(p.cmdline()))
 
 

@@ -33,7 +33,7 @@ def faulty(fault: str) -> dict[str, Any]:
     [
         ("dies", "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered"),
         ("aborts", "was given up by vLLM: finish_reason is 'abort'"),
-        ("early", "its first token was here 99"),
+        ("early", "ms before vLLM stamped it"),
         ("miscounts", "tokens in the answer, and 4 came"),
         ("foreign_end", "ended with token 0, which is no end token of the model (2)"),
     ],

@@ -4,7 +4,7 @@ load         the model cannot be loaded
 dies         the engine's process is dead at the third request
 aborts       the third request is given up
 silent       no request has vLLM's own stamps
-early        vLLM's stamps are a second in the future
+early        vLLM's stamps are an hour in the future
 miscounts    vLLM's own count of tokens is one too many
 foreign_end  answers end with a token that is no end token
 deaf         a process does not end when it is told to

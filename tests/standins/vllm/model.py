@@ -84,7 +84,7 @@ class Model:
             if len(row.answer) < sampling.min_tokens:
                 scores[sorted(ends)] = -float("inf")
         row.answer.append(int(scores.argmax()))
-        now = time.monotonic() + (self.fault == "early")
+        now = time.monotonic() + 3600 * (self.fault == "early")
         row.stats.first_token_ts = row.stats.first_token_ts or now
         row.stats.last_token_ts = now
         row.stats.num_generation_tokens = len(row.answer) + (self.fault == "miscounts")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.engines.openai import server_log
+from pytest_mlperf.engines.serving import log as server_log
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,15 @@ from types import TracebackType
 from typing import Self
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.openai.server_command import check_command, fill_in, find_program
-from pytest_mlperf.engines.openai.server_log import (
+from pytest_mlperf.engines.serving.command import check_command, fill_in, find_program
+from pytest_mlperf.engines.serving.log import (
     about_memory,
     is_temporary,
     last_lines,
     new_log,
     port_was_taken,
 )
-from pytest_mlperf.engines.openai.server_process import GONE, Process
+from pytest_mlperf.engines.serving.process import GONE, Process
 
 HOST = "127.0.0.1"
 

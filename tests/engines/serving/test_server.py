@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.openai import server_process
-from pytest_mlperf.engines.openai.server import Server, ask
-from pytest_mlperf.engines.openai.server_command import fill_in, find_program
+from pytest_mlperf.engines.serving import Server, ask
+from pytest_mlperf.engines.serving import process as server_process
+from pytest_mlperf.engines.serving.command import fill_in, find_program
 
 SCRIPT = Path(__file__).with_name("scripted_servers.py")
 GONE_S = 20.0
@@ -287,8 +287,8 @@ def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
     """
     code = (
         "import os, sys, threading\n"
-        "from pytest_mlperf.engines.openai import server_process\n"
-        "from tests.engines.openai.test_server import scripted\n"
+        "from pytest_mlperf.engines.serving import process as server_process\n"
+        "from tests.engines.serving.test_server import scripted\n"
         "server_process.GRACE_S = 0.2\n"
         "with scripted('leaves a grandchild', sys.argv[1]):\n"
         "    forked = os.fork() if sys.argv[2] == 'True' else None\n"
@@ -418,7 +418,7 @@ def test_what_means_nothing_is_refused_before_anything_starts(
 def test_the_log_lies_beside_that_of_the_worker(tmp_path: Path) -> None:
     """A worker's stderr is engine.log in the folder of its run."""
     code = (
-        "from tests.engines.openai.test_server import scripted\n"
+        "from tests.engines.serving.test_server import scripted\n"
         "with scripted('healthy') as server: print(server.log)\n"
     )
     with (tmp_path / "engine.log").open("wb") as log:

@@ -1,6 +1,6 @@
 """Start a server, tell how it ends, and let nothing of it live on.
 
-Run as a script of its own: `python -I -S server_launch.py GRACE_S PARENT COMMAND...`. It is a
+Run as a script of its own: `python -I -S launch.py GRACE_S PARENT COMMAND...`. It is a
 process between worker and server because a worker that was killed cannot clean up. It stops the
 server when its stdin ends or the process PARENT does; what it has to tell it writes to stdout, as
 JSON lines: {"pid": N}, then {"ended": EXIT CODE, or minus the signal}, or {"failed": WHY} where

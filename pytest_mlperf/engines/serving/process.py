@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.openai.server_launch import KILL_S
+from pytest_mlperf.engines.serving.launch import KILL_S
 
-LAUNCHER = Path(__file__).with_name("server_launch.py")
+LAUNCHER = Path(__file__).with_name("launch.py")
 
 GRACE_S = 5.0
 """Time between SIGTERM and SIGKILL."""
