@@ -15,7 +15,8 @@ from pytest_mlperf.cli.output import add_parser, clean, show, width
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.reports import text
+from pytest_mlperf.reports import exports, markdown, text
+from pytest_mlperf.reports.annotations import commands as annotations_of
 from pytest_mlperf.reports.benchmark_json import commit_info, document
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.results import read_results
@@ -33,14 +34,17 @@ def add_command(commands: Any) -> None:
     parser = add_parser(
         commands,
         "report",
-        summary="results as text, JSON or pytest-benchmark's file",
+        summary="results as text, Markdown, CSV and for other tools",
         description=(
             "Writes a session's results in another form. text is the summary that pytest\n"
             "printed; json is the file itself, checked and in the newest schema;\n"
             "pytest-benchmark is what --benchmark-json writes, also for sessions under -n,\n"
             "where pytest-benchmark switches itself off: one entry per performance test\n"
             "that passed, one round per run, in seconds: 1 / throughput in Offline, else the\n"
-            "run's p50 latency; extra_info holds every metric."
+            "run's p50 latency; extra_info holds every metric. markdown is a GitHub job's\n"
+            "summary, comment a pull request's, both cut at GitHub's limits; annotations are\n"
+            "workflow commands at the suite's lines. csv and prometheus have a line per\n"
+            "metric; the two custom formats are what github-action-benchmark reads."
         ),
         needs="a results.json, as in .mlperf/runs/<id>/ or written by --mlperf-json",
         examples=[
@@ -49,6 +53,7 @@ def add_command(commands: Any) -> None:
                 "report r.json --format pytest-benchmark -o now.json",
                 "then: pytest-benchmark compare before.json now.json",
             ),
+            ("report r.json --format markdown >> $GITHUB_STEP_SUMMARY", "a job's summary"),
         ],
     )
     parser.add_argument("results", type=Path, help="results.json")
@@ -119,4 +124,15 @@ def machine_info(results: Results) -> dict[str, Any]:
     return {name: dict(identity) for name, identity in subjects.items()}
 
 
-FORMATS = {"text": _text, "json": _json, "pytest-benchmark": _benchmark}
+FORMATS = {
+    "text": _text,
+    "json": _json,
+    "pytest-benchmark": _benchmark,
+    "markdown": markdown.summary,
+    "comment": markdown.comment,
+    "annotations": annotations_of,
+    "csv": exports.csv_table,
+    "prometheus": exports.prometheus,
+    "customBiggerIsBetter": exports.bigger_is_better,
+    "customSmallerIsBetter": exports.smaller_is_better,
+}
