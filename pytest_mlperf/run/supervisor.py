@@ -23,6 +23,9 @@ from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 GRACE_S = 2.0
 """Time between SIGTERM and SIGKILL."""
 
+LEAVING_S = 20.0
+"""Time of a worker that was told to stop: its engine may have a server to stop first."""
+
 STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
 
@@ -85,6 +88,7 @@ class Worker:
         self._environment = environment
         self._build = build
         self.python: Event | None = None
+        self._told_to_stop = False
         self._phase = "start"
         self._buffer = b""
         self._progress: Event = {}
@@ -134,6 +138,10 @@ class Worker:
     ) -> None:
         """End the whole process group, whatever state it is in."""
         process = self._process
+        # Before the pipe closes, at which the worker's guard ends what is left of its group.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if kind is None and self._told_to_stop:
+                process.wait(LEAVING_S)
         with contextlib.suppress(OSError):
             if process.stdin:
                 process.stdin.close()
@@ -150,6 +158,7 @@ class Worker:
     def send(self, command: Command) -> None:
         """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
         assert self._process.stdin is not None
+        self._told_to_stop = command["command"] == "stop"
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()

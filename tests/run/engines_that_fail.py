@@ -72,6 +72,14 @@ class ExitsSlowly(Sound):
         print("engine has exited")
 
 
+class ExitsVerySlowly(Sound):
+    """As one that stops a server, for longer than the guard waits."""
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(2.5)
+        print("engine has exited")
+
+
 class RaisesInDescribe(Sound):
     def describe(self) -> NoReturn:
         raise RuntimeError(EXAMPLE)

@@ -57,6 +57,17 @@ def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
     assert worker._process.returncode == 0
 
 
+def test_an_engine_may_take_its_time_to_leave(tmp_path: Path) -> None:
+    """It may have a server to stop, and the next case must not start beside that one."""
+    worker = Worker(spec(tmp_path, engine=f"{FAILING}ExitsVerySlowly"), PATIENT, lambda _: None)
+    with worker:
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+
+    assert worker._process.returncode == 0
+    assert "engine has exited" in worker.log.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("engine", "options", "layer", "parts"),
     [

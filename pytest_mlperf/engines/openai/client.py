@@ -156,6 +156,7 @@ class Client:
                 self._session.get(self.url + path, allow_redirects=False) as response,
             ):
                 if response.status != 200:
+                    response.close()  # servers hang up after an error: the next needs a new one
                     return None
                 return str(await response.text())
         except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError):
