@@ -62,6 +62,27 @@ class Request:
         self._reports.of(self.sink).done.append((self.sample, output, tokens))
 
 
+class OneSample:
+    """A sink for `generation.Answers` that reports through a request, which keeps the order."""
+
+    def __init__(self, request: Request) -> None:
+        self.wants_output = request.sink.wants_output
+        self.times_tokens = request.sink.times_tokens
+        self.first_tokens = request.sink.first_tokens
+        self.next_tokens = request.sink.next_tokens
+        self.failed = request.sink.failed
+        self._request = request
+
+    def done(
+        self,
+        ids: Sequence[int],  # noqa: ARG002 - the request knows its sample
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Report the one sample."""
+        self._request.done(outputs[0] if outputs else None, n_tokens[0] if n_tokens else None)
+
+
 @dataclass(slots=True)
 class _News:
     """What came in for one sink in one pass of the event loop."""

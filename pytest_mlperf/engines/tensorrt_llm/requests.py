@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -11,7 +10,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.files import one_line
 from pytest_mlperf.engines.generation import Answers, Generation
 from pytest_mlperf.engines.prompts import Prompts
-from pytest_mlperf.engines.streaming import Request
+from pytest_mlperf.engines.streaming import OneSample, Request
 from pytest_mlperf.engines.tensorrt_llm.stamps import Gaps
 
 ENDINGS = ("stop", "length")
@@ -98,25 +97,4 @@ class Requests:
                 f"{row[-1] if row else 'none'}, which is no end token of the model "
                 f"({', '.join(map(str, ends)) or 'none'}): answers would be counted without it",
             )
-        self.answers.deliver([request.sample], [request.index], [row], _OneSample(request))
-
-
-class _OneSample:
-    """Hands what `Answers` found right on to the request, which keeps the order of reports."""
-
-    def __init__(self, request: Request) -> None:
-        self.wants_output = request.sink.wants_output
-        self.times_tokens = request.sink.times_tokens
-        self.first_tokens = request.sink.first_tokens
-        self.next_tokens = request.sink.next_tokens
-        self.failed = request.sink.failed
-        self._request = request
-
-    def done(
-        self,
-        ids: Sequence[int],  # noqa: ARG002 - the request knows its sample
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        """Report the one sample."""
-        self._request.done(outputs[0] if outputs else None, n_tokens[0] if n_tokens else None)
+        self.answers.deliver([request.sample], [request.index], [row], OneSample(request))

@@ -14,7 +14,7 @@ from pytest_mlperf.engines.files import one_line
 from pytest_mlperf.engines.generation import Answers, Generation
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.queueing import WorkQueue
-from pytest_mlperf.engines.streaming import Request, Streams
+from pytest_mlperf.engines.streaming import OneSample, Request, Streams
 from pytest_mlperf.engines.vllm.arguments import sampling_arguments
 from pytest_mlperf.engines.vllm.causes import Log
 from pytest_mlperf.engines.vllm.library import find
@@ -136,9 +136,7 @@ class AsyncWay:
             if self._piecewise_for(request.sink):
                 self._task.gaps.add(seen, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
-            self._task.answers.deliver(
-                [request.sample], [request.index], [row], _OneSample(request)
-            )
+            self._task.answers.deliver([request.sample], [request.index], [row], OneSample(request))
         except Exception as error:
             if self._closing:  # nobody waits for it any more
                 return
@@ -212,27 +210,6 @@ class OfflineWay:
         for index, row, completion in zip(indices, rows, found, strict=True):
             self._task.check(index, row, completion.finish_reason)
         self._task.answers.deliver(ids, indices, rows, sink)
-
-
-class _OneSample:
-    """A sink for `Answers` that reports through the request, which keeps the order of reports."""
-
-    def __init__(self, request: Request) -> None:
-        self.wants_output = request.sink.wants_output
-        self.times_tokens = request.sink.times_tokens
-        self._request = request
-        self.first_tokens = request.sink.first_tokens
-        self.next_tokens = request.sink.next_tokens
-        self.failed = request.sink.failed
-
-    def done(
-        self,
-        ids: Sequence[int],  # noqa: ARG002 - the request knows its sample
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        """Report the one sample."""
-        self._request.done(outputs[0] if outputs else None, n_tokens[0] if n_tokens else None)
 
 
 async def _open(kind: Any, given: Any) -> Any:
