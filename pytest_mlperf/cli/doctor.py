@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
             "they name are here, that the model is neither empty nor a Git LFS pointer, that\n"
             "libraries can be imported, and that onnxruntime has the providers. It reads no\n"
             "data file, loads no model and imports no code of your own: what is wrong inside\n"
-            "of these is found by the first run. An engine that runs in another Python or in a\n"
+            "of these is found by the first run. An engine that runs in another Python or a\n"
             "container (python or command in its entry) is asked there for the same.\n"
             "ok works; note works, read it; missing is optional; broken stops everything.\n"
             "\n"

@@ -223,7 +223,7 @@ def test_json_without_a_name_is_everything(say: Say) -> None:
     [
         ("imagnet", "no engine, data set or scorer is called 'imagnet'; did you mean 'imagenet'?"),
         ("clip-fid", "no engine, data set or scorer is called 'clip-fid'; did you mean 'clip_fid'"),
-        ("zzz", "no engine, data set or scorer is called 'zzz'; known: null, onnxruntime, torch,"),
+        ("zzz", "no engine, data set or scorer is called 'zzz'; known: null, onnxruntime, openai,"),
     ],
 )
 def test_an_unknown_name_is_one_sentence_with_the_nearest(

@@ -42,6 +42,12 @@ needs_transformers_serve = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes import transformers here, which takes long where cores are shared."""
+    monkeypatch.setattr("tests.run.harness.LIMIT_S", 240.0)
+
+
 def transformers_serve(folder: Path) -> dict[str, Any]:
     """Return options of an engine that starts transformers' own server.
 
