@@ -53,11 +53,17 @@ def add_command(commands: Any) -> None:
                 "report r.json --format pytest-benchmark -o now.json",
                 "then: pytest-benchmark compare before.json now.json",
             ),
-            ("report r.json --format markdown >> $GITHUB_STEP_SUMMARY", "a job's summary"),
+            ("report r.json --format markdown -o summary.md", "append it to $GITHUB_STEP_SUMMARY"),
         ],
     )
     parser.add_argument("results", type=Path, help="results.json")
-    parser.add_argument("--format", choices=sorted(FORMATS), default="text", help="default: text")
+    parser.add_argument(
+        "--format",
+        choices=sorted(FORMATS),
+        default="text",
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)} (default: text)",
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
     )
