@@ -213,7 +213,7 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         lambda folder: change_json(
             folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}
         ),
-        "the weights are quantised already",
+        "the weights are quantised in the format 'gptq'",
     ),
     (
         lambda folder: change_json(folder / "generation_config.json", eos_token_id=[2, 320]),
