@@ -24,6 +24,12 @@ collect_ignore = (
 )
 
 
+def forget() -> None:
+    """Take the package out of this process: another test may need it not to be there."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let `import vllm` find the stand-in."""
@@ -33,8 +39,14 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(STANDINS)
     yield
     torch.set_num_threads(threads)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
-        del sys.modules[name]
+    forget()
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `vllm` is installed."""
+    forget()
+    monkeypatch.setitem(sys.modules, "vllm", None)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -190,7 +189,7 @@ def test_plain_weights_may_be_quantised_while_they_are_loaded(folder: Path) -> N
     check_agrees(folder, "fp8", "fp8", {})
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+@pytest.mark.usefixtures("absent")
 def test_without_vllm_the_ways_to_it_are_named(folder: Path) -> None:
     """An environment of its own, or its server."""
     with pytest.raises(EnvironmentFault) as fault, engine(folder):
