@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.registry import resolve, target
+from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.registry import resolve
+from pytest_mlperf.run.around import EngineAround
 
 FOLDER = "PYTEST_MLPERF_TIMED"
 """Environment variable: the folder in which each process leaves its sums."""
 
 
-class TimedEngine(Engine):
+class TimedEngine(EngineAround):
     """Runs another engine, and leaves what its reports to LoadGen cost in a file."""
 
     def __init__(
@@ -36,20 +37,15 @@ class TimedEngine(Engine):
             dataset: For it.
             model: For it.
             precision: For it.
-            engine: Its registered name.
+            engine: Where its class is, as "package.module:name".
             label: Begins the file's name.
             options: Of it.
         """
-        factory = resolve(target("engines", engine))
-        self._engine: Engine = factory(dataset=dataset, model=model, precision=precision, **options)
+        factory = resolve(engine)
+        super().__init__(factory(dataset=dataset, model=model, precision=precision, **options))
         self._label = label
         self._sink: TimedSink | None = None
         self._sums = {"samples": 0, "calls": 0, "seconds": 0.0}
-
-    def __enter__(self) -> Self:
-        """Load it."""
-        self._engine.__enter__()
-        return self
 
     def __exit__(
         self,
@@ -58,21 +54,9 @@ class TimedEngine(Engine):
         trace: TracebackType | None,
     ) -> None:
         """Free it, and write the sums of every run whose outputs were not read."""
-        self._engine.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
         path = Path(os.environ[FOLDER]) / f"{self._label}.{os.getpid()}.json"
         path.write_text(json.dumps(self._sums), "utf-8")
-
-    def load_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
-        self._engine.load_samples(indices)
-
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
-        self._engine.unload_samples(indices)
-
-    def describe(self) -> Mapping[str, str]:
-        """Hand through."""
-        return self._engine.describe()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Submit with a sink that times its calls."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.output import add_parser, show, width
+from pytest_mlperf.cli.output import add_parser, show, width, write
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.merging import Absent, absent, merge
@@ -17,7 +17,6 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.reports import text
 from pytest_mlperf.reports.junit import junit
 from pytest_mlperf.reports.layout import fold, plural
-from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.manifest import Manifest, read_manifest
 from pytest_mlperf.stores.results import read_results, write_results
 
@@ -150,9 +149,5 @@ def _message(merged: Results, columns: int) -> Callable[[CaseResult], str]:
 
 
 def _write(path: Path, content: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(path, content)
-    except OSError as error:
-        raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
+    write(path, content)
     show([f"JUnit: {path}"])

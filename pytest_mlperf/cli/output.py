@@ -7,7 +7,11 @@ import io
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores import atomic
 
 WIDEST = 120
 """Columns of prose and tables at most, however wide the terminal is."""
@@ -61,6 +65,18 @@ def complain(message: str) -> None:
     """Print an error of one or more lines to standard error."""
     lines = f"pytest-mlperf: {message}".splitlines()
     print("\n".join(map(clean, lines)), file=sys.stderr)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file that a command was asked for, whole or not at all; missing folders are made.
+
+    Raises:
+        MlperfError: It cannot be written.
+    """
+    try:
+        atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def clean(line: str) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.output import WIDEST, add_parser, clean, show, width
+from pytest_mlperf.cli.output import WIDEST, add_parser, clean, show, width, write
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.reports.precisions import blocks_of
 from pytest_mlperf.reports.precisions_model import Block
 from pytest_mlperf.reports.precisions_plot import KINDS, draw
 from pytest_mlperf.reports.precisions_text import document, markdown, text
-from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.results import read_results
 
 Sessions = Sequence[tuple[Results, Sequence[Block]]]
@@ -122,10 +121,7 @@ def _lines(sessions: Sessions, form: str, columns: int) -> list[str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
-        atomic.write_bytes(path, content)
-    except OSError as error:
-        raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
+    write(path, content)
     # On standard error: on standard output the table may stand, as JSON.
     print(clean(f"wrote {path}"), file=sys.stderr)
 

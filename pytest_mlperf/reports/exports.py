@@ -39,7 +39,7 @@ def csv_table(results: Results) -> str:
     return out.getvalue()
 
 
-def figures(result: CaseResult) -> list[MetricVerdict | None]:
+def figures(result: CaseResult) -> list[MetricVerdict]:
     """Return the metrics of a result, scores that were compared sample by sample among them."""
     paired = [
         MetricVerdict(
@@ -116,7 +116,7 @@ def prometheus(results: Results) -> str:
             "profile": result.profile,
         }
         add("mlperf_failed", "1 where the test failed.", own, float(result.failed))
-        for metric in filter(None, figures(result)):
+        for metric in figures(result):
             named = {**own, "metric": metric.metric}
             if metric.now is not None:
                 about = f"Last measured value, SI units. {LABEL}"

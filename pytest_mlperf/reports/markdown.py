@@ -101,8 +101,8 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return foreign text as code, whatever backticks it holds."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
+    """Return foreign text as code, whatever backticks it holds; of none, a space."""
+    shown = "".join(c if c.isprintable() else " " for c in text) or " "
     ticks = 1
     while "`" * ticks in shown:
         ticks += 1

@@ -139,11 +139,11 @@ class CheckpointStore:
                 model.parent / "provenance.json", json.dumps(whole, indent=1, sort_keys=True)
             )
             for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
-                _sync(folder)
+                atomic.sync_folder(folder)
             # Something is there only when it was damaged, which `find` has told.
             shutil.rmtree(place, ignore_errors=True)
             model.parent.rename(place)
-            _sync(self.folder)
+            atomic.sync_folder(self.folder)
         return Built(folder=(place / "model").resolve(), provenance=whole)
 
     def _make(self) -> None:
@@ -176,16 +176,6 @@ def _settle(path: Path) -> None:
     path.chmod(0o666 & ~mask)
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    # Some network file systems refuse this; the new content is then in place all the same.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager

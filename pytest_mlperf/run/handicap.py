@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 
 from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.run.around import EngineAround
 
 SPIN_BELOW_S = 1e-3
 """Shorter waits spin: a sleep would overshoot by the timer's slack."""
 
 
-class HandicapEngine(Engine):
+class HandicapEngine(EngineAround):
     """Runs another engine so that its work takes 1 / (1 - handicap) times as long.
 
     The completing thread waits before it reports. An engine whose work goes on while that thread
@@ -32,35 +32,9 @@ class HandicapEngine(Engine):
         """
         if not 0 <= handicap < 1:
             raise ValueError(f"handicap={handicap!r}; at least 0 and below 1")
-        self._engine = engine
+        super().__init__(engine)
         self._stretch = handicap / (1 - handicap)
         self._slow: SlowSink | None = None
-
-    def __enter__(self) -> HandicapEngine:
-        """Load the engine."""
-        self._engine.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Free the engine."""
-        self._engine.__exit__(kind, error, trace)
-
-    def load_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
-        self._engine.load_samples(indices)
-
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        """Hand through."""
-        self._engine.unload_samples(indices)
-
-    def describe(self) -> Mapping[str, str]:
-        """Hand through."""
-        return self._engine.describe()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Submit with a sink that waits."""

@@ -34,11 +34,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    # Some network file systems refuse this; the new content is then in place all the same.
+def sync_folder(folder: Path) -> None:
+    """Let what was renamed into a folder outlast a power cut.
+
+    Some network file systems refuse this; the new content is then in place all the same.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

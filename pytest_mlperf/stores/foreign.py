@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
+
+Document = TypeVar("Document")
 
 LARGEST = 256 * 2**20
 """Bytes of a file: some 20,000 cases with five runs each."""
@@ -35,3 +39,32 @@ def read_foreign(path: Path, what: str) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise MlperfError(f"{path}: not a {what}: {error}") from None
+
+
+def as_document(
+    path: Path, raw: Any, what: str, shape: TypeAdapter[Document], newest: int
+) -> Document:
+    """Return what a JSON document says.
+
+    Args:
+        path: Where it was read, for messages.
+        raw: Its content.
+        what: What it should be, for messages: "a results file".
+        shape: What it must look like.
+        newest: The newest schema that is known here.
+
+    Raises:
+        MlperfError: It is of a newer schema, or something else.
+    """
+    found = raw.get("schema") if isinstance(raw, dict) else None
+    if isinstance(found, int) and found > newest:
+        raise MlperfError(
+            f"{path}: written by a newer pytest-mlperf (schema {found}; this one reads up to "
+            f"{newest}): upgrade"
+        )
+    try:
+        return shape.validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise MlperfError(f"{path}: not {what}: {place}: {first['msg']}") from None

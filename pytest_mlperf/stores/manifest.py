@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.stores.foreign import read_foreign
+from pytest_mlperf.stores.foreign import as_document, read_foreign
 
 SCHEMA = 1
 """Version of the manifest that `pytest-mlperf plan --format json` prints."""
@@ -71,14 +71,4 @@ def read_manifest(path: Path) -> Manifest:
         raise MlperfError(
             f"{path}: not the manifest of a plan; make one: pytest-mlperf plan --format json"
         )
-    if isinstance(raw.get("schema"), int) and raw["schema"] > SCHEMA:
-        raise MlperfError(
-            f"{path}: written by a newer pytest-mlperf (schema {raw['schema']}; this one reads up "
-            f"to {SCHEMA}): upgrade"
-        )
-    try:
-        return _MANIFEST.validate_python(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise MlperfError(f"{path}: not the manifest of a plan: {place}: {first['msg']}") from None
+    return as_document(path, raw, "the manifest of a plan", _MANIFEST, SCHEMA)

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import read_foreign
+from pytest_mlperf.stores.foreign import as_document, read_foreign
 
 _RESULTS = TypeAdapter(Results)
 
@@ -37,18 +37,7 @@ def read_results(path: Path) -> Results:
         MlperfError: It is absent, damaged, too large, or of a newer schema.
     """
     raw = read_foreign(path, "results file")
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if isinstance(found, int) and found > SCHEMA:
-        raise MlperfError(
-            f"{path}: written by a newer pytest-mlperf (schema {found}; this one reads up to "
-            f"{SCHEMA}): upgrade"
-        )
-    try:
-        return _RESULTS.validate_python(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise MlperfError(f"{path}: not a results file: {place}: {first['msg']}") from None
+    return as_document(path, raw, "a results file", _RESULTS, SCHEMA)
 
 
 def results_schema() -> dict[str, Any]:

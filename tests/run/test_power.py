@@ -17,6 +17,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.power import PowerLog, Sampling
+from pytest_mlperf.run.power_gpu import GpuLog
 from tests.nvml.library import LIMIT_S, Fake, build
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
@@ -57,7 +58,29 @@ def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
 
     The windows begin and end where the load is steady, as those of a job do with pads around them.
     """
-    fake.t0 += 2.0  # the sampler has started by then
+    # Where others keep both cores busy, the sampler itself waits, and an end of the window is
+    # known no better than that: such a log is not what this is about.
+    for last in (False, False, True):
+        log, begin_s, end_s = sample_loads(fake)
+        if last or max(map(longest_gap_s, log.gpus)) < 1.5 / 50:
+            break
+    for index, (name, gpu) in enumerate(zip(LOADS, log.gpus, strict=True)):
+        found = gpu.energy(begin_s, end_s)
+        exact = fake.joules(begin_s, end_s, index)
+        assert found.joules is not None
+        assert found.uncertainty_j is not None
+        off = found.joules / exact - 1
+        print(f"{name}: {off:+.3%} of {exact:.1f} J, ± {found.uncertainty_j / exact:.1%}")
+        assert found.method == "counter"
+        assert abs(off) <= ALLOWED, name
+        assert found.invalid == ()
+    assert log.cpu_share is not None
+    print(f"{log.cpu_share:.2%} of a core for {len(LOADS)} GPUs")
+
+
+def sample_loads(fake: Fake) -> tuple[PowerLog, float, float]:
+    """Return the log of a board for each of `LOADS`, and begin and end of the window to look at."""
+    fake.t0 = time.monotonic() + 2.0  # the sampler has started by then
     lines = []
     for name, load in LOADS.items():
         lag_ms = 100 if "lagging" in name else 0
@@ -67,22 +90,12 @@ def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
     with sampling(fake, *(f"GPU-{i}" for i in range(len(LOADS)))) as running:
         assert time.monotonic() < begin_s - 0.5
         until(end_s + 0.7)
-    for index, (name, gpu) in enumerate(zip(LOADS, running.log.gpus, strict=True)):
-        found = gpu.energy(begin_s, end_s)
-        exact = fake.joules(begin_s, end_s, index)
-        assert found.joules is not None
-        assert found.uncertainty_j is not None
-        off = found.joules / exact - 1
-        print(f"{name}: {off:+.3%} of {exact:.1f} J, ± {found.uncertainty_j / exact:.1%}")
-        assert found.method == "counter"
-        # Where others keep both cores busy, the sampler itself waits: its readings are then that
-        # far apart, and an end of the window is known no better.
-        times = [reading.time_s for reading in gpu.trace]
-        waited_s = max(b - a for a, b in pairwise(times)) - 1 / 50
-        assert abs(off) <= ALLOWED + waited_s / (end_s - begin_s), name
-        assert found.invalid == ()
-    assert running.log.cpu_share is not None
-    print(f"{running.log.cpu_share:.2%} of a core for {len(LOADS)} GPUs")
+    return running.log, begin_s, end_s
+
+
+def longest_gap_s(gpu: GpuLog) -> float:
+    """Return the longest time between two readings."""
+    return max(b.time_s - a.time_s for a, b in pairwise(gpu.trace))
 
 
 def test_without_a_counter_the_trace_gives_the_energy(fake: Fake) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SERIES = "1.2"
-TABLE = Path(__file__).parents[2] / "contracts" / "tensorrt_llm.json"
+TABLE = Path(__file__).resolve().parents[2] / "contracts" / "tensorrt_llm.json"
 
 
 def _names() -> Mapping[str, list[str]]:

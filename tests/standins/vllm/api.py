@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 TABLE: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "contracts" / "vllm_api.json").read_text("utf-8")
+    (Path(__file__).resolve().parents[2] / "contracts" / "vllm_api.json").read_text("utf-8")
 )
 VERSION: str = os.environ.get("STANDIN_VLLM_VERSION", TABLE["read"][-1])
 
