@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.cli import plan_slurm as slurm
 from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
@@ -53,14 +54,18 @@ def add_command(commands: Any) -> None:
                 "plan --format github --profile official",
                 'a matrix for GitHub Actions: {"include": [{accelerator, suite, runner}]}',
             ),
+            (
+                "plan --format slurm > mlperf.sh && bash mlperf.sh",
+                "arrays of Slurm jobs, and a last one that joins and judges",
+            ),
         ],
     )
     add_suites(parser)
     parser.add_argument(
         "--format",
-        choices=["table", "json", "github"],
+        choices=["table", "json", "github", "slurm"],
         default="table",
-        help="table to read, json manifest, or GitHub matrix on one line",
+        help="table to read, json manifest, GitHub matrix on one line, or a script for Slurm",
     )
     parser.add_argument(
         "--accelerator",
@@ -104,7 +109,17 @@ def run(parsed: argparse.Namespace) -> int:
         for case in planned
         if (case.case.id, case.suite.profile) in known
     }
-    if parsed.format == "json":
+    if parsed.format == "slurm":
+        text = slurm.script(
+            planned,
+            measured,
+            suites=list(map(str, parsed.suites)),
+            accelerators=parsed.accelerator,
+            profile=parsed.profile,
+            max_runs=parsed.max_runs,
+        )
+        print(text, end="")
+    elif parsed.format == "json":
         root = rootdir(parsed.suites)
         content = manifest(planned, measured, root=root, max_runs=parsed.max_runs)
         print(json.dumps(content, indent=1, ensure_ascii=False))

@@ -154,7 +154,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
         ["schema", "nothing"],
         ["init", "--engine", "none"],
         ["plan", "--max-runs", "1"],
-        ["plan", "--format", "slurm"],
+        ["plan", "--format", "pbs"],
         ["compare", "only-one"],
         ["explain"],
         ["report"],

@@ -19,7 +19,7 @@ def test_the_page_names_every_command_in_the_order_of_use() -> None:
 
 @pytest.mark.parametrize("line", re.findall(r"^\$ pytest-mlperf (.+)$", PAGE, re.MULTILINE))
 def test_every_command_line_on_the_page_is_accepted(line: str) -> None:
-    parser().parse_args(shlex.split(line))
+    parser().parse_args(shlex.split(line.partition(" > ")[0]))
 
 
 def test_outputs_on_the_page_fit_a_terminal() -> None:

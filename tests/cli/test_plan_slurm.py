@@ -1,0 +1,207 @@
+"""`pytest-mlperf plan --format slurm`: arrays of jobs, and one that joins what they measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.plan_slurm import ARRAY_LIMIT
+from pytest_mlperf.stores.results import read_results
+
+Say = Callable[..., tuple[int, str]]
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "{name}"
+dataset = {{ use = "synthetic", samples = 32 }}
+[[engines]]
+use = "null"
+accelerators = {accelerators}
+options = {{ latency_s = 0.002, batch_size = 16, threads = 1 }}
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "100ms"
+"""
+
+SBATCH = """\
+#!/bin/bash
+# Runs at once what is submitted, as a cluster would later; LOST is an array job that never starts.
+set -eu
+printf '%s\\n' "$*" >> calls
+id=$((100 + $(wc -l < calls)))
+array="" output=""
+while [ "${1#--}" != "$1" ]; do
+  case $1 in
+    --array=*) array=${1#--array=} ;;
+    --output=*) output=${1#--output=} ;;
+    --refuse) echo "sbatch: error: invalid option" >&2; exit 1 ;;
+  esac
+  shift
+done
+if [ -n "$array" ]; then
+  for job in $(seq "${array%-*}" "${array#*-}"); do
+    [ "$job" = "${LOST:-none}" ] && continue
+    SLURM_ARRAY_TASK_ID=$job bash "$@" > "${output//%a/$job}" 2>&1 || true
+  done
+else
+  code=0
+  bash "$@" > "$output" 2>&1 || code=$?
+  echo "$code" > exit_code
+fi
+echo "$id;cluster"
+"""
+
+SCANCEL = """\
+#!/bin/bash
+echo "$*" >> cancelled
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project beside a Slurm that runs everything at once, on this machine."""
+    folder = tmp_path / "project"
+    (folder / "suites").mkdir(parents=True)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (tools / name).write_text(text, "utf-8")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MLPERF_RESULTS", "out")
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--mlperf-control=off -p no:hypothesispytest")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def suite(file: str, name: str, accelerators: str = '["cpu"]') -> None:
+    Path("suites", file).write_text(SUITE.format(name=name, accelerators=accelerators), "utf-8")
+
+
+def script(say: Say, *options: str) -> str:
+    code, text = say("plan", "--format", "slurm", *options)
+    assert code == 0, text
+    Path("mlperf.sh").write_text(text, "utf-8")
+    return text
+
+
+def submit(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "mlperf.sh", *options], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
+    cluster: Path, say: Say
+) -> None:
+    """Names of files are words of the script, never its commands."""
+    suite("a.mlperf.toml", "a")
+    suite("it's $(touch pwned) b.mlperf.toml", "b")
+    script(say)
+
+    done = submit("--partition=gpu", "--account=our team")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "submitted arrays 101 and job 102, which joins them\n"
+        "verdict: out/merge.log, results: out/results.json\n"
+    )
+    array, last = Path("calls").read_text("utf-8").splitlines()
+    assert array.startswith("--parsable --job-name=mlperf-cpu --array=0-1 --time=30 --exclusive ")
+    assert "--partition=gpu --account=our team" in array
+    assert "--gres=none --dependency=afterany:101" in last
+    merged = read_results(Path("out/results.json"))
+    assert [r.verdict.case.workload for r in merged.cases] == ["a", "b"]
+    assert not any(result.failed for result in merged.cases)
+    assert Path("exit_code").read_text("utf-8") == "0\n"
+    assert Path("out/junit.xml").is_file()
+    assert not Path("pwned").exists()
+
+
+def test_a_job_that_never_ran_fails_the_last_one(
+    cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite("a.mlperf.toml", "a")
+    suite("b.mlperf.toml", "b")
+    script(say)
+    monkeypatch.setenv("LOST", "1")
+
+    assert submit().returncode == 0
+
+    assert Path("exit_code").read_text("utf-8") == "1\n"
+    told = Path("out/merge.log").read_text("utf-8")
+    assert "INCOMPLETE: 1 of 2 planned tests have no result" in told
+    assert "suites/b.mlperf.toml::test_performance[b-Offline-null-fp32-cpu]" in told
+
+
+def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say: Say) -> None:
+    suite("a.mlperf.toml", "a", '["H200", "8xH200", "cpu"]')
+
+    text = script(say, "--profile", "official")
+
+    assert [line for line in text.splitlines() if line.startswith("submit ")] == [
+        'submit 8xH200 0 150 --gres=gpu:h200:8 "$@"',
+        'submit H200 0 150 --gres=gpu:h200:1 "$@"',
+        'submit cpu 0 150 "$@"',
+    ]
+    assert text.count("--mlperf-profile official") == 1
+    assert '-m pytest_mlperf plan --profile official --format json > "$folder/plan.json"' in text
+    only = script(say, "suites/a.mlperf.toml", "--accelerator", "H200")
+    assert only.count("\nsubmit ") == 1
+    assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
+
+
+def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say) -> None:
+    """Nobody would join it."""
+    suite("a.mlperf.toml", "a")
+    suite("b.mlperf.toml", "b", '["H200", "cpu"]')
+    text = script(say)
+    refused = text.replace('submit cpu 1 30 "$@"', 'submit cpu 1 30 --refuse "$@"')
+    Path("mlperf.sh").write_text(refused, "utf-8")
+
+    done = submit()
+
+    assert done.returncode == 1
+    assert done.stderr == "sbatch: error: invalid option\n"
+    assert Path("cancelled").read_text("utf-8") == "101\n"
+    assert not Path("exit_code").exists()
+
+
+def test_an_array_that_slurm_would_refuse_is_refused(cluster: Path, say: Say) -> None:
+    for number in range(ARRAY_LIMIT + 1):
+        suite(f"s{number}.mlperf.toml", f"s{number}")
+
+    assert say("plan", "--format", "slurm") == (
+        2,
+        "pytest-mlperf: 1002 suite files on cpu, and Slurm makes 1001 jobs of an array at most; "
+        "name fewer suites\n",
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--profile", "quick", "--accelerator", "H200")])
+def test_the_script_is_one_that_shellcheck_passes(
+    cluster: Path, say: Say, options: tuple[str, ...]
+) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which(
+        "shellcheck"
+    )
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    suite("a.mlperf.toml", "a", '["H200", "cpu"]')
+    script(say, *options)
+
+    done = subprocess.run(
+        [shellcheck, "mlperf.sh"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (done.returncode, done.stdout) == (0, "")
