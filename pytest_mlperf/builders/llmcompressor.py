@@ -119,6 +119,8 @@ class LlmCompressorBuilder(Builder):
             model=model,
             recipe=list(self._modifiers(ignored)),
             dataset=_loader(samples) if samples else None,
+            # Samples are token ids already; without this it looks for a tokenizer, and needs one.
+            processor=object(),
             num_calibration_samples=max(1, len(samples)),
             shuffle_calibration_samples=False,
         )

@@ -103,7 +103,8 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
 
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     small = sum(
-        type(layer.weight) not in (torch.Tensor, nn.Parameter) or hasattr(layer, "weight_scale")
+        hasattr(layer, "weight_scale")  # packed weights have other names
+        or type(layer.weight) not in (torch.Tensor, nn.Parameter)
         for layer in linear
     )
     return {
