@@ -11,7 +11,6 @@ import json
 import math
 import socket
 import statistics
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, process_time
@@ -20,9 +19,9 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.openai import OpenAiEngine
 from tests.engines.openai.echo import echo_server
+from tests.engines.recording import Counting, Samples
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -50,73 +49,19 @@ SINGLE = 1500
 """Requests one after the other, for what one of them costs."""
 
 
-class Prompts:
-    """The same prompt, many times."""
-
-    digest = "0" * 64
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def input(self, index: int) -> list[int]:  # noqa: ARG002
-        return PROMPT
-
-    def reference(self, index: int) -> int:
-        return index
-
-
-class Counting:
-    """A sink that counts tokens, with every token reported, as in a run that times them."""
-
-    wants_output = False
-    times_tokens = True
-
-    def __init__(self, expected: int) -> None:
-        self.tokens = 0
-        self.error: BaseException | None = None
-        self._left = expected
-        self._over = threading.Event()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Not counted."""
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        """Not counted."""
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        self.tokens += sum(n_tokens or ())
-        self._left -= len(ids)
-        if not self._left:
-            self._over.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.error = error
-        self._over.set()
-
-    def wait(self) -> None:
-        assert self._over.wait(60)
-        if self.error is not None:
-            raise self.error
-
-
 def open_engine(url: str, concurrency: int | None = AT_A_TIME) -> OpenAiEngine:
+    prompts = Samples([PROMPT] * SAMPLES)
     return OpenAiEngine(
-        dataset=Prompts(), model=None, precision="none", url=url, concurrency=concurrency
+        dataset=prompts, model=None, precision="none", url=url, concurrency=concurrency
     )
 
 
 def through(engine: OpenAiEngine, requests: int) -> int:
     """Answer so many samples, handed over at once as LoadGen does Offline; return their tokens."""
-    counting = Counting(requests)
-    sink: Sink = counting
+    sink = Counting(requests)
     engine.submit(range(requests), [number % SAMPLES for number in range(requests)], sink)
-    counting.wait()
-    return counting.tokens
+    sink.wait()
+    return sink.tokens
 
 
 async def by_hand(url: str, requests: int, at_a_time: int = AT_A_TIME) -> int:

@@ -12,8 +12,7 @@ import os
 import random
 import statistics
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,11 +23,11 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.run import loadgen
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import LoadGenSettings, Seeds
+from tests.engines.recording import Counting, Samples
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -42,62 +41,6 @@ BATCH = 32
 NEW_TOKENS = 64
 SHARE = 0.95
 """What the engine must reach of the better way by hand."""
-
-
-@dataclass(kw_only=True)
-class Prompts:
-    """A data set of token ids."""
-
-    prompts: list[list[int]]
-    digest: str = "0" * 64
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def input(self, index: int) -> list[int]:
-        return self.prompts[index]
-
-    def reference(self, index: int) -> int:
-        return index
-
-
-class Counting:
-    """A sink that counts tokens, with every token reported, as in a run that times them."""
-
-    wants_output = False
-    times_tokens = True
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.error: BaseException | None = None
-        self._left = SAMPLES
-        self._over = threading.Event()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Not counted."""
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        """Not counted."""
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        self.tokens += sum(n_tokens or ())
-        self._left -= len(ids)
-        if not self._left:
-            self._over.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.error = error
-        self._over.set()
-
-    def wait(self) -> None:
-        assert self._over.wait(60)
-        if self.error is not None:
-            raise self.error
 
 
 @dataclass(kw_only=True)
@@ -166,7 +109,7 @@ class Ways:
 
     def engine(self, batching: str) -> TorchEngine:
         engine = TorchEngine(
-            dataset=Prompts(prompts=self.prompts),
+            dataset=Samples(self.prompts),
             model=str(self.folder),
             precision="fp32",
             batch_size=BATCH,
@@ -184,11 +127,10 @@ class Ways:
         engine = self.engine(batching)
 
         def run() -> int:
-            sink: Any = Counting()
-            given: Sink = sink
-            engine.submit(range(SAMPLES), range(SAMPLES), given)
+            sink = Counting(SAMPLES)
+            engine.submit(range(SAMPLES), range(SAMPLES), sink)
             sink.wait()
-            return int(sink.tokens)
+            return sink.tokens
 
         return run
 

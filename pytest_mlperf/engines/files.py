@@ -13,8 +13,12 @@ SHOWN = 3
 """Names that are listed in an error; the rest is counted."""
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
     """Return the safetensors files of a checkpoint, by name.
+
+    Args:
+        folder: Where they are.
+        option: Of the engine, with which it runs without them.
 
     Raises:
         RunError: There are none, one is missing, or one is cut short.
@@ -37,7 +41,7 @@ def weight_files(folder: Path) -> list[Path]:
             "model.save_pretrained(folder) of transformers, which writes model.safetensors",
         )
     else:
-        raise broken(folder, 'has no model.safetensors; weights = "dummy" runs without')
+        raise broken(folder, f'has no model.safetensors; {option} = "dummy" runs without')
     for file in files:
         if not file.is_file():
             raise broken(file, f"is missing, but {index.name} names it; copy it here again")

@@ -7,11 +7,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines.prompts import Limits
 
 WATCHED = 32
 """Finished samples after which a model that never ended by itself is an error."""
+
+ANY_TOKEN = 1 << 63
+"""Token ids are below this where no configuration says more."""
 
 Tokens = Sequence[int]
 
@@ -23,6 +27,7 @@ class Generation:
     Attributes:
         max_new_tokens: Most tokens per answer, the end token included.
         min_new_tokens: Tokens before the end token may come.
+        max_prompt_tokens: Longer prompts are cut to so many tokens; None cuts none.
         num_beams: 1 is greedy.
         ignore_eos: Every answer gets exactly `max_new_tokens`.
         eos: The model's end tokens, known once it is loaded; the one that ends an answer belongs
@@ -31,9 +36,27 @@ class Generation:
 
     max_new_tokens: int
     min_new_tokens: int
-    num_beams: int
+    max_prompt_tokens: int | None = None
+    num_beams: int = 1
     ignore_eos: bool
     eos: tuple[int, ...] = ()
+
+    def check(self, engine: str) -> None:
+        """Refuse lengths out of range, in an engine's name.
+
+        Raises:
+            SuiteError: One of them is.
+        """
+        most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
+        wrong = None
+        if not is_count(most):
+            wrong = f"max_new_tokens = {most!r} is not at least 1"
+        elif not 0 <= fewest <= most:
+            wrong = f"min_new_tokens = {fewest!r} is not from 0 to max_new_tokens = {most}"
+        elif cut is not None and not is_count(cut):
+            wrong = f"max_prompt_tokens = {cut!r} is not at least 1"
+        if wrong is not None:
+            raise SuiteError(f"engine {engine}: {wrong}")
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -45,14 +68,28 @@ class Generation:
         """A token for places that nobody reads."""
         return self.eos[0] if self.eos else 0
 
+    def limits(self, vocabulary: int | None, *contexts: int | None) -> Limits:
+        """Return what prompts must fit, by the model's vocabulary and all that limits its context.
+
+        None is unknown.
+        """
+        return Limits(
+            vocabulary=vocabulary or ANY_TOKEN,
+            context=min((each for each in contexts if each is not None), default=None),
+            max_new_tokens=self.max_new_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
+        )
+
     def describe(self) -> Mapping[str, str]:
         """Return the settings that two runs must share to be compared."""
+        cut = self.max_prompt_tokens
         return {
             "generation.max_new_tokens": str(self.max_new_tokens),
             "generation.min_new_tokens": str(self.min_new_tokens),
             "generation.num_beams": str(self.num_beams),
             "generation.ignore_eos": str(self.ignore_eos).lower(),
             "generation.eos": ",".join(map(str, self.eos)) or "none",
+            **({} if cut is None else {"generation.max_prompt_tokens": str(cut)}),
         }
 
     def cut(self, row: Sequence[int]) -> Tokens:
@@ -62,6 +99,11 @@ class Generation:
             if token in ends:
                 return row[: position + 1]
         return row
+
+
+def is_count(value: object) -> bool:
+    """Whether this is a whole number, at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class Answers:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines.files import broken, one_line, sha256, weight_files
+from pytest_mlperf.engines.generation import Generation
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -25,25 +28,37 @@ TOKENIZER_FILES = (
 MAIN_TOKENIZER_FILES = frozenset(TOKENIZER_FILES[:3])
 
 
-def find_model(engine: str, model: str | None) -> Path:
+def find_model(
+    engine: str,
+    model: str | None,
+    *,
+    file: str = "config.json",
+    parts: str = "config.json, the safetensors files and the tokenizer",
+) -> Path:
     """Return the folder of an engine's model.
+
+    Args:
+        engine: For messages.
+        model: The suite's.
+        file: By which the folder is known.
+        parts: What belongs there.
 
     Raises:
         SuiteError: There is none in the suite.
-        UnavailableError: It is not here, or has no config.json.
+        UnavailableError: It is not here, or lacks the file.
     """
     if model is None:
         raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
     folder = Path(model)
     if not folder.is_dir():
         raise UnavailableError(
-            f"{folder}: this model folder does not exist; put config.json, the safetensors files "
-            "and the tokenizer there, or set workload.model to its path"
+            f"{folder}: this model folder does not exist; put {parts} there, or set workload.model "
+            "to its path"
         )
-    if not (folder / "config.json").is_file():
+    if not (folder / file).is_file():
         raise UnavailableError(
-            f"{folder}: this folder has no config.json, so it is no model; set workload.model to "
-            "the folder that has it"
+            f"{folder}: this folder has no {file}, so it is no model; set workload.model to the "
+            "folder that has it"
         )
     return folder
 
@@ -60,11 +75,11 @@ class Config:
         quantization: What config.json says of quantised weights; empty for plain ones.
     """
 
-    architecture: str
-    vocabulary: int | None
-    context: int | None
-    eos: tuple[int, ...]
-    quantization: Mapping[str, Any]
+    architecture: str = "unknown"
+    vocabulary: int | None = None
+    context: int | None = None
+    eos: tuple[int, ...] = ()
+    quantization: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_config(folder: Path) -> Config:
@@ -73,34 +88,92 @@ def read_config(folder: Path) -> Config:
     Raises:
         RunError: A file is no JSON object.
     """
-    config = _read(folder / "config.json")
+    config = read_json(folder / "config.json")
     text = config.get("text_config") or config
-    generation = folder / "generation_config.json"
-    eos = _read(generation).get("eos_token_id") if generation.is_file() else None
     return Config(
         architecture=str((config.get("architectures") or ["unknown"])[0]),
         vocabulary=text.get("vocab_size"),
         context=text.get("max_position_embeddings"),
-        eos=end_tokens(text.get("eos_token_id") if eos is None else eos),
+        eos=end_tokens(folder, text.get("eos_token_id")),
         quantization=config.get("quantization_config") or {},
     )
 
 
-def end_tokens(found: Any) -> tuple[int, ...]:
-    """Return end tokens as transformers writes them: one, a list, none, or -1 for none."""
+def end_tokens(folder: Path, named: Any) -> tuple[int, ...]:
+    """Return the end tokens that generation_config.json names, or else config.json.
+
+    Args:
+        folder: Where they are.
+        named: By config.json. Both name one, a list, none, or -1 for none.
+
+    Raises:
+        RunError: generation_config.json is no JSON object.
+    """
+    file = folder / "generation_config.json"
+    own = read_json(file).get("eos_token_id") if file.is_file() else None
+    found = named if own is None else own
     listed = found if isinstance(found, list) else [found]
     return tuple(sorted({int(token) for token in listed if token is not None and token >= 0}))
 
 
-def weights_fact(folder: Path, *, dummy: bool = False) -> Mapping[str, str]:
+def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
+    """Refuse a model whose answers would not end.
+
+    Raises:
+        RunError: It has no end token.
+    """
+    if not eos:
+        raise broken(
+            folder,
+            "neither generation_config.json nor config.json names an eos_token_id, so no answer "
+            "would end; add it, or set ignore_eos = true to measure fixed lengths",
+        )
+
+
+def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
+    """Return how a language model generates: as the suite says, with end tokens of its own.
+
+    Raises:
+        RunError: It is none, or its answers would not end, which those of random weights may.
+    """
+    if config.vocabulary is None:
+        raise broken(folder / "config.json", "names no vocab_size, so this is no language model")
+    if not (generation.ignore_eos or dummy):
+        check_ends(folder, config.eos)
+    return dataclasses.replace(generation, eos=config.eos)
+
+
+def weights_fact(
+    folder: Path, *, dummy: bool = False, option: str = "weights"
+) -> Mapping[str, str]:
     """Return what the fingerprint says of a model's weights.
+
+    Args:
+        folder: Where they are.
+        dummy: They are random.
+        option: Of the engine, which makes them so.
 
     Raises:
         RunError: The folder has no complete checkpoint.
     """
     if dummy:
         return {"weights": "dummy"}
-    return {"weights_sha256": sha256(weight_files(folder))[:16]}
+    return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
+
+
+def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Mapping[str, str]]:
+    """Return the tokenizer that a data set's text needs, and what the fingerprint says of it.
+
+    Both are empty where the data set gives token ids.
+
+    Raises:
+        EnvironmentFault: transformers is not installed.
+        RunError: The folder has no tokenizer, or a broken one.
+    """
+    if not len(dataset) or not isinstance(dataset.input(0), str):
+        return None, {}
+    tokenizer, digest = load_tokenizer(engine, folder)
+    return tokenizer, {"tokenizer_sha256": digest}
 
 
 def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
@@ -141,11 +214,16 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
     return tokenizer, sha256(files)[:16]
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return what a file says.
+
+    Raises:
+        RunError: It is no JSON object.
+    """
     try:
         found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise broken(file, f"is no JSON: {one_line(error)}") from error
+        raise broken(file, f"is no JSON object: {one_line(error)}") from error
     if not isinstance(found, dict):
         raise broken(file, "is no JSON object")
     return found

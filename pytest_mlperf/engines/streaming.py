@@ -7,9 +7,13 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, TypeVar
 
 from pytest_mlperf.core.extension import Sink
+
+LATE_S = 20e-3
+"""A median gap above this is told: so much of a time to first token is then this process's."""
 
 T = TypeVar("T")
 
@@ -210,3 +214,19 @@ class Streams:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+def median_and_tail(gaps_s: Sequence[float]) -> tuple[float, float]:
+    """Return p50 and p99 of times, of which there are some: values that occurred."""
+    ordered = sorted(gaps_s)
+    return ordered[ceil(0.5 * len(ordered)) - 1], ordered[ceil(0.99 * len(ordered)) - 1]
+
+
+def warning(median_s: float) -> str:
+    """Return what a line says besides of first tokens that were here late; "" of others."""
+    if median_s <= LATE_S:
+        return ""
+    return (
+        f"; WARNING: the median is above {LATE_S * 1e3:.0f} ms, so the time to first token of this "
+        "run is in part this process's, which may be short of CPU"
+    )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.engines.files import sha256
 from pytest_mlperf.engines.onnxruntime.precision import check_model, check_word
 from pytest_mlperf.engines.onnxruntime.providers import Providers
-from pytest_mlperf.engines.onnxruntime.session import OPTIMIZATION, load_library, open_graph
-from pytest_mlperf.engines.queueing import WorkQueue
-from pytest_mlperf.engines.tasks import Runner, make_task
-from pytest_mlperf.engines.tasks.graph import Graph
+from pytest_mlperf.engines.onnxruntime.session import (
+    OPTIMIZATION,
+    OnnxGraph,
+    load_library,
+    open_graph,
+)
+from pytest_mlperf.engines.tasks.engine import TaskEngine
 
-if TYPE_CHECKING:
-    from pytest_mlperf.engines.tasks.inputs import Sample
 
-
-class OnnxRuntimeEngine(Engine):
+class OnnxRuntimeEngine(TaskEngine):
     """Answers samples as `task` says.
 
     "classify": the class, int64. "answer": logits of start and end of each token, float32, shape
@@ -29,10 +28,10 @@ class OnnxRuntimeEngine(Engine):
     class of each voxel, uint8. "tensor": an output as it is. All little-endian.
     """
 
+    name = "onnxruntime"
     libraries = ("onnxruntime",)
 
-    _graph: Graph
-    _runner: Runner
+    _graph: OnnxGraph
 
     def __init__(
         self,
@@ -92,31 +91,32 @@ class OnnxRuntimeEngine(Engine):
                 or there is no model.
             UnavailableError: The model file is not here.
         """
-        _check_options(batch_size, threads, workers, graph_optimization)
+        super().__init__(
+            dataset=dataset,
+            task=task,
+            batch_size=batch_size,
+            class_offset=class_offset,
+            box_order=box_order,
+            box_unit=box_unit,
+            score_threshold=score_threshold,
+            max_detections=max_detections,
+            roi_shape=roi_shape,
+            overlap=overlap,
+            output=output,
+        )
+        level, levels = graph_optimization, ", ".join(OPTIMIZATION)
+        self._check(
+            ("threads", threads, threads >= 1, "a number of threads, at least 1"),
+            ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
+            ("graph_optimization", level, level in OPTIMIZATION, f"one of {levels}"),
+        )
         self._providers = Providers.of(providers, provider_options, engine_cache)
         check_word(precision, self._providers)
-        self._task = make_task(
-            task,
-            {
-                "class_offset": class_offset,
-                "box_order": box_order,
-                "box_unit": box_unit,
-                "score_threshold": score_threshold,
-                "max_detections": max_detections,
-                "roi_shape": roi_shape,
-                "overlap": overlap,
-                "output": output,
-            },
-        )
-        self._model = _find_model(model)
-        self._dataset = dataset
+        self._model = _find_model(self.name, model)
         self._precision = precision
-        self._batch_size = batch_size
         self._threads = threads
         self._workers = workers
         self._graph_optimization = graph_optimization
-        self._samples: dict[int, Sample] = {}
-        self._queue: WorkQueue | None = None
 
     def require(self) -> None:
         """Ask onnxruntime for the providers; it is imported, no model is loaded.
@@ -138,65 +138,22 @@ class OnnxRuntimeEngine(Engine):
                 task, precision or batch size.
         """
         self._version = str(load_library().__version__)
-        with self._model.open("rb") as file:
-            self._weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        self._graph = open_graph(
+        self._weights_sha256 = sha256([self._model])
+        graph = open_graph(
             self._model,
             providers=self._providers,
             weights_sha256=self._weights_sha256,
             threads=self._threads,
             graph_optimization=self._graph_optimization,
         )
-        self._quantised = check_model(self._graph, self._precision, self._providers)
-        self._runner = self._task.bind(self._graph, self._batch_size)
-        if self._workers:
-            self._queue = WorkQueue(
-                self._complete, threads=self._workers, max_batch=self._runner.at_once
-            )
+        self._quantised = check_model(self._model, graph, self._precision, self._providers)
+        self._bind(graph, self._workers)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop the threads and free the model and the samples."""
-        if self._queue is not None:
-            self._queue.close()
-        self._samples.clear()
-        del self._runner, self._graph
-
-    def load_samples(self, indices: Sequence[int]) -> None:
-        """Decode samples and check them, beside those that are loaded.
-
-        Raises:
-            RunError: A sample is not what the model takes.
-        """
-        for index in indices:
-            if index not in self._samples:
-                self._samples[index] = self._runner.prepare(self._dataset.input(index), index)
-
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples and free their memory."""
-        for index in indices:
-            self._samples.pop(index, None)
-
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Run the samples here, or hand them to the threads; a list goes by size, large first."""
-        if self._runner.sorts and len(ids) > self._runner.at_once:
-            sizes = [self._runner.key(self._samples[index]) for index in indices]
-            order = sorted(range(len(ids)), key=sizes.__getitem__, reverse=True)
-            ids, indices = [ids[place] for place in order], [indices[place] for place in order]
-        if self._queue is None:
-            self._complete(ids, indices, sink)
-        else:
-            self._queue.put(ids, indices, sink)
 
     def describe(self) -> Mapping[str, str]:
         """Return onnxruntime's version, the weights and every option; needs a loaded model."""
         return {
-            "engine": "onnxruntime",
+            "engine": self.name,
             "onnxruntime": self._version,
             "weights_sha256": self._weights_sha256[:16],
             **self._quantised,
@@ -208,17 +165,10 @@ class OnnxRuntimeEngine(Engine):
             **self._task.describe(),
         }
 
-    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        size = self._runner.at_once
-        for start in range(0, len(ids), size):
-            some = indices[start : start + size]
-            outputs = self._runner.run(some, [self._samples[index] for index in some])
-            sink.done(ids[start : start + size], outputs if sink.wants_output else None)
 
-
-def _find_model(model: str | None) -> Path:
+def _find_model(engine: str, model: str | None) -> Path:
     if model is None:
-        raise SuiteError("engine onnxruntime: no model; set workload.model to the ONNX file")
+        raise SuiteError(f"engine {engine}: no model; set workload.model to the ONNX file")
     path = Path(model)
     if not path.is_file():
         raise UnavailableError(
@@ -226,15 +176,3 @@ def _find_model(model: str | None) -> Path:
             "workload.model to its path"
         )
     return path
-
-
-def _check_options(batch_size: int, threads: int, workers: int, level: str) -> None:
-    rules = (
-        ("batch_size", batch_size, batch_size >= 1, "a number of samples, at least 1"),
-        ("threads", threads, threads >= 1, "a number of threads, at least 1"),
-        ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
-        ("graph_optimization", level, level in OPTIMIZATION, f"one of {', '.join(OPTIMIZATION)}"),
-    )
-    for name, value, valid, expected in rules:
-        if not valid:
-            raise SuiteError(f"engine onnxruntime: {name} = {value!r} is not {expected}")

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from pytest_mlperf.core.errors import SuiteError
@@ -108,13 +109,16 @@ def check_word(precision: str, providers: Providers) -> None:
         )
 
 
-def check_model(graph: Graph, precision: str, providers: Providers) -> Mapping[str, str]:
+def check_model(
+    path: Path, graph: Graph, precision: str, providers: Providers
+) -> Mapping[str, str]:
     """Refuse a model of another precision; return what belongs to the fingerprint.
 
     A file in onnxruntime's own format (.ort), and one whose graph a provider has compiled, do not
     show what they hold: of these only the types of the inputs are checked.
 
     Args:
+        path: The model's file.
         graph: The model as it is loaded.
         precision: What the suite says.
         providers: Where it runs: what TensorRT is told to compute in need not be in the file.
@@ -126,7 +130,7 @@ def check_model(graph: Graph, precision: str, providers: Providers) -> Mapping[s
         RunError: Says what the file holds, or which input is wrong.
     """
     try:
-        contents = read(graph.path)
+        contents = read(path)
     except (ValueError, OSError) as error:
         raise graph.refuse(f"cannot be read to see what it holds: {error}") from error
     if contents is None or any(node.kind == "EPContext" for node in contents.nodes):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.engines.onnxruntime.providers import CPU, Providers
 from pytest_mlperf.engines.tasks.graph import Graph, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OPTIMIZATION = {
     "disable": "ORT_DISABLE_ALL",
@@ -21,6 +25,32 @@ OPTIMIZATION = {
 
 PLACEMENT = "session.record_ep_graph_assignment_info"
 """Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxGraph(Graph):
+    """A model as onnxruntime has loaded it.
+
+    Attributes:
+        session: The InferenceSession.
+    """
+
+    session: Any
+
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
+    ) -> Sequence[NDArray[Any]]:
+        """Return these outputs for a batch of inputs by name.
+
+        Raises:
+            RunError: onnxruntime gave up, e.g. at a number that the model cannot look up.
+        """
+        try:
+            found: Sequence[NDArray[Any]] = self.session.run(outputs, feed)
+        # onnxruntime's exceptions share no base class of their own.
+        except Exception as error:
+            raise self.refuse(f"onnxruntime gave up: {' '.join(str(error).split())}") from error
+        return found
 
 
 def load_library() -> Any:
@@ -46,7 +76,7 @@ def open_graph(
     weights_sha256: str,
     threads: int,
     graph_optimization: str,
-) -> Graph:
+) -> OnnxGraph:
     """Load a model.
 
     Args:
@@ -74,7 +104,7 @@ def open_graph(
     if providers.names != [CPU]:
         options.add_session_config_entry(PLACEMENT, "1")
     asked = providers.arguments(weights_sha256)
-    unopened = Graph(path=path, inputs=(), outputs=(), session=None)
+    unopened = Graph(where=str(path), inputs=(), outputs=())
     try:
         # Else a provider that fails, now or in the middle of a run, is replaced by the next.
         session = onnxruntime.InferenceSession(path, options, providers=asked, enable_fallback=0)
@@ -90,15 +120,15 @@ def open_graph(
                 f"asked for provider {name!r}, but onnxruntime fell back to {', '.join(used)}; "
                 "see its log for the reason"
             )
-    return Graph(
-        path=path,
+    return OnnxGraph(
+        where=str(path),
         inputs=_tensors(session.get_inputs()),
         outputs=_tensors(session.get_outputs()),
         session=session,
     )
 
 
-def placement(graph: Graph) -> Mapping[str, Counter[str]] | None:
+def placement(graph: OnnxGraph) -> Mapping[str, Counter[str]] | None:
     """Return how often there is each operator, by the provider that runs it.
 
     Returns:

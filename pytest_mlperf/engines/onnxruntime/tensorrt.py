@@ -32,6 +32,8 @@ class TensorRtEngine(OnnxRuntimeEngine):
     class of each voxel, uint8. "tensor": an output as it is. All little-endian.
     """
 
+    name = "tensorrt"
+
     def __init__(
         self,
         *,
@@ -186,7 +188,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
 
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, every option and where operators run."""
-        return {**super().describe(), "engine": "tensorrt", "placement": self._placed}
+        return {**super().describe(), "placement": self._placed}
 
     def _check_quantised(self) -> None:
         """Refuse int8 for a file without ranges: TensorRT would not know how to round.

@@ -28,7 +28,7 @@ from pytest_mlperf.engines.openai.checks import Checks
 from pytest_mlperf.engines.openai.client import Client, library
 from pytest_mlperf.engines.openai.facts import served_name, server_facts
 from pytest_mlperf.engines.openai.traffic import Traffic, allow_files
-from pytest_mlperf.engines.prompts import Limits, Prompts
+from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.serving import Server
 from pytest_mlperf.engines.streaming import Streams
 
@@ -36,9 +36,6 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 AT_A_TIME = 900
 """Requests under way, unless the suite says more or fewer."""
-
-ANY_TOKEN = 1 << 63
-"""Token ids are below this where no configuration says more."""
 
 
 class OpenAiEngine(Engine):
@@ -106,9 +103,14 @@ class OpenAiEngine(Engine):
             UnavailableError: The model's folder is not here.
         """
         options.check_words(api, prompts, weights)
-        options.check_numbers(
-            max_new_tokens, min_new_tokens, max_prompt_tokens, concurrency, request_timeout
+        self._generation = Generation(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+            ignore_eos=ignore_eos,
         )
+        self._generation.check("openai")
+        options.check_numbers(concurrency, request_timeout)
         options.check_source(url, serve, env or {})
         options.check_extra(extra or {})
         self._url = None if url is None else options.base_url(url)
@@ -116,6 +118,7 @@ class OpenAiEngine(Engine):
         if serve is not None:
             self._server = Server(
                 serve,
+                engine="openai",
                 model=model,
                 health=health,
                 start_timeout_s=start_timeout,
@@ -127,17 +130,10 @@ class OpenAiEngine(Engine):
         self._api = api
         self._served_model = served_model
         self._form = prompts
-        self._max_prompt_tokens = max_prompt_tokens
         self._concurrency = concurrency or AT_A_TIME
         self._timeout_s = request_timeout
         self._extra = dict(extra or {})
         self._dummy = weights == "dummy"
-        self._generation = Generation(
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min_new_tokens,
-            num_beams=1,
-            ignore_eos=ignore_eos,
-        )
 
     def __enter__(self) -> Self:
         """Start the server if there is one to start, and find out what it can do.
@@ -192,8 +188,6 @@ class OpenAiEngine(Engine):
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded engine."""
         described = {**self._facts, **self._generation.describe()}
-        if self._max_prompt_tokens is not None:
-            described["generation.max_prompt_tokens"] = str(self._max_prompt_tokens)
         if self._api == "chat":  # the chat's template makes other prompts
             described["generation.api"] = "chat"
         if self._extra:
@@ -214,9 +208,8 @@ class OpenAiEngine(Engine):
         undo.callback(self._streams.close)
         self._facts["aiohttp"] = self._streams.run(client.open())
         undo.callback(lambda: self._streams.run(traffic.close()))
-        config = None if self._folder is None else read_config(self._folder)
-        if config is not None:
-            self._generation = dataclasses.replace(self._generation, eos=config.eos)
+        config = Config() if self._folder is None else read_config(self._folder)
+        self._generation = dataclasses.replace(self._generation, eos=config.eos)
         self._bodies = self._sources(config)
         self._found = self._ask(client)
         self._checks = Checks(self._generation, watch_ends=not self._dummy)
@@ -227,24 +220,19 @@ class OpenAiEngine(Engine):
         self._facts |= self._streams.run(server_facts(client))
         self._describe_server()
 
-    def _sources(self, config: Config | None) -> Bodies:
+    def _sources(self, config: Config) -> Bodies:
         """Return what makes requests of samples."""
         if not len(self._dataset):
             raise RunError("engine", "the data set has no samples")
         is_text = isinstance(self._dataset.input(0), str)
-        as_they_are = is_text and self._form != "tokens" and self._max_prompt_tokens is None
+        limits = self._generation.limits(config.vocabulary, config.context)
+        as_they_are = is_text and self._form != "tokens" and limits.max_prompt_tokens is None
         if as_they_are or self._api == "chat" or self._form == "text":
             self._forms: tuple[str, ...] = ("text",)
         elif self._form == "auto" and self._has_tokenizer():
             self._forms = ("tokens", "text")
         else:
             self._forms = ("tokens",)
-        limits = Limits(
-            vocabulary=ANY_TOKEN if config is None else config.vocabulary or ANY_TOKEN,
-            context=None if config is None else config.context,
-            max_new_tokens=self._generation.max_new_tokens,
-            max_prompt_tokens=self._max_prompt_tokens,
-        )
         tokenizer = self._tokenizer if is_text and not as_they_are else None
         return Bodies(
             self._dataset,

@@ -42,28 +42,9 @@ def check_words(api: str, prompts: str, weights: str) -> None:
         )
 
 
-def check_numbers(
-    max_new_tokens: int,
-    min_new_tokens: int,
-    max_prompt_tokens: int | None,
-    concurrency: int | None,
-    request_timeout: float,
-) -> None:
+def check_numbers(concurrency: int | None, request_timeout: float) -> None:
     """Refuse numbers out of range."""
     rules = (
-        ("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1"),
-        (
-            "min_new_tokens",
-            min_new_tokens,
-            0 <= min_new_tokens <= max_new_tokens,
-            f"from 0 to max_new_tokens = {max_new_tokens}",
-        ),
-        (
-            "max_prompt_tokens",
-            max_prompt_tokens,
-            max_prompt_tokens is None or max_prompt_tokens >= 1,
-            "at least 1",
-        ),
         (
             "concurrency",
             concurrency,

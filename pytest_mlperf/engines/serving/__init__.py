@@ -55,6 +55,7 @@ class Server:
         self,
         command: Sequence[str],
         *,
+        engine: str,
         model: str | None,
         health: str,
         start_timeout_s: float,
@@ -64,6 +65,7 @@ class Server:
 
         Args:
             command: Program and arguments; {model}, {host} and {port} are replaced in each.
+            engine: What suites call the engine that wants it, for messages.
             model: The model's folder or name.
             health: Path that answers 200 once the server is ready.
             start_timeout_s: Time for that.
@@ -72,13 +74,11 @@ class Server:
         Raises:
             SuiteError: A value means nothing here.
         """
-        check_command(command, model)
-        if not re.fullmatch(r"/[!-~]*", health):
-            raise SuiteError(
-                f'engine openai: health = {health!r} is no path of a URL, such as "/health"'
-            )
-        if not start_timeout_s > 0:
-            raise SuiteError(f"engine openai: start_timeout = {start_timeout_s!r} is not above 0")
+        try:
+            check_command(command, model)
+            _check_waiting(health, start_timeout_s)
+        except SuiteError as error:
+            raise SuiteError(f"engine {engine}: {error}") from error
         self._command = list(command)
         self._model = model
         self._health = health
@@ -141,7 +141,7 @@ class Server:
 
     def _start(self, program: str, *, last: bool) -> bool:
         """Start the server and wait for it; False where another port is to be tried."""
-        port = _free_port()
+        port = free_port()
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}
         command = [program, *fill_in(self._command[1:], values)]
@@ -208,6 +208,13 @@ class Server:
             process.stop()
 
 
+def _check_waiting(health: str, start_timeout_s: float) -> None:
+    if not re.fullmatch(r"/[!-~]*", health):
+        raise SuiteError(f'health = {health!r} is no path of a URL, such as "/health"')
+    if not start_timeout_s > 0:
+        raise SuiteError(f"start_timeout = {start_timeout_s!r} is not above 0")
+
+
 def ask(port: int, path: str, timeout_s: float) -> str:
     """Return the status code that a server here answers a GET with, or what came instead."""
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
@@ -222,7 +229,8 @@ def ask(port: int, path: str, timeout_s: float) -> str:
         connection.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port on which nothing listens."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         port: int = found.getsockname()[1]

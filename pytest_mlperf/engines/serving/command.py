@@ -22,31 +22,27 @@ def check_command(command: Sequence[str], model: str | None) -> None:
 
     Raises:
         SuiteError: It is empty, has an unknown placeholder or no {port}, or asks for a model that
-            the suite does not have.
+            the suite does not have. Which engine wants it is the caller's to add.
     """
     if isinstance(command, str) or not command or not all(isinstance(w, str) for w in command):
         raise SuiteError(
-            f"engine openai: serve = {command!r} is no list of words; "
-            'e.g. serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
+            f"serve = {command!r} is no list of words; e.g. "
+            'serve = ["vllm", "serve", "{model}", "--port", "{port}"]'
         )
     if not command[0].strip():
-        raise SuiteError("engine openai: the first word of serve is empty; it is the program")
+        raise SuiteError("the first word of serve is empty; it is the program")
     found = [name for word in command for name in _PLACEHOLDER.findall(word)]
     for name in found:
         if name not in NAMES:
-            raise SuiteError(
-                f"engine openai: serve has {{{name}}}; what is replaced is "
-                f"{', '.join(f'{{{known}}}' for known in NAMES)}"
-            )
+            known = ", ".join(f"{{{each}}}" for each in NAMES)
+            raise SuiteError(f"serve has {{{name}}}; what is replaced is {known}")
     if "port" not in found:
         raise SuiteError(
-            "engine openai: serve does not tell the server its port, which is another one in every "
-            'run; add e.g. "--port", "{port}"'
+            "serve does not tell the server its port, which is another one in every run; add e.g. "
+            '"--port", "{port}"'
         )
     if "model" in found and model is None:
-        raise SuiteError(
-            "engine openai: serve has {model}, but the suite names none; set workload.model"
-        )
+        raise SuiteError("serve has {model}, but the suite names none; set workload.model")
 
 
 def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:

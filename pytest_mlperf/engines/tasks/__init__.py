@@ -48,7 +48,7 @@ class Runner(Protocol):
         """Return the answer to each sample; callable from several threads.
 
         Raises:
-            RunError: onnxruntime gave up, or gave something else than the task needs.
+            RunError: The model gave up, or gave something else than the task needs.
         """
         ...
 
@@ -83,17 +83,18 @@ def make_task(name: str, options: Mapping[str, Any]) -> Task:
     """Return a task with its options; those that are None are left to the task.
 
     Raises:
-        SuiteError: There is no such task, it has no such option, or one is out of range.
+        SuiteError: There is no such task, it has no such option, or one is out of range. Which
+            engine was asked for it is the caller's to add.
     """
     if name not in TASKS:
-        raise SuiteError(f"engine onnxruntime: task = {name!r} is not one of {', '.join(TASKS)}")
+        raise SuiteError(f"task = {name!r} is not one of {', '.join(TASKS)}")
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
         owners = [task for task, kind in TASKS.items() if option in _options(kind)]
         if name not in owners:
             raise SuiteError(
-                f"engine onnxruntime: {option} is an option of task = "
-                f"{' or '.join(map(repr, owners))}, but task = {name!r}; leave it out"
+                f"{option} is an option of task = {' or '.join(map(repr, owners))}, but task = "
+                f"{name!r}; leave it out"
             )
     task: Task = TASKS[name](**given)
     return task

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.engines.tasks.graph import Graph, check_batch
 from pytest_mlperf.engines.tasks.inputs import IDS, MASK, Sample, names, take
-from pytest_mlperf.engines.tasks.stacking import stack
+from pytest_mlperf.engines.tasks.stacking import Stacking, stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,19 +52,15 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answerer:
+class Answerer(Stacking):
     """A model that finds answers.
 
     Attributes:
-        graph: The model.
-        at_once: Samples per call of the model at most.
         outputs: Logits of start and end, each (batch, seq); or both in one, (batch, seq, 2).
         width: Tokens that the model takes, if it takes no other number.
         masked: Whether the model is told what is padding.
     """
 
-    graph: Graph
-    at_once: int
     outputs: Sequence[str]
     width: int | None
     masked: bool
@@ -111,7 +107,7 @@ class Answerer:
     ) -> list[bytes]:
         """Return the logits of each sample, as many as it has tokens."""
         answers = [b""] * len(samples)
-        for places in self._groups(samples):
+        for places in self.groups(samples):
             lengths = [self.key(samples[place]) for place in places]
             width = self.width or max(lengths)
             feed = {
@@ -122,15 +118,9 @@ class Answerer:
                 answers[place] = logits[row, :length].tobytes()
         return answers
 
-    def _groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield the places of samples that go together: all, if the model sees padding as such."""
-        if self.masked:
-            yield list(range(len(samples)))
-            return
-        found: dict[int, list[int]] = {}
-        for place, sample in enumerate(samples):
-            found.setdefault(self.key(sample), []).append(place)
-        yield from found.values()
+    def groups(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
+        """Return the places of samples that go together: all, if the model sees padding as such."""
+        return iter([list(range(len(samples)))]) if self.masked else super().groups(samples)
 
     def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
         """Return logits, shape (batch, seq, 2)."""

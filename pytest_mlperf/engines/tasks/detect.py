@@ -68,7 +68,7 @@ class Detect:
         )
         for name, value, valid, expected in rules:
             if not valid:
-                raise SuiteError(f"engine onnxruntime: {name} = {value!r} is not {expected}")
+                raise SuiteError(f"{name} = {value!r} is not {expected}")
 
     def bind(self, graph: Graph, batch_size: int) -> Detector:
         """Return what runs this model.

@@ -1,10 +1,9 @@
-"""A model as onnxruntime has loaded it: what it takes and gives, and how it is run."""
+"""A model as an engine has opened it: what it takes and gives, and how it is run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
@@ -48,19 +47,17 @@ class Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A model that can be run.
+    """A model; each engine has its own way to run one.
 
     Attributes:
-        path: Its file, for messages.
+        where: What it is and where it lies, for messages.
         inputs: What it takes; all of it must be given.
         outputs: What it gives.
-        session: onnxruntime's InferenceSession.
     """
 
-    path: Path
+    where: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    session: Any
 
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]
@@ -68,18 +65,13 @@ class Graph:
         """Return these outputs for a batch of inputs by name.
 
         Raises:
-            RunError: onnxruntime gave up, e.g. at a number that the model cannot look up.
+            RunError: The model gave up, e.g. at a number that it cannot look up.
         """
-        try:
-            found: Sequence[NDArray[Any]] = self.session.run(outputs, feed)
-        # onnxruntime's exceptions share no base class of their own.
-        except Exception as error:
-            raise self.refuse(f"onnxruntime gave up: {' '.join(str(error).split())}") from error
-        return found
+        raise NotImplementedError
 
     def refuse(self, what: str) -> RunError:
         """Return the error that names the model and what is wrong."""
-        return RunError("engine", f"{self.path}: {what}")
+        return RunError("engine", f"{self.where}: {what}")
 
     def pick(self, name: str | None) -> Tensor:
         """Return the output of this name; None is the only one.

@@ -50,13 +50,11 @@ class Segment:
             or len(shape) != 3
             or any(type(length) is not int or length < 1 for length in shape)
         ):
-            raise SuiteError(
-                f"engine onnxruntime: roi_shape = {shape!r} is not three lengths of a window"
-            )
+            raise SuiteError(f"roi_shape = {shape!r} is not three lengths of a window")
         if type(overlap) not in (int, float) or not 0 <= overlap < 1 or 0 in self.strides:
             raise SuiteError(
-                f"engine onnxruntime: overlap = {overlap!r} is not a share of a window, from 0 to "
-                "less than 1, that leaves a step"
+                f"overlap = {overlap!r} is not a share of a window, from 0 to less than 1, that "
+                "leaves a step"
             )
 
     @property

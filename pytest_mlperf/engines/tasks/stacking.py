@@ -61,7 +61,7 @@ class Stacking:
         """Run samples of equal shape as one batch.
 
         Raises:
-            RunError: onnxruntime gave up.
+            RunError: The model gave up.
         """
         return self.graph.run(
             outputs, {name: stack([each[name] for each in samples]) for name in samples[0]}

@@ -33,9 +33,7 @@ class RawTensor:
             SuiteError: It is no name.
         """
         if self.output is not None and not isinstance(self.output, str):
-            raise SuiteError(
-                f"engine onnxruntime: output = {self.output!r} is not the name of an output"
-            )
+            raise SuiteError(f"output = {self.output!r} is not the name of an output")
 
     def bind(self, graph: Graph, batch_size: int) -> TensorRunner:
         """Return what runs this model.
@@ -99,7 +97,7 @@ class TensorRunner(Stacking):
         """Run samples with rows of equal shape as one batch.
 
         Raises:
-            RunError: onnxruntime gave up.
+            RunError: The model gave up.
         """
         import numpy as np
 

@@ -12,18 +12,18 @@ from typing import Any, Self
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.files import broken
 from pytest_mlperf.engines.generation import Answers, Generation
 from pytest_mlperf.engines.model_folder import (
     find_model,
-    load_tokenizer,
     read_config,
+    tokenizer_for,
     weights_fact,
+    with_ends,
 )
-from pytest_mlperf.engines.prompts import Limits, Prompts
+from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.streaming import Streams
 from pytest_mlperf.engines.tensorrt_llm.arguments import llm_arguments, sampling_arguments
-from pytest_mlperf.engines.tensorrt_llm.options import Options, check_lengths
+from pytest_mlperf.engines.tensorrt_llm.options import Options
 from pytest_mlperf.engines.tensorrt_llm.package import (
     import_package,
     load_model,
@@ -111,7 +111,13 @@ class TensorRtLlmEngine(Engine):
             UnavailableError: The model's folder is not here.
         """
         check_precision(precision)
-        check_lengths(max_new_tokens, min_new_tokens, max_prompt_tokens)
+        self._generation = Generation(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+            ignore_eos=ignore_eos,
+        )
+        self._generation.check("tensorrt_llm")
         self._options = Options(
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,
@@ -132,16 +138,10 @@ class TensorRtLlmEngine(Engine):
             llm={} if llm is None else llm,
         )
         self._options.check()
+        self._dummy = load_format == "dummy"
         self._folder = find_model("tensorrt_llm", model)
         self._dataset = dataset
         self._precision = precision
-        self._max_prompt_tokens = max_prompt_tokens
-        self._generation = Generation(
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min_new_tokens,
-            num_beams=1,
-            ignore_eos=ignore_eos,
-        )
 
     def require(self) -> None:
         """Check without loading anything that TensorRT-LLM and the right weights are here.
@@ -208,50 +208,34 @@ class TensorRtLlmEngine(Engine):
 
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded model."""
-        cut = self._max_prompt_tokens
-        prompt = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
-        return {**self._facts, **self._generation.describe(), **prompt}
+        return {**self._facts, **self._generation.describe()}
 
     def _read_folder(self) -> None:
         """Read what the folder's JSON files say, and check that it can be run as the suite says."""
-        config = read_config(self._folder)
+        self._config = config = read_config(self._folder)
         self._quantisation = read_quantisation(self._folder, config)
         check_agrees(self._folder, self._precision, self._quantisation)
-        if config.vocabulary is None:
-            raise broken(
-                self._folder / "config.json", "names no vocab_size, so it is no text model"
-            )
-        dummy = self._options.load_format == "dummy"
-        if not (config.eos or self._generation.ignore_eos or dummy):
-            raise broken(
-                self._folder,
-                "neither generation_config.json nor config.json names an eos_token_id, so no "
-                "answer would end; add it, or set ignore_eos = true to measure fixed lengths",
-            )
-        self._generation = dataclasses.replace(self._generation, eos=config.eos)
-        self._config = config
+        self._generation = with_ends(self._generation, self._folder, config, dummy=self._dummy)
 
     def _open(self, package: Any, undo: contextlib.ExitStack) -> None:
         """Load the model and make ready to be asked."""
-        tokenizer = None
-        dummy = self._options.load_format == "dummy"
         arguments = llm_arguments(self._folder, self._precision, self._options)
         facts = {
             "engine": "tensorrt_llm",
             **versions(),
-            **weights_fact(self._folder, dummy=dummy),
+            **weights_fact(self._folder, dummy=self._dummy, option="load_format"),
             "architecture": self._config.architecture,
             "dtype": str(arguments["dtype"]),
             **self._quantisation.describe(),
         }
-        if len(self._dataset) and isinstance(self._dataset.input(0), str):
-            tokenizer, facts["tokenizer_sha256"] = load_tokenizer("tensorrt_llm", self._folder)
+        tokenizer, fact = tokenizer_for("tensorrt_llm", self._folder, self._dataset)
         model = load_model(package, arguments)
         undo.callback(model.shutdown)
-        self._facts = {**facts, **self._settings(model)}
-        self._prompts = Prompts(
-            dataset=self._dataset, tokenizer=tokenizer, limits=self._limits(model)
+        self._facts = {**facts, **fact, **self._settings(model)}
+        limits = self._generation.limits(
+            self._config.vocabulary, self._config.context, model.args.max_seq_len
         )
+        self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
         chunked = self._options.enable_chunked_prefill
         self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
         self._requests = Requests(
@@ -259,20 +243,10 @@ class TensorRtLlmEngine(Engine):
             sampling=package.SamplingParams(**sampling_arguments(self._generation)),
             prompts=self._prompts,
             generation=self._generation,
-            answers=Answers(self._generation, watch_ends=not dummy),
+            answers=Answers(self._generation, watch_ends=not self._dummy),
         )
         self._streams = Streams(self._requests.answer)
         undo.callback(self._streams.close)
-
-    def _limits(self, model: Any) -> Limits:
-        own = [self._config.context, model.args.max_seq_len]
-        assert self._config.vocabulary is not None
-        return Limits(
-            vocabulary=self._config.vocabulary,
-            context=min((tokens for tokens in own if tokens is not None), default=None),
-            max_new_tokens=self._generation.max_new_tokens,
-            max_prompt_tokens=self._max_prompt_tokens,
-        )
 
     def _settings(self, model: Any) -> Mapping[str, str]:
         """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.generation import is_count
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4")
 LOAD_FORMATS = ("auto", "dummy")
@@ -171,28 +172,6 @@ class Options:
                     )
         if self.cuda_graphs is False and self.llm.get("cuda_graph_config"):
             raise refused("llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false")
-
-
-def check_lengths(max_new_tokens: int, min_new_tokens: int, max_prompt_tokens: int | None) -> None:
-    """Refuse lengths out of range.
-
-    Raises:
-        SuiteError: One of them is.
-    """
-    if not is_count(max_new_tokens):
-        raise refused(f"max_new_tokens = {max_new_tokens!r} is not at least 1")
-    if not 0 <= min_new_tokens <= max_new_tokens:
-        raise refused(
-            f"min_new_tokens = {min_new_tokens!r} is not from 0 to max_new_tokens = "
-            f"{max_new_tokens}"
-        )
-    if max_prompt_tokens is not None and not is_count(max_prompt_tokens):
-        raise refused(f"max_prompt_tokens = {max_prompt_tokens!r} is not at least 1")
-
-
-def is_count(value: object) -> bool:
-    """Whether this is a whole number, at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def refused(what: str) -> SuiteError:

@@ -6,15 +6,14 @@ NVIDIA's ModelOpt writes, or quantization_config in config.json says how.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.files import broken, one_line
-from pytest_mlperf.engines.model_folder import Config
+from pytest_mlperf.engines.files import broken
+from pytest_mlperf.engines.model_folder import Config, read_json
 
 PLAIN = ("fp32", "bf16", "fp16")
 QUANTISED = ("fp8", "nvfp4", "mxfp4", "int8", "int4-awq", "w4a8-awq", "gptq", "mixed")
@@ -99,7 +98,7 @@ def read_quantisation(folder: Path, config: Config) -> Quantisation:
     """
     own = folder / "hf_quant_config.json"
     if own.is_file():
-        said = _table(own).get("quantization")
+        said = read_json(own).get("quantization")
         return _modelopt(own, said if isinstance(said, Mapping) else {})
     return _transformers(folder / "config.json", config.quantization)
 
@@ -155,13 +154,3 @@ def _unknown(file: Path, what: str) -> Exception:
         f"names {what}, which engine tensorrt_llm does not know; use a checkpoint in one of "
         f"{', '.join(QUANTISED)}",
     )
-
-
-def _table(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise broken(file, f"is no JSON: {one_line(error)}") from error
-    if not isinstance(found, dict):
-        raise broken(file, "is no JSON object")
-    return found

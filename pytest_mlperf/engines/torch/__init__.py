@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.generation import Answers, Generation
-from pytest_mlperf.engines.model_folder import find_model, load_tokenizer
-from pytest_mlperf.engines.prompts import Limits, Prompts
+from pytest_mlperf.engines.model_folder import find_model, tokenizer_for
+from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.queueing import WorkQueue
 from pytest_mlperf.engines.torch.options import (
     check_continuous,
     check_numbers,
-    check_prompt,
     check_sparsity,
     check_words,
 )
@@ -93,8 +92,15 @@ class TorchEngine(Engine):
             UnavailableError: The model's folder is not here.
         """
         check_words(precision, device, batching, weights, attention)
-        check_numbers(batch_size, max_new_tokens, min_new_tokens, num_beams, threads)
-        check_prompt(max_prompt_tokens)
+        check_numbers(batch_size, num_beams, threads)
+        self._generation = Generation(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+            num_beams=num_beams,
+            ignore_eos=ignore_eos,
+        )
+        self._generation.check("torch")
         check_sparsity(sparsity, precision, weights)
         check_continuous(batching, batch_size, num_beams, attention, kv_blocks, max_batch_tokens)
         self._folder = find_model("torch", model)
@@ -108,13 +114,6 @@ class TorchEngine(Engine):
         self._attention = attention
         self._kv_blocks = kv_blocks
         self._max_batch_tokens = max_batch_tokens or max(LEAST_BATCH_TOKENS, batch_size)
-        self._generation = Generation(
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min_new_tokens,
-            num_beams=num_beams,
-            ignore_eos=ignore_eos,
-        )
-        self._max_prompt_tokens = max_prompt_tokens
         self._sparsity = sparsity
         self._continuous: ContinuousBatching | None = None
 
@@ -178,9 +177,7 @@ class TorchEngine(Engine):
 
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded model."""
-        cut = self._max_prompt_tokens
-        prompt = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
-        return {**self._facts, **self._generation.describe(), **prompt}
+        return {**self._facts, **self._generation.describe()}
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         """Load the model, and build the ways through it."""
@@ -196,18 +193,11 @@ class TorchEngine(Engine):
                 needs_end=not self._generation.ignore_eos,
                 sparsity=self._sparsity,
             )
-            tokenizer = None
-            if len(self._dataset) and isinstance(self._dataset.input(0), str):
-                tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("torch", self._folder)
+            tokenizer, fact = tokenizer_for("torch", self._folder, self._dataset)
         undo.callback(devices.release_memory)
-        self._facts.update(loaded.facts)
+        self._facts |= {**fact, **loaded.facts}
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
-        limits = Limits(
-            vocabulary=loaded.vocabulary,
-            context=loaded.context,
-            max_new_tokens=self._generation.max_new_tokens,
-            max_prompt_tokens=self._max_prompt_tokens,
-        )
+        limits = self._generation.limits(loaded.vocabulary, loaded.context)
         self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
         self._answers = Answers(self._generation, watch_ends=not self._dummy)
         self._build(loaded.model, undo)

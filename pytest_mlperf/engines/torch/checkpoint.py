@@ -13,8 +13,9 @@ import transformers
 
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.engines.files import broken, one_line, sha256, some, weight_files
+from pytest_mlperf.engines.model_folder import check_ends, end_tokens
 from pytest_mlperf.engines.torch.devices import device_name, dtype_name
-from pytest_mlperf.engines.torch.folder import CAUSAL, read_config, read_eos
+from pytest_mlperf.engines.torch.folder import CAUSAL, read_config
 from pytest_mlperf.engines.torch.quantised import method_of, quantised_facts
 from pytest_mlperf.engines.torch.quantising import QUANTISED, base_dtype, check, quantise
 from pytest_mlperf.engines.torch.sparsity import make_sparse
@@ -73,14 +74,11 @@ def open_model(
     method = _method(folder, config, dummy=dummy)
     if method is None:
         check(precision, device)
-    eos = read_eos(folder, config)
+    text = config.get_text_config()
+    eos = end_tokens(folder, getattr(text, "eos_token_id", None))
     files = [] if dummy else weight_files(folder)
-    if needs_end and not eos and not dummy:
-        raise broken(
-            folder,
-            "neither generation_config.json nor config.json names an eos_token_id, so no answer "
-            "would end; add it, or set ignore_eos = true to measure fixed lengths",
-        )
+    if needs_end and not dummy:
+        check_ends(folder, eos)
     own = config.dtype or torch.float32
     dtype = own if method else base_dtype(precision, own, device)
     first = torch.device("cpu") if sparsity else device
@@ -117,7 +115,7 @@ def open_model(
         model=model,
         eos=eos,
         vocabulary=vocabulary,
-        context=getattr(config.get_text_config(), "max_position_embeddings", None),
+        context=getattr(text, "max_position_embeddings", None),
         facts=facts,
     )
 

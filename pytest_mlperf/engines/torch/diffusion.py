@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.model_folder import find_model
 from pytest_mlperf.engines.queueing import WorkQueue
 from pytest_mlperf.engines.torch.module_options import (
     BLOCK_MODES,
@@ -17,7 +18,6 @@ from pytest_mlperf.engines.torch.module_options import (
     check,
     common_rules,
     compile_rule,
-    find_folder,
     whole,
 )
 
@@ -306,5 +306,5 @@ def _find_pipeline(model: str | None) -> tuple[Path, Path]:
     if model is not None and (Path(model) / pipe / INDEX).is_file():
         own = Path(model) / scheduler / "scheduler"
         return Path(model) / pipe, own if own.is_dir() else Path(model) / pipe / "scheduler"
-    folder = find_folder(ENGINE, model, INDEX)
+    folder = find_model(ENGINE, model, file=INDEX, parts=f"{INDEX} and the safetensors files")
     return folder, folder / "scheduler"

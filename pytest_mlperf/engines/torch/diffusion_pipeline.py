@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from diffusers.utils import logging as diffusers_logging
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.engines.files import broken, one_line, sha256, some
-from pytest_mlperf.engines.model_folder import load_tokenizer
+from pytest_mlperf.engines.model_folder import load_tokenizer, read_json
 from pytest_mlperf.engines.torch import checkpoint, devices, quantising
 from pytest_mlperf.engines.torch.folder import quiet_and_offline
 
@@ -135,11 +134,8 @@ def check_index(folder: Path) -> None:
         RunError: model_index.json cannot be read, names another class, or parts of other kinds.
     """
     file = folder / "model_index.json"
-    try:
-        index = json.loads(file.read_text("utf-8"))
-        named = index.get("_class_name")
-    except (ValueError, AttributeError) as error:
-        raise broken(file, f"is no JSON object: {one_line(error)}") from error
+    index = read_json(file)
+    named = index.get("_class_name")
     if named != PIPELINE:
         raise broken(
             file,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 
 import safetensors
 
-from pytest_mlperf.engines.files import broken, one_line, some
+from pytest_mlperf.engines.files import broken, some
+from pytest_mlperf.engines.model_folder import read_json
 
 SEED = 20_240_828
 """Of random weights, which are the same every time."""
@@ -63,11 +63,8 @@ def read_sizes(folder: Path) -> Sizes:
         RunError: It is no JSON object, has an unknown key, or sizes that do not fit together.
     """
     file = folder / "config.json"
-    try:
-        given = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise broken(file, f"is no JSON: {one_line(error)}") from error
-    if not isinstance(given, dict) or given.pop("model_type", "dlrm-v2") != "dlrm-v2":
+    given = read_json(file)
+    if given.pop("model_type", "dlrm-v2") != "dlrm-v2":
         raise broken(file, 'is not of a model_type "dlrm-v2"')
     defaults = {each.name: each.default for each in dataclasses.fields(Sizes)}
     for name, value in given.items():

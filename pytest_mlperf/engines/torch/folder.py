@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from pytest_mlperf.engines.files import broken, one_line
-from pytest_mlperf.engines.model_folder import end_tokens
 from pytest_mlperf.engines.torch.quantised import check_quantised, method_of
 
 
@@ -95,16 +93,3 @@ def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> An
     elif method_of(config) is not None:
         raise broken(folder, "the weights are quantised already; this engine takes plain weights")
     return config
-
-
-def read_eos(folder: Path, config: Any) -> tuple[int, ...]:
-    """Return the end tokens that generation_config.json names, or else config.json."""
-    found = getattr(config.get_text_config(), "eos_token_id", None)
-    file = folder / "generation_config.json"
-    if file.is_file():
-        try:
-            own = json.loads(file.read_text("utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise broken(file, f"is no JSON object: {error}") from error
-        found = found if own is None else own
-    return end_tokens(found)

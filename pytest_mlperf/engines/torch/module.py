@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.engines.model_folder import find_model
 from pytest_mlperf.engines.queueing import WorkQueue
 from pytest_mlperf.engines.torch.module_options import (
     COMPILE_MODES,
@@ -18,7 +19,6 @@ from pytest_mlperf.engines.torch.module_options import (
     check_arguments,
     common_rules,
     compile_rule,
-    find_folder,
     whole,
 )
 
@@ -258,7 +258,7 @@ def _find_factory(factory: object) -> str:
 
 def _find_model(factory: str, model: str | None) -> str | None:
     if factory in BUILT_IN:
-        return str(find_folder(ENGINE, model, "config.json"))
+        return str(find_model(ENGINE, model, parts="config.json and the safetensors files"))
     if model is not None and not Path(model).exists():
         raise UnavailableError(
             f"{model}: this model does not exist; put it there, or set workload.model to its path"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.torch.options import PRECISIONS, WEIGHTS
 
 COMPILE_MODES = (
@@ -80,26 +79,3 @@ def check_arguments(engine: str, arguments: Mapping[str, object] | None) -> dict
             own = "workload.model" if name == "model" else "the engine's option weights"
             raise SuiteError(f"engine {engine}: arguments has {name!r}; set {own} instead")
     return dict(arguments)
-
-
-def find_folder(engine: str, model: str | None, file: str) -> Path:
-    """Return the model's folder, which has `file`.
-
-    Raises:
-        SuiteError: There is no model.
-        UnavailableError: It is not here.
-    """
-    if model is None:
-        raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
-    folder = Path(model)
-    if not folder.is_dir():
-        raise UnavailableError(
-            f"{folder}: this model folder does not exist; put {file} and the safetensors files "
-            "there, or set workload.model to its path"
-        )
-    if not (folder / file).is_file():
-        raise UnavailableError(
-            f"{folder}: this folder has no {file}, so it is no model; set workload.model to the "
-            "folder that has it"
-        )
-    return folder

@@ -29,33 +29,16 @@ def check_words(precision: str, device: str, batching: str, weights: str, attent
         raise SuiteError(f"engine torch: device = {device!r} is not cpu, cuda or cuda:N")
 
 
-def check_numbers(
-    batch_size: int, max_new_tokens: int, min_new_tokens: int, num_beams: int, threads: int | None
-) -> None:
+def check_numbers(batch_size: int, num_beams: int, threads: int | None) -> None:
     """Refuse numbers out of range."""
     rules = (
         ("batch_size", batch_size, batch_size >= 1, "a number of samples, at least 1"),
-        ("max_new_tokens", max_new_tokens, max_new_tokens >= 1, "at least 1"),
-        (
-            "min_new_tokens",
-            min_new_tokens,
-            0 <= min_new_tokens <= max_new_tokens,
-            f"from 0 to max_new_tokens = {max_new_tokens}",
-        ),
         ("num_beams", num_beams, num_beams >= 1, "a number of beams, at least 1"),
         ("threads", threads, threads is None or threads >= 1, "a number of threads, at least 1"),
     )
     for name, value, valid, expected in rules:
         if not valid:
             raise SuiteError(f"engine torch: {name} = {value!r} is not {expected}")
-
-
-def check_prompt(max_prompt_tokens: int | None) -> None:
-    """Refuse to cut prompts to nothing."""
-    if max_prompt_tokens is not None and max_prompt_tokens < 1:
-        raise SuiteError(
-            f"engine torch: max_prompt_tokens = {max_prompt_tokens!r} is not at least 1"
-        )
 
 
 def check_sparsity(sparsity: str | None, precision: str, weights: str) -> None:

@@ -6,20 +6,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.queueing import WorkQueue
-from pytest_mlperf.engines.tasks import PRECISIONS, Runner, Task, make_task
-from pytest_mlperf.engines.triton.launch import ours
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.engines.tasks import PRECISIONS
+from pytest_mlperf.engines.tasks.engine import TaskEngine
 from pytest_mlperf.engines.triton.service import Service, Wanted
 
-if TYPE_CHECKING:
-    from pytest_mlperf.engines.tasks.inputs import Sample
+SECONDS = "a number of seconds above 0"
 
 
-class TritonEngine(Engine):
+class TritonEngine(TaskEngine):
     """Answers samples with what a model on a server gives; `task` says how it is read.
 
     "classify": the class, int64. "answer": logits of start and end of each token, float32, shape
@@ -27,9 +25,8 @@ class TritonEngine(Engine):
     class of each voxel, uint8. "tensor": an output as it is. All little-endian.
     """
 
+    name = "triton"
     libraries = ("tritonclient",)
-
-    _runner: Runner
 
     def __init__(
         self,
@@ -92,14 +89,26 @@ class TritonEngine(Engine):
         Raises:
             SuiteError: An option is out of range, of another task or contradicts another one.
         """
-        rules = (
-            ("precision", precision, precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
-            ("batch_size", batch_size, batch_size >= 1, "a number of samples, at least 1"),
-            ("concurrency", concurrency, concurrency >= 1, "a number of requests, at least 1"),
+        super().__init__(
+            dataset=dataset,
+            task=task,
+            batch_size=batch_size,
+            class_offset=class_offset,
+            box_order=box_order,
+            box_unit=box_unit,
+            score_threshold=score_threshold,
+            max_detections=max_detections,
+            roi_shape=roi_shape,
+            overlap=overlap,
+            output=output,
         )
-        for name, value, valid, expected in rules:
-            if not valid:
-                raise SuiteError(f"engine triton: {name} = {value!r} is not {expected}")
+        self._check(
+            ("precision", precision, precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),
+            ("concurrency", concurrency, concurrency >= 1, "a number of requests, at least 1"),
+            ("served_model", served_model, bool(served_model), "the name of a model on the server"),
+            ("request_timeout", request_timeout, request_timeout > 0, SECONDS),
+            ("start_timeout", start_timeout, start_timeout > 0, SECONDS),
+        )
         self._wanted = Wanted.of(
             name=served_model,
             version=model_version,
@@ -112,23 +121,7 @@ class TritonEngine(Engine):
             request_timeout_s=request_timeout,
             binary=binary,
         )
-        self._task = _make_task(
-            task,
-            {
-                "class_offset": class_offset,
-                "box_order": box_order,
-                "box_unit": box_unit,
-                "score_threshold": score_threshold,
-                "max_detections": max_detections,
-                "roi_shape": roi_shape,
-                "overlap": overlap,
-                "output": output,
-            },
-        )
-        self._dataset = dataset
         self._concurrency = concurrency
-        self._batch_size = batch_size
-        self._samples: dict[int, Sample] = {}
         self._failure: MlperfError | None = None
         self._closing = threading.Event()
         self._open = ExitStack()
@@ -152,13 +145,9 @@ class TritonEngine(Engine):
         self.require()
         with ExitStack() as opening:
             self._service = opening.enter_context(Service(self._wanted))
-            self._graph = self._service.graph(self._batch_size)
-            self._runner = self._task.bind(self._graph, self._batch_size)
-            self._queue = WorkQueue(
-                self._complete, threads=self._concurrency, max_batch=self._runner.at_once
-            )
+            self._bind(self._service.graph(self._batch_size), self._concurrency)
             # Last in, first out: connections break, then the threads end, then the server.
-            opening.callback(self._queue.close)
+            opening.push(super().__exit__)
             opening.callback(self._service.hang_up)
             self._open = opening.pop_all()
         return self
@@ -172,35 +161,11 @@ class TritonEngine(Engine):
         """Break off what is under way, end the threads, and stop a server of our own."""
         self._closing.set()
         self._open.__exit__(kind, error, trace)
-        self._samples.clear()
-
-    def load_samples(self, indices: Sequence[int]) -> None:
-        """Decode samples and check them, beside those that are loaded.
-
-        Raises:
-            RunError: A sample is not what the model takes.
-        """
-        for index in indices:
-            if index not in self._samples:
-                self._samples[index] = self._runner.prepare(self._dataset.input(index), index)
-
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples and free their memory."""
-        for index in indices:
-            self._samples.pop(index, None)
-
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Hand the samples to the threads; a list goes by size, large first."""
-        if self._runner.sorts and len(ids) > self._runner.at_once:
-            sizes = [self._runner.key(self._samples[index]) for index in indices]
-            order = sorted(range(len(ids)), key=sizes.__getitem__, reverse=True)
-            ids, indices = [ids[place] for place in order], [indices[place] for place in order]
-        self._queue.put(ids, indices, sink)
 
     def describe(self) -> Mapping[str, str]:
         """Return what the server says, and every option; needs a loaded model."""
         return {
-            "engine": "triton",
+            "engine": self.name,
             "tritonclient": self._library,
             **self._service.describe(),
             "concurrency": str(self._concurrency),
@@ -209,26 +174,22 @@ class TritonEngine(Engine):
         }
 
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Answer samples; after a failure nothing more is asked, and the rest fails alike."""
-        size = self._runner.at_once
-        for start in range(0, len(ids), size):
-            if self._closing.is_set():
+        """Answer a batch; after a failure nothing more is asked, and the rest fails alike."""
+        if self._closing.is_set():
+            return
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super()._complete(ids, indices, sink)
+        except MlperfError as error:
+            if self._closing.is_set():  # it is this engine that broke it off
                 return
-            if self._failure is not None:
-                raise self._failure
-            some = indices[start : start + size]
-            try:
-                outputs = self._answers(some)
-            except MlperfError as error:
-                if self._closing.is_set():  # it is this engine that broke it off
-                    return
-                self._failure = error
-                raise
-            sink.done(ids[start : start + size], outputs if sink.wants_output else None)
+            self._failure = error
+            raise
 
     def _answers(self, indices: Sequence[int]) -> Sequence[bytes]:
         try:
-            return self._runner.run(indices, [self._samples[index] for index in indices])
+            return super()._answers(indices)
         except MlperfError:
             raise
         # A task takes the batch that it gets for the batch that it asked for.
@@ -236,13 +197,6 @@ class TritonEngine(Engine):
             raise self._graph.refuse(
                 f"its answer to {len(indices)} samples cannot be read: {error}"
             ) from error
-
-
-def _make_task(task: str, options: Mapping[str, Any]) -> Task:
-    try:
-        return make_task(task, options)
-    except SuiteError as error:
-        raise ours(error) from error
 
 
 def _load_library(protocol: str) -> str:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.serving import LONGEST_S, SHORTEST_S, Server
 from pytest_mlperf.engines.triton.client import Client, RequestError
 from pytest_mlperf.engines.triton.metadata import ModelFacts, ServerFacts
-
-if TYPE_CHECKING:
-    from pytest_mlperf.engines.serving import Server
-
-SHORTEST_S, LONGEST_S = 0.02, 0.5
-"""Time between two questions whether it is ready."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

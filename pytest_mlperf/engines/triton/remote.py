@@ -1,4 +1,4 @@
-"""A model on a server, for the tasks of the onnxruntime engine: a batch is one request."""
+"""A model on a server as tasks run it: a batch is one request."""
 
 from __future__ import annotations
 
@@ -80,12 +80,11 @@ class RemoteGraph(Graph):
     """A model on a server.
 
     Attributes:
-        where: Model and server, for messages.
+        requests: What asks the server.
         explain: Makes the error of a request the error of the run.
     """
 
-    session: Requests
-    where: str
+    requests: Requests
     explain: Callable[[RequestError], RunError]
 
     def run(
@@ -97,7 +96,7 @@ class RemoteGraph(Graph):
             RunError: The server gave none, or something else than it describes.
         """
         try:
-            found = self.session.infer(feed, outputs)
+            found = self.requests.infer(feed, outputs)
         except RequestError as error:
             raise self.explain(error) from error
         known = {each.name: each for each in self.outputs}
@@ -109,7 +108,3 @@ class RemoteGraph(Graph):
                     f"description, but an answer has {array.dtype} of shape {array.shape}"
                 )
         return found
-
-    def refuse(self, what: str) -> RunError:
-        """Return the error that names the model and what is wrong."""
-        return RunError("engine", f"{self.where}: {what}")

@@ -6,19 +6,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.files import sha256
+from pytest_mlperf.engines.serving import HOST, Server, free_port
 from pytest_mlperf.engines.triton.address import Address
 from pytest_mlperf.engines.triton.client import Client, RequestError
-from pytest_mlperf.engines.triton.launch import free_port, grpc_address, make_server, shown
 from pytest_mlperf.engines.triton.meeting import meet
 from pytest_mlperf.engines.triton.remote import RemoteGraph, Requests
 
-if TYPE_CHECKING:
-    from pytest_mlperf.engines.serving import Server
+HEALTH = "/v2/health/ready"
+
+GRPC_PORT = "{grpc_port}"
 
 END_S = 1.0
 """A connection breaks a moment before the end of the process behind it shows."""
@@ -52,27 +54,19 @@ class Wanted:
 
     @classmethod
     def of(cls, *, protocol: str, url: str | None, **given: Any) -> Self:
-        """Check the options of a suite.
+        """Check what the options of a suite say together.
 
         Raises:
-            SuiteError: One means nothing, or contradicts another one.
+            SuiteError: The address or the command means nothing, or one contradicts another.
         """
         wanted = cls(address=Address.of(protocol, url or "localhost"), **given)
-        rules = (
-            ("served_model", wanted.name, bool(wanted.name), "the name of a model on the server"),
-            ("request_timeout", wanted.request_timeout_s, wanted.request_timeout_s > 0, SECONDS),
-            ("start_timeout", wanted.start_timeout_s, wanted.start_timeout_s > 0, SECONDS),
-        )
-        for option, value, valid, expected in rules:
-            if not valid:
-                raise SuiteError(f"engine triton: {option} = {value!r} is not {expected}")
         if wanted.serve is not None:
             if url is not None:
                 raise SuiteError(
                     "engine triton: url is for a server that runs already, and serve starts one on "
                     "a port of its own; leave one of them out"
                 )
-            make_server(wanted.serve, **wanted.serving, grpc_port=1)
+            wanted.server(grpc_port=1)
         elif wanted.environment:
             raise SuiteError(
                 "engine triton: environment is for a server that serve starts, and there is no "
@@ -85,17 +79,23 @@ class Wanted:
             )
         return wanted
 
-    @property
-    def serving(self) -> dict[str, Any]:
-        """What is the same whenever the server is started."""
-        return {
-            "model": self.model,
-            "environment": self.environment,
-            "start_timeout_s": self.start_timeout_s,
-        }
+    def server(self, *, grpc_port: int) -> Server:
+        """Return a server that is not started yet.
 
-
-SECONDS = "a number of seconds above 0"
+        Raises:
+            SuiteError: `serve` cannot start one.
+        """
+        words: Any = self.serve
+        if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):
+            words = [word.replace(GRPC_PORT, str(grpc_port)) for word in words]
+        return Server(
+            words,
+            engine="triton",
+            model=self.model,
+            health=HEALTH,
+            start_timeout_s=self.start_timeout_s,
+            environment=self.environment,
+        )
 
 
 class Service:
@@ -119,7 +119,7 @@ class Service:
         """
         with ExitStack() as opening:
             if self._wanted.serve is not None:
-                self._start(self._wanted.serve, opening)
+                self._start(opening)
             first = self._connect()
             try:
                 self._met = meet(
@@ -163,11 +163,10 @@ class Service:
         """
         self._met.model.check(batch_size, self.where)
         return RemoteGraph(
-            path=Path(self._wanted.name),
+            where=self.where,
             inputs=self._met.model.inputs,
             outputs=self._met.model.outputs,
-            session=self._requests,
-            where=self.where,
+            requests=self._requests,
             explain=self._explain,
         )
 
@@ -184,18 +183,19 @@ class Service:
         if self._address.protocol == "http":
             facts["arrays"] = "bytes" if self._bytes else "JSON"
         if wanted.serve is not None:
-            facts["serve"] = shown(wanted.serve)
+            # Of paths the last part, which names no user.
+            words = (PurePath(w).name if w.startswith(("/", "~")) else w for w in wanted.serve)
+            facts["serve"] = " ".join(words)
             facts |= {f"environment.{name}": v for name, v in wanted.environment.items()}
             # What a server has loaded that runs already is known to it alone.
             if wanted.model is not None and (found := _sha256(Path(wanted.model))):
                 facts["weights_sha256"] = found[:16]
         return facts
 
-    def _start(self, serve: Sequence[str], opening: ExitStack) -> None:
+    def _start(self, opening: ExitStack) -> None:
         port = free_port()
-        server = make_server(serve, **self._wanted.serving, grpc_port=port)
-        self._server = opening.enter_context(server)
-        url = server.url if self._address.protocol == "http" else grpc_address(port)
+        self._server = opening.enter_context(self._wanted.server(grpc_port=port))
+        url = self._server.url if self._address.protocol == "http" else f"{HOST}:{port}"
         self._address = Address.of(self._address.protocol, url)
 
     def _connect(self) -> Client:
@@ -236,12 +236,7 @@ class Service:
 def _sha256(model: Path) -> str:
     """Return the hex SHA-256 of the model's file, or of all files of its folder; "" without."""
     if not model.is_dir():
-        return _digest(model) if model.is_file() else ""
+        return sha256([model]) if model.is_file() else ""
     files = sorted(path for path in model.rglob("*") if path.is_file())
-    names = [f"{path.relative_to(model).as_posix()} {_digest(path)}" for path in files]
+    names = [f"{path.relative_to(model).as_posix()} {sha256([path])}" for path in files]
     return hashlib.sha256("\n".join(names).encode()).hexdigest() if names else ""
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.files import broken
 from pytest_mlperf.engines.generation import Answers, Generation
 from pytest_mlperf.engines.model_folder import (
     Config,
     find_model,
-    load_tokenizer,
     read_config,
+    tokenizer_for,
     weights_fact,
+    with_ends,
 )
-from pytest_mlperf.engines.prompts import Limits, Prompts
+from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.vllm import quantisation
 from pytest_mlperf.engines.vllm.arguments import describe_arguments, engine_arguments
 from pytest_mlperf.engines.vllm.causes import Log
-from pytest_mlperf.engines.vllm.options import Options, check_lengths, refused
+from pytest_mlperf.engines.vllm.options import Options, refused
 
 
 class VllmEngine(Engine):
@@ -119,19 +118,18 @@ class VllmEngine(Engine):
             engine_args={} if engine_args is None else engine_args,
         )
         self._options.check(batch_size)
-        check_lengths(max_new_tokens, min_new_tokens, max_prompt_tokens)
+        self._generation = Generation(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+            ignore_eos=ignore_eos,
+        )
+        self._generation.check("vllm")
         quantisation.check_words(precision, quantization)
         self._folder = find_model("vllm", model)
         self._dataset = dataset
         self._precision = precision
         self._batch_size = batch_size
-        self._max_prompt_tokens = max_prompt_tokens
-        self._generation = Generation(
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min_new_tokens,
-            num_beams=1,
-            ignore_eos=ignore_eos,
-        )
         self._facts: dict[str, str] = {"engine": "vllm"}
 
     def __enter__(self) -> Self:
@@ -148,11 +146,15 @@ class VllmEngine(Engine):
             undo.enter_context(library.environment())
             found = library.find_version()
             config = read_config(self._folder)
-            self._check(config)
+            quantisation.check_agrees(
+                self._folder, self._precision, self._options.quantization, config.quantization
+            )
+            dummy = self._options.dummy
+            self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
             arguments = engine_arguments(self._folder, self._precision, self._options)
             library.check_names(arguments, library.find("AsyncEngineArgs"), found)
             self._facts |= describe_arguments(arguments)
-            self._facts |= weights_fact(self._folder, dummy=self._options.dummy)
+            self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
             log = Log()
             with library.loading(found, log):
                 self._open(config, arguments, log, undo)
@@ -201,27 +203,7 @@ class VllmEngine(Engine):
 
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded model."""
-        cut = self._max_prompt_tokens
-        prompt = {} if cut is None else {"generation.max_prompt_tokens": str(cut)}
-        return {**self._facts, **self._generation.describe(), **prompt}
-
-    def _check(self, config: Config) -> None:
-        """Refuse a model that cannot be meant, before it is loaded."""
-        options, folder = self._options, self._folder
-        quantisation.check_agrees(
-            folder, self._precision, options.quantization, config.quantization
-        )
-        if config.vocabulary is None:
-            raise broken(
-                folder / "config.json", "names no vocab_size, so this is no language model"
-            )
-        if not config.eos and not self._generation.ignore_eos and not options.dummy:
-            raise broken(
-                folder,
-                "neither generation_config.json nor config.json names an eos_token_id, so no "
-                "answer would end; add it, or set ignore_eos = true to measure fixed lengths",
-            )
-        self._generation = dataclasses.replace(self._generation, eos=config.eos)
+        return {**self._facts, **self._generation.describe()}
 
     def _open(
         self, config: Config, arguments: Mapping[str, Any], log: Log, undo: contextlib.ExitStack
@@ -230,10 +212,13 @@ class VllmEngine(Engine):
         from pytest_mlperf.engines.vllm.answering import AsyncWay, OfflineWay, Task, Way
         from pytest_mlperf.engines.vllm.processes import Started
 
+        tokenizer, fact = tokenizer_for("vllm", self._folder, self._dataset)
+        self._facts |= fact
+        limits = self._generation.limits(
+            config.vocabulary, config.context, self._options.max_model_len
+        )
         self._task = Task(
-            prompts=Prompts(
-                dataset=self._dataset, tokenizer=self._tokenizer(), limits=self._limits(config)
-            ),
+            prompts=Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits),
             generation=self._generation,
             answers=Answers(self._generation, watch_ends=not self._options.dummy),
             log=log,
@@ -249,19 +234,3 @@ class VllmEngine(Engine):
         self._facts |= {"api": self._options.api, "stream": str(self._options.sees_tokens).lower()}
         if self._batch_size is not None:
             self._facts["batch_size"] = str(self._batch_size)
-
-    def _limits(self, config: Config) -> Limits:
-        assert config.vocabulary is not None
-        known = [each for each in (self._options.max_model_len, config.context) if each is not None]
-        return Limits(
-            vocabulary=config.vocabulary,
-            context=min(known, default=None),
-            max_new_tokens=self._generation.max_new_tokens,
-            max_prompt_tokens=self._max_prompt_tokens,
-        )
-
-    def _tokenizer(self) -> Any:
-        if not len(self._dataset) or not isinstance(self._dataset.input(0), str):
-            return None
-        tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("vllm", self._folder)
-        return tokenizer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.generation import is_count
 
 APIS = ("async", "offline")
 LOAD_FORMATS = ("auto", "dummy")
@@ -98,7 +99,7 @@ class Options:
         """
         self._check_words()
         self._check_numbers()
-        if batch_size is not None and not _is_count(batch_size):
+        if batch_size is not None and not is_count(batch_size):
             raise refused(f"batch_size = {batch_size!r} is not a whole number, at least 1")
         if batch_size is not None and self.api != "offline":
             raise refused(
@@ -130,34 +131,13 @@ class Options:
             "max_num_batched_tokens",
         ):
             value = getattr(self, name)
-            if value is not None and not _is_count(value):
+            if value is not None and not is_count(value):
                 raise refused(f"{name} = {value!r} is not a whole number, at least 1")
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise refused(f"gpu_memory_utilization = {share!r} is not above 0 and at most 1")
 
 
-def check_lengths(max_new_tokens: int, min_new_tokens: int, max_prompt_tokens: int | None) -> None:
-    """Refuse lengths out of range.
-
-    Raises:
-        SuiteError: One of them is.
-    """
-    if not _is_count(max_new_tokens):
-        raise refused(f"max_new_tokens = {max_new_tokens!r} is not at least 1")
-    if not 0 <= min_new_tokens <= max_new_tokens:
-        raise refused(
-            f"min_new_tokens = {min_new_tokens!r} is not from 0 to max_new_tokens = "
-            f"{max_new_tokens}"
-        )
-    if max_prompt_tokens is not None and not _is_count(max_prompt_tokens):
-        raise refused(f"max_prompt_tokens = {max_prompt_tokens!r} is not at least 1")
-
-
 def refused(what: str) -> SuiteError:
     """Return the error for an option that cannot be."""
     return SuiteError(f"engine vllm: {what}")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

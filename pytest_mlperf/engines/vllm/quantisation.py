@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.engines.files import broken, one_line
+from pytest_mlperf.engines.model_folder import read_json
 from pytest_mlperf.engines.vllm.options import refused
 
 DTYPES: Mapping[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -121,7 +120,7 @@ def precisions(folder: Path, said: Mapping[str, Any]) -> tuple[str, ...] | None:
     """
     own = folder / "hf_quant_config.json"
     if own.is_file():
-        said = {"quant_method": "modelopt", **_table(own).get("quantization", {})}
+        said = {"quant_method": "modelopt", **read_json(own).get("quantization", {})}
     if not said:
         return ()
     method = str(said.get("quant_method", "")).lower()
@@ -139,13 +138,3 @@ def _compressed(said: Mapping[str, Any]) -> tuple[str, ...] | None:
     weights = [group.get("weights") or {} for group in said.get("config_groups", {}).values()]
     kinds = {(each.get("type"), each.get("num_bits")) for each in weights}
     return NUMBERS.get(kinds.pop()) if len(kinds) == 1 else None
-
-
-def _table(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise broken(file, f"is no JSON: {one_line(error)}") from error
-    if not isinstance(found, dict):
-        raise broken(file, "is no JSON object")
-    return found

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.streaming import median_and_tail, warning
 
 EARLY_S = 1e-3
 """Ours may come this much before vLLM's, for rounding: both read one clock. More is impossible."""
-
-LATE_S = 20e-3
-"""A median gap above this is told: so much of a time to first token is then this process's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,28 +67,16 @@ class Gaps:
 
     def take(self) -> str:
         """Return a line for the log about what came since the last call; "" where nothing did."""
-        first, last = sorted(self._first_s), sorted(self._last_s)
+        first_s, last_s = self._first_s, self._last_s
         self._first_s, self._last_s = [], []
-        if not first:
+        if not first_s:
             return ""
-        line = (
+        (first, first_tail), (last, last_tail) = median_and_tail(first_s), median_and_tail(last_s)
+        return (
             f"engine vllm: tokens were here after vLLM's own stamps of them by, p50 and p99: "
-            f"first token {_shares(first)}, last token {_shares(last)}, over {len(first)} requests"
-        )
-        if _share(first, 0.5) > LATE_S:
-            line += (
-                f"; WARNING: the median is above {LATE_S * 1e3:.0f} ms, so the time to first token "
-                "of this run is in part this process's, which may be short of CPU"
-            )
-        return line
-
-
-def _share(ordered: list[float], share: float) -> float:
-    return ordered[ceil(share * len(ordered)) - 1]
-
-
-def _shares(ordered: list[float]) -> str:
-    return f"{_share(ordered, 0.5) * 1e3:.1f} and {_share(ordered, 0.99) * 1e3:.1f} ms"
+            f"first token {first * 1e3:.1f} and {first_tail * 1e3:.1f} ms, last token "
+            f"{last * 1e3:.1f} and {last_tail * 1e3:.1f} ms, over {len(first_s)} requests"
+        ) + warning(first)
 
 
 def _impossible(seen: Seen, what: str) -> RunError:

@@ -1,11 +1,9 @@
-"""What a suite may say: tasks and their options, providers and theirs."""
+"""What a suite may say of providers and their options, and what the description says of all."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +12,11 @@ import onnxruntime
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
-from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.engines.onnxruntime.providers import CPU, SHORT, TENSORRT, Providers
-from pytest_mlperf.engines.tasks import TASKS
 from tests.engines.onnxruntime.models import detector, recommender, segmenter
 from tests.engines.onnxruntime.recorder import answers, engine
 
 CUDA = "CUDAExecutionProvider"
-
-
-def test_every_option_of_a_task_is_one_of_the_engine() -> None:
-    """And none of them has a value of its own there, so that the task's holds."""
-    parameters = inspect.signature(OnnxRuntimeEngine).parameters
-
-    options = {each.name for kind in TASKS.values() for each in fields(kind)}
-    assert options <= set(parameters)
-    assert {parameters[name].default for name in options} == {None}
-
-
-def test_an_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
-    """When the engine is built."""
-    with pytest.raises(
-        SuiteError, match="task = 'guess' is not one of classify, answer, detect, segment, tensor"
-    ):
-        engine(recommender(tmp_path), [], task="guess")
-
-
-@pytest.mark.parametrize(
-    ("task", "option", "value", "owners"),
-    [
-        ("classify", "score_threshold", 0.5, "'detect'"),
-        ("detect", "class_offset", 0, "'classify'"),
-        ("answer", "output", "logits", "'segment' or 'tensor'"),
-        ("tensor", "overlap", 0.5, "'segment'"),
-    ],
-)
-def test_an_option_of_another_task_is_refused(
-    tmp_path: Path, task: str, option: str, value: Any, owners: str
-) -> None:
-    """It would do nothing."""
-    message = f"{option} is an option of task = {owners}, but task = {task!r}; leave it out"
-
-    with pytest.raises(SuiteError, match=message):
-        engine(recommender(tmp_path), [], task=task, **{option: value})
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match=r"cannot be read to see what it holds: field 8 is cut short"
     ):
-        check_model(Graph(path=path, inputs=(), outputs=(), session=None), "fp32", CPU)
+        check_model(path, Graph(where=str(path), inputs=(), outputs=()), "fp32", CPU)
 
 
 def test_files_that_do_not_show_what_they_hold_are_not_judged_by_it(tmp_path: Path) -> None:
@@ -316,8 +316,8 @@ def test_files_that_do_not_show_what_they_hold_are_not_judged_by_it(tmp_path: Pa
     compiled = product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {})
 
     for path in (own, Path(compiled)):
-        graph = Graph(path=path, inputs=(), outputs=(), session=None)
-        assert check_model(graph, "int8", CPU) == {}
+        graph = Graph(where=str(path), inputs=(), outputs=())
+        assert check_model(path, graph, "int8", CPU) == {}
 
 
 def test_an_unknown_word_is_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -376,10 +376,10 @@ def test_what_tensorrt_computes_in_need_not_be_in_the_file(
 ) -> None:
     """But nothing else may be."""
     path = Path(MODELS[name](tmp_path))
-    graph = Graph(path=path, inputs=(), outputs=(), session=None)
+    graph = Graph(where=str(path), inputs=(), outputs=())
     providers = tensorrt(**{f"trt_{precision}_enable": True})
     if fits:
-        check_model(graph, precision, providers)
+        check_model(path, graph, precision, providers)
         return
     with pytest.raises(RunError, match=f"precision is '{precision}', but the file holds {name}"):
-        check_model(graph, precision, providers)
+        check_model(path, graph, precision, providers)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.openai.recorder import Recorder, in_a_run, open_engine, run
+from tests.engines.openai.recorder import Recorder, answering, open_engine, run
 from tests.engines.openai.scripted import (
     DONE,
     TRANSFORMERS,
@@ -39,14 +39,8 @@ def answered(
     **options: Any,
 ) -> Recorder:
     """Run with these parts as every answer; questions before it are answered in this manner."""
-
-    def script(asked: Asked) -> Reply:
-        if asked.method == "POST" and in_a_run(asked.body):
-            return Reply(parts=parts)
-        return manner(asked)
-
     sink = Recorder(len(samples), times_tokens=times_tokens, wants_output=wants_output)
-    with Scripted(script) as server:
+    with Scripted(answering(lambda _: Reply(parts=parts), manner)) as server:
         run(server.url, samples, sink=sink, **options)
     return sink
 
@@ -103,10 +97,7 @@ def test_no_more_than_concurrency_requests_are_under_way() -> None:
     """The server sees at most so many that it has not answered."""
     under_way = most = 0
 
-    def script(asked: Asked) -> Reply:
-        if asked.method != "POST" or not in_a_run(asked.body):
-            return Manner()(asked)
-
+    def reply(asked: Asked) -> Reply:
         def parts() -> Iterator[bytes]:
             nonlocal under_way
             *first, last = Manner()(asked).parts
@@ -120,7 +111,7 @@ def test_no_more_than_concurrency_requests_are_under_way() -> None:
         return Reply(parts=parts())
 
     sink = Recorder(30)
-    with Scripted(script) as server:
+    with Scripted(answering(reply)) as server:
         run(server.url, [[5]] * 30, sink=sink, concurrency=3)
 
     assert len(sink.n_tokens) == 30
@@ -134,9 +125,9 @@ def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
     cut = [piece("a", ids=[7, 8], finish="length"), DONE]
     given: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
 
-    assert answered(with_end, **given).outputs == {100: (7, 2)}
-    assert answered(without, **given).outputs == {100: (7, 8, 2)}
-    assert answered(cut, **given).outputs == {100: (7, 8)}
+    assert answered(with_end, **given).answers == {100: [7, 2]}
+    assert answered(without, **given).answers == {100: [7, 8, 2]}
+    assert answered(cut, **given).answers == {100: [7, 8]}
 
 
 def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
@@ -151,7 +142,7 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
         sink = answered(
             parts, text_only, ["text"], wants_output=True, times_tokens=False, model=str(TINY)
         )
-        assert sink.outputs == {100: (*ids, *end)}
+        assert sink.answers == {100: [*ids, *end]}
         assert sink.n_tokens == {100: 9}
 
 

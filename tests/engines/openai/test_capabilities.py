@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
+from tests.engines.openai.recorder import (
+    RUN_TOKENS,
+    Recorder,
+    answering,
+    in_a_run,
+    open_engine,
+    run,
+)
 from tests.engines.openai.scripted import (
     TRANSFORMERS,
     Asked,
@@ -47,7 +54,7 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
     """Return the body of a run's one request."""
     with Scripted(script) as server:
         run(server.url, samples, sink=Recorder(len(samples)), **options)
-    (body,) = [asked.body for asked in server.streams if in_a_run(asked.body)]
+    (body,) = [asked.body for asked in server.streams if in_a_run(asked)]
     return body
 
 
@@ -335,14 +342,12 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     """Not in a refusal that repeats it, and not in what is recorded."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
-    def script(asked: Asked) -> Reply:
-        key = asked.headers.get("authorization", "none")
-        if asked.method == "POST" and in_a_run(asked.body):
-            return failure("401 Unauthorized", f"bad {key}")
-        return Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})(asked)
+    def refuse(asked: Asked) -> Reply:
+        return failure("401 Unauthorized", f"bad {asked.headers.get('authorization', 'none')}")
 
+    manner = Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})
     sink = Recorder(1)
-    with Scripted(script) as server, open_engine(server.url) as engine:
+    with Scripted(answering(refuse, manner)) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
         message = sink.error

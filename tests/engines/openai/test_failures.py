@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.openai.recorder import Recorder, in_a_run, open_engine
+from tests.engines.openai.recorder import Recorder, answering, open_engine
 from tests.engines.openai.scripted import (
     DONE,
     Asked,
-    Manner,
     Reply,
     Scripted,
     event,
@@ -30,20 +29,14 @@ pytest.importorskip("aiohttp")
 def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Recorder:
     """Answer the run's n-th request by `reply(n)`."""
     numbers = itertools.count()
-
-    def script(asked: Asked) -> Reply:
-        if asked.method == "POST" and in_a_run(asked.body):
-            return reply(next(numbers))
-        return Manner()(asked)
-
     sink = Recorder(samples)
     with (
-        Scripted(script) as server,
+        Scripted(answering(lambda _: reply(next(numbers)))) as server,
         open_engine(server.url, [[5, 6, 7]] * samples, **options) as engine,
     ):
         engine.load_samples(range(samples))
         engine.submit(range(samples), range(samples), sink)
-        sink.wait()
+        sink.wait_for_end()
     assert len(sink.errors) == 1
     assert isinstance(sink.errors[0], RunError)
     return sink
@@ -150,12 +143,7 @@ def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
 def test_nothing_more_is_sent_after_the_end() -> None:
     """An engine whose run failed answers no sample of it any more."""
     sink = Recorder(1)
-
-    def script(asked: Asked) -> Reply:
-        if asked.method == "POST" and in_a_run(asked.body):
-            return failure("500 Internal Server Error", "x")
-        return Manner()(asked)
-
+    script = answering(lambda _: failure("500 Internal Server Error", "x"))
     with Scripted(script) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
@@ -173,15 +161,13 @@ def test_leaving_gives_up_what_is_under_way() -> None:
     """No error is told, and no thread is left."""
     hangs = threading.Event()
 
-    def script(asked: Asked) -> Reply:
-        if asked.method == "POST" and in_a_run(asked.body):
-            hangs.set()
-            return Reply(parts=HALF, end="hang")
-        return Manner()(asked)
+    def reply(_: Asked) -> Reply:
+        hangs.set()
+        return Reply(parts=HALF, end="hang")
 
     sink = Recorder(1)
     before = set(threading.enumerate())
-    with Scripted(script) as server, open_engine(server.url) as engine:
+    with Scripted(answering(reply)) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
         assert hangs.wait(30)
@@ -209,11 +195,7 @@ def test_the_drain_of_a_complete_answer_is_no_failure() -> None:
     whole = [piece("a", ids=[1, 2], finish="stop"), DONE]
     for reply in (Reply(parts=whole, end="hang"), Reply(parts=whole, end="cut")):
         sink = Recorder(1)
-
-        def script(asked: Asked, reply: Reply = reply) -> Reply:
-            run = asked.method == "POST" and in_a_run(asked.body)
-            return reply if run else Manner()(asked)
-
+        script = answering(lambda _, reply=reply: reply)  # type: ignore[misc]
         with Scripted(script) as server, open_engine(server.url) as engine:
             engine.load_samples([0])
             engine.submit([1], [0], sink)

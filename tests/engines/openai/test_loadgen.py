@@ -7,39 +7,28 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.logs import parse_detail
 from tests.engines.openai.echo import echo_server
-from tests.engines.openai.recorder import RUN_TOKENS, in_a_run
+from tests.engines.openai.recorder import RUN_TOKENS, answering
 from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
-from tests.run.harness import RunningWorker, error_of, run_to_end, settings, spec
+from tests.engines.under_loadgen import run, token_settings
+from tests.run.harness import error_of, run_to_end, spec
 
 pytest.importorskip("aiohttp")
 
 PROMPTS = [[5 + number % 20] * 10 for number in range(24)]
 TEXTS = ["Say something."] * len(PROMPTS)
 TOKENS = 9
-LIMIT_NS = 60_000_000_000
 
 
 def case(folder: Path, url: str, scenario: str, **options: Any) -> Any:
-    limits: dict[str, Any] = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
     return spec(
         folder,
         engine="pytest_mlperf.engines.openai:OpenAiEngine",
         options={"url": url, "max_new_tokens": RUN_TOKENS, **options},
-        dataset="tests.engines.openai.recorder:Samples",
-        dataset_options={"prompts": PROMPTS if options.get("api") != "chat" else TEXTS},
+        dataset="tests.engines.recording:Samples",
+        dataset_options={"samples": PROMPTS if options.get("api") != "chat" else TEXTS},
         precision="fp32",
-        settings=settings(
-            scenario,
-            tokens=True,
-            target_qps=200.0,
-            min_query_count=100,
-            performance_samples=len(PROMPTS),
-            equal_issue=scenario == "Offline",
-            latency_limit_ns=None,
-            **(limits if scenario == "Server" else {}),
-        ),
+        settings=token_settings(scenario, len(PROMPTS), target_qps=200.0, min_query_count=100),
     )
 
 
@@ -58,27 +47,13 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 ) -> None:
     """Every token is counted and timed, and the completing thread outlives LoadGen."""
     with echo_server(TOKENS, service_ms=2) as url:
-        asked = case(tmp_path, url, scenario, **options)
-        with RunningWorker(asked) as worker:
-            loaded = worker.wait_for("loaded")
-            finished = worker.wait_for("finished")
-            worker.wait_for("ready")
-            worker.send(command="accuracy", block=0, indices=list(range(len(PROMPTS))))
-            accuracy = worker.wait_for("finished")
-            worker.wait_for("ready")
-            worker.send(command="stop")
-            assert worker.exit_code() == 0
+        ran = run(case(tmp_path, url, scenario, **options), len(PROMPTS))
 
-    assert loaded["engine"]["server.version"] == "1.2.3"
-    assert finished["result"]["faults"] == []
-    assert finished["result"]["completing_threads"] == 1
-    assert accuracy["result"]["completed"] == len(PROMPTS)
-    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
-    assert detail.num_errors == 0
-    assert detail.metrics(scenario)["tokens_per_second"] > 0
-    metrics = finished["result"]["token_metrics"]
-    assert metrics.keys() >= {"ttft_p99", "tpot_p99"}
-    assert metrics["tokens_per_sample"] == TOKENS
+    assert ran.facts["server.version"] == "1.2.3"
+    assert ran.result["completing_threads"] == 1
+    assert ran.detail.metrics(scenario)["tokens_per_second"] > 0
+    assert ran.tokens.keys() >= {"ttft_p99", "tpot_p99"}
+    assert ran.tokens["tokens_per_sample"] == TOKENS
 
 
 @pytest.mark.parametrize("scenario", ["Offline", "Server"])
@@ -88,15 +63,14 @@ def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(
     """Its message has the counts; nothing is reported as a result."""
     answered = 0
 
-    def script(asked: Asked) -> Reply:
+    def reply(asked: Asked) -> Reply:
         nonlocal answered
-        if asked.method == "POST" and in_a_run(asked.body):
-            answered += 1
-            if answered > 60:
-                return failure("429 Too Many Requests", "slow down")
+        answered += 1
+        if answered > 60:
+            return failure("429 Too Many Requests", "slow down")
         return Manner()(asked)
 
-    with Scripted(script) as server:
+    with Scripted(answering(reply)) as server:
         events, code = run_to_end(case(tmp_path, server.url, scenario))
 
     error = error_of(events)

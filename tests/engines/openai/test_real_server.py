@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_mlperf.run.logs import parse_detail
+from pytest_mlperf.run.protocol import WorkerSpec
 from tests.engines.serving.test_server import SCRIPT, left_of
-from tests.run.harness import RunningWorker, settings, spec
+from tests.engines.under_loadgen import run, token_settings
+from tests.run.harness import RunningWorker, spec
 
 pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
 
@@ -32,7 +33,6 @@ PROMPTS: dict[str, Any] = {
     "count": SAMPLES,
 }
 TOKENS = 24
-LIMIT_NS = 60_000_000_000
 
 needs_transformers_serve = pytest.mark.skipif(
     any(
@@ -69,32 +69,24 @@ def scripted(what: str) -> dict[str, Any]:
     return {"serve": [sys.executable, str(SCRIPT), what, "{port}"], "max_new_tokens": TOKENS}
 
 
-def worker_of(
+def case(
     folder: Path, options: dict[str, Any], scenario: str = "Offline", **changes: Any
-) -> RunningWorker:
-    """Return a worker that serves the tiny Llama's prompts."""
-    limits: dict[str, Any] = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
+) -> WorkerSpec:
+    """Return what a worker that serves the tiny Llama's prompts is told."""
     usual: dict[str, Any] = {
-        "tokens": True,
         "target_qps": 20.0,
         "latency_percentile": 0.9,  # 99 % takes 662 queries to show
         "min_query_count": 100 if scenario == "Server" else 48,
-        "performance_samples": SAMPLES,
-        "equal_issue": scenario == "Offline",
-        "latency_limit_ns": None,
-        **(limits if scenario == "Server" else {}),
     }
-    return RunningWorker(
-        spec(
-            folder,
-            engine=ENGINE,
-            options=options,
-            dataset=OPENORCA,
-            dataset_options=PROMPTS,
-            model=str(TINY / "model"),
-            precision="fp32",
-            settings=settings(scenario, **{**usual, **changes}),
-        )
+    return spec(
+        folder,
+        engine=ENGINE,
+        options=options,
+        dataset=OPENORCA,
+        dataset_options=PROMPTS,
+        model=str(TINY / "model"),
+        precision="fp32",
+        settings=token_settings(scenario, SAMPLES, **{**usual, **changes}),
     )
 
 
@@ -135,30 +127,17 @@ def _tokens(data: bytes) -> list[int]:
 @pytest.mark.parametrize("scenario", ["Offline", "Server"])
 def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
     """Every token is counted and timed, and greedy answers are those of the torch engine."""
-    run = worker_of(tmp_path, transformers_serve(tmp_path), scenario)
-    with run as worker, nothing_left() as family:
-        loaded = worker.wait_for("loaded")
-        family.extend(family_of(worker))
-        finished = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send(command="accuracy", block=0, indices=list(range(SAMPLES)))
-        accuracy = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send(command="stop")
-        assert worker.exit_code() == 0
+    asked = case(tmp_path, transformers_serve(tmp_path), scenario)
+    with nothing_left() as family:
+        ran = run(asked, SAMPLES, at_load=lambda worker: family.extend(family_of(worker)))
 
     # The server takes no token ids: they go there and come back as text.
-    assert loaded["engine"]["prompts"] == "text"
-    assert loaded["engine"]["outputs"] == "text, tokenised again"
-    assert finished["result"]["faults"] == []
-    assert accuracy["result"]["completed"] == SAMPLES
-    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
-    assert detail.num_errors == 0
-    assert detail.valid
+    assert ran.facts["prompts"] == "text"
+    assert ran.facts["outputs"] == "text, tokenised again"
+    assert ran.detail.valid
     assert (tmp_path / "server.log").is_file()
     if scenario == "Offline":
-        served = outputs(Path(accuracy["folder"]))
-        assert served == torch_answers(range(SAMPLES))
+        assert outputs(ran.accuracy) == torch_answers(range(SAMPLES))
 
 
 def torch_answers(indices: Sequence[int]) -> dict[int, list[int]]:
@@ -207,7 +186,7 @@ def test_a_server_that_fails_in_mid_run_is_one_clear_error(
     what: str, said: str, tmp_path: Path
 ) -> None:
     """What happened, to how many requests, and the log's last lines; never a fast result."""
-    with worker_of(tmp_path, scripted(what)) as worker, nothing_left() as family:
+    with RunningWorker(case(tmp_path, scripted(what))) as worker, nothing_left() as family:
         message = error_after(worker, family)
 
     assert re.fullmatch(said, message)
@@ -217,8 +196,8 @@ def test_a_server_that_fails_in_mid_run_is_one_clear_error(
 @needs_transformers_serve
 def test_a_real_server_that_is_killed_in_mid_run(tmp_path: Path) -> None:
     """Its streams break, and the error tells why: the server is gone, not slow."""
-    worker = worker_of(tmp_path, transformers_serve(tmp_path), "Server", min_query_count=100_000)
-    with worker, nothing_left() as family:
+    asked = case(tmp_path, transformers_serve(tmp_path), "Server", min_query_count=100_000)
+    with RunningWorker(asked) as worker, nothing_left() as family:
         worker.wait_for("running")
         family.extend(family_of(worker))
         while worker.wait_for("progress")["done"] == 0:
@@ -233,8 +212,8 @@ def test_a_real_server_that_is_killed_in_mid_run(tmp_path: Path) -> None:
 
 def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
     """SIGKILL in mid-run: the server and its launcher end by themselves."""
-    worker = worker_of(tmp_path, scripted("completes"), "Server", min_query_count=100_000)
-    with worker, nothing_left() as family:
+    asked = case(tmp_path, scripted("completes"), "Server", min_query_count=100_000)
+    with RunningWorker(asked) as worker, nothing_left() as family:
         worker.wait_for("running")
         family.extend(family_of(worker))
         assert server_of(family, "completes").is_running()
@@ -259,7 +238,7 @@ def test_a_server_that_does_not_start_is_one_clear_error(
     what: str, said: str, tmp_path: Path
 ) -> None:
     """It has the log's last lines, and none of the worker's."""
-    with worker_of(tmp_path, scripted(what)) as worker:
+    with RunningWorker(case(tmp_path, scripted(what))) as worker:
         message = error_after(worker, [])
 
     assert re.fullmatch(said, message)

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,17 +25,18 @@ SCRIPT = Path(__file__).with_name("scripted_servers.py")
 GONE_S = 20.0
 
 
+def server_of(command: Sequence[str], **changes: Any) -> Server:
+    """Return a server that is not started yet."""
+    given: dict[str, Any] = {"model": None, "health": "/", "start_timeout_s": 20.0, **changes}
+    return Server(command, engine="some", **{"environment": {}, **given})
+
+
 def scripted(
     what: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
 ) -> Server:
-    """Return a server that is not started yet."""
-    return Server(
-        [sys.executable, str(SCRIPT), what, "{port}", str(folder)],
-        model=None,
-        health=health,
-        start_timeout_s=limit_s,
-        environment={},
-    )
+    """Return one of the scripted servers, likewise."""
+    command = [sys.executable, str(SCRIPT), what, "{port}", str(folder)]
+    return server_of(command, health=health, start_timeout_s=limit_s)
 
 
 def port_of(server: Server) -> int:
@@ -110,13 +112,7 @@ def test_two_servers_have_two_ports() -> None:
 def test_a_server_gets_the_environment_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OURS", "ours")
     code = "import os; print([os.environ[n] for n in ('OURS', 'GIVEN')]); print('{port}'); 1 / 0"
-    server = Server(
-        [sys.executable, "-c", code],
-        model=None,
-        health="/",
-        start_timeout_s=20,
-        environment={"GIVEN": "given"},
-    )
+    server = server_of([sys.executable, "-c", code], environment={"GIVEN": "given"})
 
     assert re.search(r"ends: \['ours', 'given'\] \| \d+ \| Traceback", error_of(server))
 
@@ -320,11 +316,7 @@ def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_there() -> None:
-    server = Server(
-        ["no-such-program", "{port}"], model=None, health="/", start_timeout_s=1, environment={}
-    )
-
-    with pytest.raises(RunError) as caught, server:
+    with pytest.raises(RunError) as caught, server_of(["no-such-program", "{port}"]):
         pass
 
     assert str(caught.value) == (
@@ -338,11 +330,8 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
-    server = Server(
-        [str(program), "{port}"], model=None, health="/", start_timeout_s=1, environment={}
-    )
 
-    with pytest.raises(RunError) as caught, server:
+    with pytest.raises(RunError) as caught, server_of([str(program), "{port}"]):
         pass
 
     assert str(caught.value) == f"serve: {program} cannot be started: Exec format error"
@@ -386,7 +375,7 @@ def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"command": []}, r"engine openai: serve = \[\] is no list of words"),
+        ({"command": []}, r"serve = \[\] is no list of words"),
         ({"command": "vllm serve"}, r"serve = 'vllm serve' is no list of words"),
         ({"command": ["x", 8000]}, r"serve = \['x', 8000\] is no list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
@@ -395,24 +384,19 @@ def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[
         ({"command": ["x", "{port}", "{model}"]}, r"serve has \{model\}, but the suite names none"),
         ({"health": "health"}, "health = 'health' is no path of a URL"),
         ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
-        ({"health": "/a\r\nX: y"}, "is no path of a URL"),
+        ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
         ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
         ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
     ],
 )
 def test_what_means_nothing_is_refused_before_anything_starts(
-    changes: Mapping[str, object], said: str
+    changes: Mapping[str, Any], said: str
 ) -> None:
-    usual: dict[str, object] = {
-        "command": ["x", "{port}"],
-        "model": None,
-        "health": "/",
-        "start_timeout_s": 1.0,
-        "environment": {},
-    }
+    """In the name of the engine that wants the server."""
+    given: dict[str, Any] = {"command": ["x", "{port}"], **changes}
 
-    with pytest.raises(SuiteError, match=said):
-        Server(**{**usual, **changes})  # type: ignore[arg-type]
+    with pytest.raises(SuiteError, match=f"^engine some: {said}"):
+        server_of(**given)
 
 
 def test_the_log_lies_beside_that_of_the_worker(tmp_path: Path) -> None:

@@ -10,16 +10,14 @@ import pytest
 
 from pytest_mlperf.datasets.openorca import OpenOrcaDataset
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
+from tests.engines.recording import Recorder, Samples, answers_of, ask
 from tests.engines.torch.models import (
     EOS,
-    Prompts,
-    Recorder,
     answers,
     chain_model,
     countdown,
     random_model,
     save,
-    write_tokenizer,
 )
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b"
@@ -27,35 +25,18 @@ TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b"
 pytestmark = pytest.mark.usefixtures("standin")
 
 
-@pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that counts down to its end token, with a tokenizer."""
-    folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
-    write_tokenizer(folder)
-    return folder
-
-
 def engine(folder: Path, prompts: Any, **options: Any) -> TensorRtLlmEngine:
-    given = {"dataset": Prompts(prompts), "model": str(folder), "precision": "fp32"}
+    given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
     return TensorRtLlmEngine(**{**given, **options})
-
-
-def ask(model: TensorRtLlmEngine, sink: Recorder, samples: int) -> dict[int, list[int]]:
-    """Submit samples 0, 1, … as ids 100, 101, … and wait for them."""
-    model.load_samples(range(samples))
-    model.submit(range(100, 100 + samples), range(samples), sink)
-    sink.wait()
-    model.unload_samples(range(samples))
-    return sink.answers
 
 
 def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
     sink = Recorder(expected=3)
     with engine(counting, [[9], [5, 6], [4]]) as model:
-        found = ask(model, sink, 3)
+        ask(model, sink, 3)
 
-    assert found == {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
-    for sample, tokens in found.items():
+    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
+    for sample, tokens in sink.answers.items():
         assert sink.reports(sample) == ["first", *["next"] * (len(tokens) - 1), "done"]
         assert sink.n_tokens[sample] == len(tokens)
     assert len(sink.threads) == 1
@@ -81,19 +62,19 @@ def test_tokens_that_come_in_one_message_are_all_counted(counting: Path) -> None
     """A message every 3 tokens: 7 tokens are counted, not 3 messages."""
     sink = Recorder(expected=1)
     with engine(counting, [[9]], stream_interval=3) as model:
-        found = ask(model, sink, 1)
+        ask(model, sink, 1)
 
-    assert found[100] == [8, 7, 6, 5, 4, 3, 2]
+    assert sink.answers[100] == [8, 7, 6, 5, 4, 3, 2]
     assert sink.reports(100) == ["first", *["next"] * 6, "done"]
 
 
 def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     sink = Recorder(expected=1)
     with engine(counting, ["\x01"]) as model:
-        token = ask(model, sink, 1)[100][0]
+        ask(model, sink, 1)
         facts = model.describe()
 
-    assert token > EOS
+    assert sink.answers[100][0] > EOS
     assert len(facts["tokenizer_sha256"]) == 16
 
 
@@ -109,9 +90,9 @@ def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
 def test_lengths_are_those_of_the_suite(
     counting: Path, options: dict[str, Any], length: int
 ) -> None:
-    sink = Recorder(expected=1)
-    with engine(counting, [[4, 9]], **options) as model:
-        assert len(ask(model, sink, 1)[100]) == length
+    (found,) = answers_of(engine(counting, [[4, 9]], **options), 1)
+
+    assert len(found) == length
 
 
 def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: Path) -> None:
@@ -119,16 +100,13 @@ def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: 
 
     folder = chain_model(tmp_path, countdown)
     save(LlamaForCausalLM.from_pretrained(folder), folder, ends=(2, 6))
-    sink = Recorder(expected=2)
-    with engine(folder, [[9], [5]]) as model:
-        assert ask(model, sink, 2) == {100: [8, 7, 6], 101: [4, 3, 2]}
+
+    assert answers_of(engine(folder, [[9], [5]]), 2) == [[8, 7, 6], [4, 3, 2]]
 
 
 def test_min_new_tokens_holds_the_end_back(tmp_path: Path) -> None:
     folder = chain_model(tmp_path, lambda _: EOS)
-    sink = Recorder(expected=1)
-    with engine(folder, [[9]], min_new_tokens=3, max_new_tokens=8) as model:
-        found = ask(model, sink, 1)[100]
+    (found,) = answers_of(engine(folder, [[9]], min_new_tokens=3, max_new_tokens=8), 1)
 
     assert found[-1] == EOS
     assert len(found) == 4
@@ -139,11 +117,8 @@ def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     folder = random_model(tmp_path)
     prompts = [[3 + (7 * row + place) % 300 for place in range(1 + row)] for row in range(24)]
     lengths: dict[str, Any] = {"max_new_tokens": 24, "min_new_tokens": 0}
-    sink = Recorder(expected=24, times_tokens=False)
-    with engine(folder, prompts, max_batch_size=5, **lengths) as model:
-        found = ask(model, sink, 24)
+    mine = answers_of(engine(folder, prompts, max_batch_size=5, **lengths), 24)
 
-    mine = [found[100 + row] for row in range(24)]
     assert mine == answers(folder, prompts, **lengths)
     assert len({len(row) for row in mine}) > 3
 
@@ -155,11 +130,10 @@ def test_the_tiny_llama_answers_as_with_the_torch_engine() -> None:
     prompts = [instructions.input(index) for index in range(16)]
     sink = Recorder(expected=16)
     with engine(TINY / "model", prompts, max_new_tokens=64) as model:
-        found = ask(model, sink, 16)
+        ask(model, sink, 16)
 
-    assert [found[100 + row] for row in range(16)] == answers(
-        TINY / "model", prompts, max_new_tokens=64
-    )
+    expected = answers(TINY / "model", prompts, max_new_tokens=64)
+    assert sink.answers == dict(enumerate(expected, 100))
 
 
 def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> None:
@@ -209,7 +183,8 @@ def test_random_weights_need_no_weights(counting: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((counting / "config.json").read_bytes())
     sink = Recorder(expected=1)
     with engine(tmp_path, [[9]], load_format="dummy", ignore_eos=True, max_new_tokens=4) as model:
-        assert len(ask(model, sink, 1)[100]) == 4
+        ask(model, sink, 1)
+        assert len(sink.answers[100]) == 4
         assert model.describe()["weights"] == "dummy"
 
 
@@ -219,6 +194,7 @@ def test_the_log_says_how_our_stamps_compare(
     sink = Recorder(expected=2)
     with engine(counting, [[9], [8]]) as model:
         ask(model, sink, 2)
+        model.unload_samples(range(2))
 
     (line,) = [each for each in capfd.readouterr().err.splitlines() if "stamped" in each]
     assert line.startswith("engine tensorrt_llm: first tokens were here ")

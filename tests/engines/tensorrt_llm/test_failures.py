@@ -10,16 +10,9 @@ import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
-from tests.engines.torch.models import Prompts, Recorder, chain_model, countdown
+from tests.engines.recording import Recorder, Samples, ask
 
-
-@pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that counts down to its end token."""
-    return chain_model(tmp_path_factory.mktemp("counting"), countdown)
-
-
-ONE, THREE = Prompts([[9]]), Prompts([[9], [8], [7]])
+ONE, THREE = Samples([[9]]), Samples([[9], [8], [7]])
 
 
 def engine(folder: Path, **options: Any) -> TensorRtLlmEngine:
@@ -34,12 +27,10 @@ def told(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> None:
 
 def failure(folder: Path, *, times_tokens: bool = True, **options: Any) -> str:
     """Run all samples; return the one sentence with which that fails."""
-    samples = range(len(options.get("dataset", THREE)))
-    sink = Recorder(expected=len(samples), times_tokens=times_tokens)
-    with pytest.raises(MlperfError) as failed, engine(folder, **options) as model:  # noqa: PT012
-        model.load_samples(samples)
-        model.submit(samples, samples, sink)
-        sink.wait()
+    samples = len(options.get("dataset", THREE))
+    sink = Recorder(samples, times_tokens=times_tokens)
+    with pytest.raises(MlperfError) as failed, engine(folder, **options) as model:
+        ask(model, sink, samples)
     return str(failed.value)
 
 
@@ -115,7 +106,7 @@ def test_a_package_that_does_not_do_is_told_apart(
             "[type=extra_forbidden]",
         ),
         (
-            {"max_num_tokens": 1, "dataset": Prompts([[9, 9], [8], [7]])},
+            {"max_num_tokens": 1, "dataset": Samples([[9, 9], [8], [7]])},
             "engine tensorrt_llm: the longest prompt has 2 tokens, but max_num_tokens = 1 fit one "
             "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
         ),
@@ -204,9 +195,7 @@ def test_a_package_without_stamps_of_its_own_is_no_error(
     told(monkeypatch, no_metrics=True)
     sink = Recorder(expected=3)
     with engine(counting) as model:
-        model.load_samples(range(3))
-        model.submit(range(3), range(3), sink)
-        sink.wait()
+        ask(model, sink, 3)
 
     assert "stamped" not in capfd.readouterr().err
 
@@ -215,7 +204,7 @@ def test_a_package_without_stamps_of_its_own_is_no_error(
     ("changes", "sentence"),
     [
         ({"eos_token_id": None}, "neither generation_config.json nor config.json names an eos_t"),
-        ({"vocab_size": None}, "names no vocab_size, so it is no text model"),
+        ({"vocab_size": None}, "names no vocab_size, so this is no language model"),
     ],
 )
 @pytest.mark.usefixtures("standin")

@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 
 from tests.contracts.trees import TABLE, problems, read_table, series, used
-from tests.engines.torch.models import chain_model, countdown
 
 
 @pytest.fixture
 def package(standin: Path) -> Any:
     importlib.import_module("tensorrt_llm.llmapi")
     return importlib.import_module("tensorrt_llm")
-
-
-@pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chain_model(tmp_path_factory.mktemp("counting"), countdown)
 
 
 def names(package: Any) -> dict[str, set[str]]:

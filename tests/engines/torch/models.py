@@ -1,10 +1,9 @@
-"""Tiny models whose answers are known, a data set, and a sink that keeps everything in order."""
+"""Tiny models whose answers are known, and what runs an engine on them."""
 
 from __future__ import annotations
 
 import json
-import struct
-import threading
+import random as random_numbers
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,17 @@ from transformers import (
 )
 
 from pytest_mlperf.engines.torch import TorchEngine
+from tests.engines.recording import Samples, answers_of
 
 BOS, EOS = 1, 2
 CONTEXT = 512
-LIMIT_S = 60.0
-"""A sample that takes longer is lost."""
+
+NUMBERS = random_numbers.Random(3)
+MIXED = [
+    [NUMBERS.randrange(26, 320) for _ in range(length)]
+    for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
+]
+"""Prompts of many lengths for the model with random weights."""
 
 Chain = Callable[[int], int]
 
@@ -123,109 +128,14 @@ def generate_alone(folder: Path, prompts: Sequence[Sequence[int]], **settings: A
     return rows
 
 
-class Prompts:
-    """A data set of prompts; what is given out is counted."""
-
-    digest = "0" * 64
-
-    def __init__(self, prompts: Sequence[Any]) -> None:
-        self._prompts = prompts
-
-    def __len__(self) -> int:
-        return len(self._prompts)
-
-    def input(self, index: int) -> Any:
-        return self._prompts[index]
-
-    def reference(self, index: int) -> Any:
-        return None
-
-
 def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> TorchEngine:
     """Return an engine on these prompts."""
-    given = {"dataset": Prompts(prompts), "model": str(folder), "precision": "fp32", "threads": 1}
+    given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32", "threads": 1}
     return TorchEngine(**{**given, **options})
-
-
-def ask(engine: TorchEngine, sink: Recorder, samples: int, *, one_by_one: bool = False) -> None:
-    """Submit samples 0, 1, … as ids 100, 101, … and wait for them; the engine is entered."""
-    engine.load_samples(range(samples))
-    ids = range(100, 100 + samples)
-    if one_by_one:
-        for sample, index in zip(ids, range(samples), strict=True):
-            engine.submit([sample], [index], sink)
-    else:
-        engine.submit(ids, range(samples), sink)
-    sink.wait()
 
 
 def answers(
     folder: Path, prompts: Sequence[Any], *, one_by_one: bool = False, **options: Any
 ) -> list[list[int]]:
     """Return the tokens that an engine of its own generates for each prompt."""
-    sink = Recorder(expected=len(prompts), times_tokens=False)
-    with open_engine(folder, prompts, **options) as engine:
-        ask(engine, sink, len(prompts), one_by_one=one_by_one)
-    return [sink.answers[100 + index] for index in range(len(prompts))]
-
-
-class Recorder:
-    """Keeps every report in order: ("first", 3), ("next", 3), ("done", 3)."""
-
-    def __init__(
-        self, *, expected: int = 0, wants_output: bool = True, times_tokens: bool = True
-    ) -> None:
-        self.wants_output = wants_output
-        self.times_tokens = times_tokens
-        self.events: list[tuple[str, int]] = []
-        self.answers: dict[int, list[int]] = {}
-        self.n_tokens: dict[int, int] = {}
-        self.threads: set[int] = set()
-        self.error: BaseException | None = None
-        self._finished = threading.Event()
-        self._expected = expected
-        self._lock = threading.Lock()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        assert self.times_tokens
-        self._keep("first", ids)
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        assert self.times_tokens
-        self._keep("next", ids)
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        assert (outputs is not None) is self.wants_output
-        assert n_tokens is not None
-        self._keep("done", ids)
-        with self._lock:
-            outputs = outputs or [b""] * len(ids)
-            for sample, output, tokens in zip(ids, outputs, n_tokens, strict=True):
-                assert sample not in self.n_tokens
-                self.answers[sample] = list(struct.unpack(f"<{len(output) // 8}q", output))
-                self.n_tokens[sample] = tokens
-            if len(self.n_tokens) == self._expected:
-                self._finished.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.error = error
-        self._finished.set()
-
-    def wait(self) -> None:
-        """Return when all samples are done; raise what the engine failed with."""
-        assert self._finished.wait(LIMIT_S)
-        if self.error is not None:
-            raise self.error
-
-    def reports(self, sample: int) -> list[str]:
-        return [kind for kind, each in self.events if each == sample]
-
-    def _keep(self, kind: str, ids: Sequence[int]) -> None:
-        with self._lock:
-            self.threads.add(threading.get_ident())
-            self.events += [(kind, sample) for sample in ids]
+    return answers_of(open_engine(folder, prompts, **options), len(prompts), one_by_one=one_by_one)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,76 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_mlperf.engines.torch.module import TorchModuleEngine
+from tests.engines.recording import Samples, Tokenless, ask
 
 HERE = "tests.engines.torch.modules"
-LIMIT_S = 60.0
-
-
-class Samples:
-    """A data set of whatever it is given."""
-
-    digest = "0" * 64
-
-    def __init__(self, samples: Sequence[Any]) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def input(self, index: int) -> Any:
-        return self._samples[index]
-
-    def reference(self, index: int) -> Any:
-        return None
-
-
-class Answers:
-    """A sink that keeps outputs."""
-
-    times_tokens = False
-
-    def __init__(self, *, expected: int, wants_output: bool = True) -> None:
-        self.wants_output = wants_output
-        self.outputs: dict[int, bytes] = {}
-        self.ids: list[int] = []
-        self.batches: list[int] = []
-        self.threads: set[int] = set()
-        self.error: BaseException | None = None
-        self._expected = expected
-        self._lock = threading.Lock()
-        self._finished = threading.Event()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        raise AssertionError("these samples have no tokens")
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        raise AssertionError("these samples have no tokens")
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        assert (outputs is not None) is self.wants_output
-        with self._lock:
-            assert not set(ids) & set(self.ids)
-            self.threads.add(threading.get_ident())
-            self.batches.append(len(ids))
-            self.ids += ids
-            if outputs is not None:
-                self.outputs.update(zip(ids, outputs, strict=True))
-            if len(self.ids) == self._expected:
-                self._finished.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.error = error
-        self._finished.set()
-
-    def wait(self) -> None:
-        assert self._finished.wait(LIMIT_S)
-        if self.error is not None:
-            raise self.error
 
 
 def open_engine(samples: Sequence[Any], factory: str, **options: Any) -> TorchModuleEngine:
@@ -92,11 +24,9 @@ def open_engine(samples: Sequence[Any], factory: str, **options: Any) -> TorchMo
 
 def answer(samples: Sequence[Any], factory: str, dtype: str = "<f4", **options: Any) -> list[Any]:
     """Return the numbers that each sample is answered with, all submitted at once."""
-    sink = Answers(expected=len(samples))
+    sink = Tokenless(len(samples))
     with open_engine(samples, factory, **options) as engine:
-        engine.load_samples(range(len(samples)))
-        engine.submit(list(range(100, 100 + len(samples))), list(range(len(samples))), sink)
-        sink.wait()
+        ask(engine, sink, len(samples))
     return [np.frombuffer(sink.outputs[100 + index], dtype) for index in range(len(samples))]
 
 

@@ -6,7 +6,6 @@ Importing this skips the module that does so where diffusers is missing.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from pytest_mlperf.engines.torch.diffusion import NEGATIVE_PROMPT, DiffusionEngine
+from tests.engines import recording
 
 if TYPE_CHECKING:
     import diffusers
@@ -29,9 +29,6 @@ WORDS = [*LETTERS, *(f"{letter}</w>" for letter in LETTERS)]
 START, END = len(WORDS), len(WORDS) + 1
 SIDE = 16
 """Of latents; images have twice as much."""
-
-LIMIT_S = 120.0
-"""An image that takes longer is lost."""
 
 PROMPTS = ["a red cat", "two blue dogs on a hill", "rain", "a" + " very" * 90 + " long way"]
 
@@ -152,49 +149,10 @@ class Captions:
         return None
 
 
-class Gallery:
-    """A sink that keeps images."""
+class Gallery(recording.Tokenless):
+    """A sink that keeps images, which take long to make."""
 
-    times_tokens = False
-
-    def __init__(self, *, expected: int, wants_output: bool = True) -> None:
-        self.wants_output = wants_output
-        self.images: dict[int, bytes] = {}
-        self.batches: list[int] = []
-        self.done_ids: list[int] = []
-        self.error: BaseException | None = None
-        self._expected = expected
-        self._finished = threading.Event()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        raise AssertionError("these samples have no tokens")
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        raise AssertionError("these samples have no tokens")
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        assert (outputs is not None) is self.wants_output
-        assert not set(ids) & set(self.done_ids)
-        if outputs is not None:
-            self.images.update(zip(ids, outputs, strict=True))
-        self.batches.append(len(ids))
-        self.done_ids += ids
-        if len(self.done_ids) == self._expected:
-            self._finished.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.error = error
-        self._finished.set()
-
-    def wait(self) -> None:
-        assert self._finished.wait(LIMIT_S)
-        if self.error is not None:
-            raise self.error
+    limit_s = 120.0
 
 
 def open_engine(folder: Path, dataset: Captions, **options: Any) -> DiffusionEngine:
@@ -209,13 +167,11 @@ def paint(folder: Path, dataset: Captions, **options: Any) -> NDArray[np.uint8]:
 
 
 def ask(engine: DiffusionEngine, samples: int) -> NDArray[np.uint8]:
-    sink = Gallery(expected=samples)
-    engine.load_samples(range(samples))
-    engine.submit(list(range(100, 100 + samples)), list(range(samples)), sink)
-    sink.wait()
+    sink = Gallery(samples)
+    recording.ask(engine, sink, samples)
     height, width = map(int, engine.describe()["generation.size"].split("x"))
     found = [
-        np.frombuffer(sink.images[100 + index], np.uint8).reshape(height, width, 3)
+        np.frombuffer(sink.outputs[100 + index], np.uint8).reshape(height, width, 3)
         for index in range(samples)
     ]
     return np.stack(found)

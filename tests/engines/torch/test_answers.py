@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import random as random_numbers
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engines.torch.models import (
-    EOS,
-    Prompts,
-    Recorder,
-    answers,
-    ask,
-    countdown,
-    generate_alone,
-    open_engine,
-)
-
-NUMBERS = random_numbers.Random(3)
-MIXED = [
-    [NUMBERS.randrange(26, 320) for _ in range(length)]
-    for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
-]
-"""Prompts of many lengths for the model with random weights."""
+from tests.engines.recording import Recorder, Samples, ask
+from tests.engines.torch.models import EOS, MIXED, answers, countdown, generate_alone, open_engine
 
 ENDS = list(range(2, 26))
 LONGEST = 16
@@ -192,7 +176,7 @@ def test_unloaded_samples_are_forgotten_and_may_be_loaded_again(counting: Path) 
     """What a data set gives is read once per load."""
     asked: list[int] = []
 
-    class Watched(Prompts):
+    class Watched(Samples):
         def input(self, index: int) -> Any:
             asked.append(index)
             return super().input(index)

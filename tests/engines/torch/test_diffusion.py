@@ -130,7 +130,7 @@ def test_batches_do_not_change_images(tiny: Path, start: Any) -> None:
 
     assert close(together, apart)
     for sample in (3, 1):
-        alone = np.frombuffer(sink.images[sample], np.uint8).reshape(apart[0].shape)
+        alone = np.frombuffer(sink.outputs[sample], np.uint8).reshape(apart[0].shape)
         assert close(alone, apart[sample])
 
 
@@ -246,10 +246,10 @@ def test_what_has_gathered_goes_in_one_batch(tiny: Path) -> None:
             engine.submit([sample], [sample], sink)
         sink.wait()
 
-    assert sorted(sink.done_ids) == list(range(9))
+    assert sorted(sink.ids) == list(range(9))
     assert max(sink.batches) <= 4
     assert len(sink.batches) < 9
-    assert sink.images == {}
+    assert sink.outputs == {}
 
 
 def test_official_folders_are_found(tiny: Path, plain: Any, tmp_path: Path) -> None:

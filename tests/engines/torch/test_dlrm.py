@@ -263,7 +263,7 @@ LAST = "over_arch.model.1.weight"
 
 BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "is no JSON"),
-    (lambda folder: (folder / "config.json").write_text("[]", "utf-8"), 'not of a model_type "dl'),
+    (lambda folder: (folder / "config.json").write_text("[]", "utf-8"), "is no JSON object"),
     (config(model_type="bert"), 'is not of a model_type "dlrm-v2"'),
     (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),
     (config(hotness=3), "hotness = 3 is not a list of whole numbers from 1 on"),

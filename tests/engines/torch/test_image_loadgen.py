@@ -7,27 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.logs import parse_detail
 from tests.engines.torch.modules import HERE
-from tests.run.harness import RunningWorker, settings, spec
-
-
-def run(case: Any, scenario: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the worker says of the engine, and of the accuracy pass."""
-    with RunningWorker(case) as worker:
-        loaded = worker.wait_for("loaded")
-        finished = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send(command="accuracy", block=0, indices=list(range(samples)))
-        accuracy = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send(command="stop")
-        assert worker.exit_code() == 0
-    assert finished["result"]["faults"] == []
-    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
-    assert detail.num_errors == 0
-    assert accuracy["result"]["completed"] == samples
-    return loaded["engine"], accuracy["result"]
+from tests.engines.under_loadgen import run
+from tests.run.harness import settings, spec
 
 
 def quick(scenario: str, **changes: Any) -> Any:
@@ -50,16 +32,14 @@ def test_a_module_runs_and_answers(tmp_path: Path, scenario: str, workers: int) 
         tmp_path,
         engine="pytest_mlperf.engines.torch.module:TorchModuleEngine",
         options={"factory": f"{HERE}:linear", "workers": workers, "threads": 1, "batch_size": 4},
-        dataset="tests.engines.torch.modules:Samples",
+        dataset="tests.engines.recording:Samples",
         dataset_options={"samples": samples},
         model=None,
         precision="fp32",
         settings=quick(scenario, samples=16, target_qps=500.0, min_query_count=64),
     )
 
-    facts, _ = run(case, scenario, 16)
-
-    assert facts["architecture"] == "Linear"
+    assert run(case, 16).facts["architecture"] == "Linear"
 
 
 @pytest.mark.parametrize("scenario", ["Offline", "Server"])
@@ -77,6 +57,4 @@ def test_images_are_made(tmp_path: Path, scenario: str) -> None:
         settings=quick(scenario, samples=4, target_qps=20.0, min_query_count=8),
     )
 
-    facts, _ = run(case, scenario, 4)
-
-    assert facts["generation.steps"] == "1"
+    assert run(case, 4).facts["generation.steps"] == "1"

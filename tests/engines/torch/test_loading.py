@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from tests.engines.torch.models import Recorder, answers, ask, open_engine
+from tests.engines.recording import Recorder, ask
+from tests.engines.torch.models import answers, open_engine
 
 WEIGHTS = "model.safetensors"
 
@@ -170,7 +171,7 @@ def set_nan(tensors: dict[str, Any]) -> None:
 NAME = "model.layers.0.mlp.up_proj.weight"
 
 BROKEN: list[tuple[Callable[[Path], object], str]] = [
-    (lambda folder: (folder / WEIGHTS).unlink(), r"has no model\.safetensors"),
+    (lambda folder: (folder / WEIGHTS).unlink(), r'no model\.safetensors; weights = "dummy" runs'),
     (cut, r"model\.safetensors: is cut short or is no safetensors file"),
     (overwrite, r"model\.safetensors: is cut short or is no safetensors file"),
     (lose_a_shard, r"model-00002-of-\d+\.safetensors: is missing, but .*index\.json names it"),

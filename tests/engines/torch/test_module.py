@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.engines.torch import module_factories
 from pytest_mlperf.engines.torch.module_batches import BATCHINGS, join, length, tensors
-from tests.engines.torch.modules import HERE, Answers, answer, linear, open_engine, rows
+from tests.engines.recording import Tokenless
+from tests.engines.torch.modules import HERE, answer, linear, open_engine, rows
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))
@@ -159,7 +160,7 @@ def test_compiled_modules_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     torch._dynamo.reset()
     graphs, samples = torch._dynamo.utils.counters["stats"], rows(7)
-    sink = Answers(expected=7)
+    sink = Tokenless(expected=7)
     with open_engine(samples, "dropout", batch_size=4, compile="default") as engine:
         engine.load_samples(range(7))
         made = graphs["unique_graphs"]
@@ -174,7 +175,7 @@ def test_compiled_modules_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_answer_in_threads_of_their_own() -> None:
     """And take no more than `batch_size` of what has gathered at once."""
-    samples, sink = rows(20), Answers(expected=20, wants_output=False)
+    samples, sink = rows(20), Tokenless(expected=20, wants_output=False)
     with open_engine(samples, "linear", batch_size=3, workers=2) as engine:
         engine.load_samples(range(20))
         for sample in range(20):
@@ -217,7 +218,7 @@ def test_the_fingerprint_tells_weights_and_ways() -> None:
 
 def test_samples_can_be_unloaded_and_loaded_again() -> None:
     """As LoadGen does between parts of a run."""
-    samples, sink = rows(3), Answers(expected=1)
+    samples, sink = rows(3), Tokenless(expected=1)
     with open_engine(samples, "linear") as engine:
         engine.load_samples([0, 1])
         engine.unload_samples([0, 1])

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.torch.models import Recorder, ask, open_engine
+from tests.engines.recording import Recorder, ask
+from tests.engines.torch.models import open_engine
 
 STARTS = [30, 4, 12, 5, 9, 4, 20]
 PROMPTS = [[3] * place + [start] for place, start in enumerate(STARTS)]

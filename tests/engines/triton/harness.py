@@ -13,7 +13,9 @@ import numpy as np
 import psutil
 import pytest
 
+from pytest_mlperf.engines.serving import Server
 from pytest_mlperf.engines.triton import TritonEngine
+from pytest_mlperf.engines.triton.service import GRPC_PORT, HEALTH
 from tests.engines.onnxruntime.recorder import Listed, Recorder
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +46,18 @@ def rows(count: int) -> list[Any]:
 def scripted(**script: Any) -> list[str]:
     """Return the command that starts a scripted server."""
     return [sys.executable, str(SCRIPTED), "{port}", json.dumps(script)]
+
+
+def server(command: Sequence[str], grpc_port: int = 1) -> Server:
+    """Return a server that is not started yet, for several engines."""
+    return Server(
+        [word.replace(GRPC_PORT, str(grpc_port)) for word in command],
+        engine="triton",
+        model=None,
+        health=HEALTH,
+        start_timeout_s=TIMEOUT_S,
+        environment={},
+    )
 
 
 def engine(inputs: Any, **options: Any) -> TritonEngine:

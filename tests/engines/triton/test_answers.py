@@ -16,8 +16,7 @@ from pytest_mlperf.engines.triton import http_client
 from pytest_mlperf.engines.triton.address import Address
 from pytest_mlperf.engines.triton.client import RequestError
 from pytest_mlperf.engines.triton.http_client import HttpClient
-from pytest_mlperf.engines.triton.launch import make_server
-from tests.engines.triton.harness import answers, ask, engine, rows, scripted
+from tests.engines.triton.harness import answers, ask, engine, rows, scripted, server
 
 pytest.importorskip("tritonclient.http")
 
@@ -58,11 +57,8 @@ def test_bytes_are_sent_to_a_server_that_can_read_them(
 @pytest.fixture
 def closing() -> Iterator[HttpClient]:
     """Return a client of a server that closes each connection after one answer, unannounced."""
-    server = make_server(
-        scripted(closes=True), model=None, environment={}, start_timeout_s=60.0, grpc_port=1
-    )
-    with server:
-        client = HttpClient(Address.of("http", server.url), "echo", "", timeout_s=60, binary=True)
+    with server(scripted(closes=True)) as running:
+        client = HttpClient(Address.of("http", running.url), "echo", "", timeout_s=60, binary=True)
         yield client
         client.close()
 

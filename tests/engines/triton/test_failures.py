@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.triton.launch import make_server
 from tests.engines.onnxruntime.recorder import Recorder
-from tests.engines.triton.harness import answers, ask, children, engine, rows, scripted
+from tests.engines.triton.harness import answers, ask, children, engine, rows, scripted, server
 from tests.engines.triton.scripted import NORMAL, TENSOR
 
 pytest.importorskip("tritonclient.http")
@@ -82,13 +81,13 @@ def test_what_a_server_says_is_checked_before_the_run(what: str) -> None:
 
 def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> None:
     """The server itself is."""
-    server = make_server(
-        scripted(ready_after=None), model=None, environment={}, start_timeout_s=60.0, grpc_port=1
-    )
     message = "within start_timeout = 0.1 s, the model was not ready, or is not there"
 
-    with server, pytest.raises(RunError, match=re.escape(message)):
-        answers(rows(1), url=server.url, start_timeout=0.1)
+    with (
+        server(scripted(ready_after=None)) as running,
+        pytest.raises(RunError, match=re.escape(message)),
+    ):
+        answers(rows(1), url=running.url, start_timeout=0.1)
 
 
 @pytest.mark.parametrize(

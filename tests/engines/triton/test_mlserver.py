@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from pytest_mlperf.datasets.imagenet import ImageNetDataset
-from pytest_mlperf.engines.triton.launch import free_port, grpc_address, make_server
+from pytest_mlperf.engines.serving import HOST, free_port
 from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from tests.engines.onnxruntime import recorder
 from tests.engines.onnxruntime.models import encoder, question
-from tests.engines.triton.harness import ROOT, answers, models, needs_mlserver
+from tests.engines.triton.harness import ROOT, answers, models, needs_mlserver, server
 from tests.run.harness import RunningWorker, settings, spec
 
 pytest.importorskip("tritonclient.http")
@@ -59,15 +59,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Return a server that runs while the tests of this module do."""
     folder, port = tmp_path_factory.mktemp("models"), free_port()
     bert = encoder(folder)
-    server = make_server(
-        models(folder, resnet50=MODEL, bert=bert),
-        model=None,
-        environment={},
-        start_timeout_s=60.0,
-        grpc_port=port,
-    )
-    with server:
-        yield Running({"http": server.url, "grpc": grpc_address(port)}, bert)
+    with server(models(folder, resnet50=MODEL, bert=bert), port) as started:
+        yield Running({"http": started.url, "grpc": f"{HOST}:{port}"}, bert)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -190,8 +183,8 @@ def test_a_server_that_is_killed_in_mid_run_is_one_error(tmp_path: Path, protoco
         worker.wait_for("running")
         while not worker.wait_for("progress")["done"]:
             pass
-        (server,) = (each for each in servers(tmp_path) if not each.children())
-        os.kill(server.pid, signal.SIGKILL)
+        (alone,) = (each for each in servers(tmp_path) if not each.children())
+        os.kill(alone.pid, signal.SIGKILL)
         error = worker.wait_for("error")
         assert worker.exit_code() == 70
         assert worker.group_is_gone()

@@ -21,7 +21,6 @@ SERVE = scripted()
     [
         ({"precision": "fast"}, "precision = 'fast' is not one of fp64, fp32"),
         ({"served_model": ""}, "served_model = '' is not the name of a model on the server"),
-        ({"batch_size": 0}, "batch_size = 0 is not a number of samples, at least 1"),
         ({"concurrency": 0}, "concurrency = 0 is not a number of requests, at least 1"),
         ({"request_timeout": 0}, "request_timeout = 0 is not a number of seconds above 0"),
         ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
@@ -46,9 +45,6 @@ SERVE = scripted()
         ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
         ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
         ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
-        ({"task": "guess"}, "task = 'guess' is not one of classify, answer"),
-        ({"overlap": 0.5}, "overlap is an option of task = 'segment', but task = 'classify'"),
-        ({"task": "detect", "box_order": "zz"}, "box_order = 'zz' is not one of xyxy, yxyx"),
     ],
 )
 def test_a_wrong_option_is_refused_when_the_engine_is_built(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import random as random_numbers
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
+from tests.engines.recording import Recorder, ask
 from tests.engines.torch import models
-from tests.engines.torch.models import EOS, Recorder, write_tokenizer
-from tests.engines.vllm.running import answers, ask, open_engine
+from tests.engines.torch.models import EOS, MIXED, write_tokenizer
+from tests.engines.vllm.running import answers, open_engine
 
 pytestmark = pytest.mark.usefixtures("standin")
 
-NUMBERS = random_numbers.Random(3)
-MIXED = [
-    [NUMBERS.randrange(26, 320) for _ in range(length)]
-    for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
-]
 LONGEST = 16
 
 
@@ -162,7 +157,7 @@ def test_random_weights_need_no_files(counting: Path, tmp_path: Path) -> None:
     with open_engine(tmp_path, [[9]], load_format="dummy") as engine:
         assert engine.describe()["weights"] == "dummy"
     with (
-        pytest.raises(RunError, match=r"has no model\.safetensors"),
+        pytest.raises(RunError, match=r'has no model\.safetensors; load_format = "dummy"'),
         open_engine(tmp_path, [[9]]),
     ):
         pass

@@ -12,8 +12,8 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.engines.vllm import processes
 from pytest_mlperf.engines.vllm.library import ENVIRONMENT
-from tests.engines.torch.models import Recorder
-from tests.engines.vllm.running import ask, open_engine
+from tests.engines.recording import Recorder, ask
+from tests.engines.vllm.running import open_engine
 
 pytestmark = pytest.mark.usefixtures("standin")
 

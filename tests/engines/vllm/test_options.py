@@ -12,26 +12,12 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, Un
 from pytest_mlperf.engines.vllm import VllmEngine
 from pytest_mlperf.engines.vllm.arguments import engine_arguments
 from pytest_mlperf.engines.vllm.options import RESERVED
-
-
-class Nothing:
-    """A data set without samples."""
-
-    digest = "0" * 64
-
-    def __len__(self) -> int:
-        return 0
-
-    def input(self, index: int) -> Any:
-        raise IndexError(index)
-
-    def reference(self, index: int) -> Any:
-        raise IndexError(index)
+from tests.engines.recording import Samples
 
 
 def engine(model: Path | None, precision: str = "bf16", **options: Any) -> VllmEngine:
     named = None if model is None else str(model)
-    return VllmEngine(dataset=Nothing(), model=named, precision=precision, **options)
+    return VllmEngine(dataset=Samples([]), model=named, precision=precision, **options)
 
 
 def arguments(folder: Path, precision: str = "bf16", **options: Any) -> dict[str, Any]:

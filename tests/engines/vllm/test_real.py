@@ -17,12 +17,11 @@ from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
 from pytest_mlperf.run.builds import PACKAGE, Build
 from pytest_mlperf.run.logs import parse_detail
 from pytest_mlperf.run.supervisor import Patience, Worker
+from tests.engines.under_loadgen import token_settings
 from tests.engines.vllm.tiny import DATA, LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm
-from tests.run.harness import settings, spec
+from tests.run.harness import spec
 
 pytestmark = needs_vllm
-
-LIMIT_NS = 60_000_000_000
 
 SMALL: dict[str, Any] = {
     "max_new_tokens": LONGEST,
@@ -45,7 +44,6 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
     assert PYTHON
     shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
     build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")
-    limits: dict[str, Any] = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
     case = spec(
         tmp_path,
         engine="pytest_mlperf.engines.vllm:VllmEngine",
@@ -54,16 +52,7 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
         dataset_options={"path": DATA, "count": SAMPLES},
         model=str(TWIN / "model"),
         precision="fp32",
-        settings=settings(
-            scenario,
-            tokens=True,
-            target_qps=4.0,
-            min_query_count=SAMPLES,
-            performance_samples=SAMPLES,
-            equal_issue=scenario == "Offline",
-            latency_limit_ns=None,
-            **(limits if scenario == "Server" else {}),
-        ),
+        settings=token_settings(scenario, SAMPLES, target_qps=4.0, min_query_count=SAMPLES),
     )
     patience = Patience(progress_s=900)
     with Worker(case, patience, lambda event: None, build=build) as worker:

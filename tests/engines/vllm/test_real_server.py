@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_mlperf.engines.openai import OpenAiEngine
-from tests.engines.torch.models import Prompts, Recorder
+from tests.engines.recording import Recorder, Samples
 from tests.engines.vllm.tiny import LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm, prompts
 
 pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
@@ -24,7 +24,7 @@ def test_its_server_answers_as_the_torch_engine_does() -> None:
     command = [PYTHON, "-m", module, "--model", "{model}", "--port", "{port}", *OPTIONS]
     sink = Recorder(expected=SAMPLES)
     engine = OpenAiEngine(
-        dataset=Prompts(prompts()),
+        dataset=Samples(prompts()),
         model=str(TWIN / "model"),
         precision="fp32",
         serve=command,

@@ -1,0 +1,84 @@
+"""An engine under the real LoadGen, in a worker process: a run, then an accuracy pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from pytest_mlperf.run.protocol import LoadGenSettings, WorkerSpec
+from tests.run.harness import RunningWorker, settings
+
+LIMIT_NS = 60_000_000_000
+"""Of time to first token and time per token: never missed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A worker that ended well.
+
+    Attributes:
+        facts: What the engine says of itself.
+        result: Of the run.
+        detail: LoadGen's log of the run.
+        accuracy: The folder of the accuracy pass.
+        log: What the worker wrote.
+    """
+
+    facts: Mapping[str, str]
+    result: Mapping[str, Any]
+    detail: Detail
+    accuracy: Path
+    log: str
+
+    @property
+    def tokens(self) -> Mapping[str, float]:
+        """The run's metrics of tokens."""
+        metrics: Mapping[str, float] = self.result["token_metrics"]
+        return metrics
+
+
+def token_settings(scenario: str, samples: int, **changes: Any) -> LoadGenSettings:
+    """Return settings of a run whose tokens are timed."""
+    limits = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
+    given: dict[str, Any] = {
+        "tokens": True,
+        "performance_samples": samples,
+        "equal_issue": scenario == "Offline",
+        "latency_limit_ns": None,
+        **(limits if scenario == "Server" else {}),
+    }
+    return settings(scenario, **{**given, **changes})
+
+
+def run(
+    case: WorkerSpec,
+    samples: int,
+    *,
+    at_load: Callable[[RunningWorker], object] = lambda worker: None,
+) -> Ran:
+    """Run a case and answer all samples once more; nothing has a fault, no process is left."""
+    with RunningWorker(case) as worker:
+        loaded = worker.wait_for("loaded")
+        at_load(worker)
+        finished = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=list(range(samples)))
+        accuracy = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+        assert worker.group_is_gone()
+    detail = parse_detail(Path(finished["folder"]) / DETAIL)
+    assert finished["result"]["faults"] == []
+    assert detail.num_errors == 0
+    assert accuracy["result"]["completed"] == samples
+    return Ran(
+        facts=loaded["engine"],
+        result=finished["result"],
+        detail=detail,
+        accuracy=Path(accuracy["folder"]),
+        log=worker.log.read_text("utf-8"),
+    )
