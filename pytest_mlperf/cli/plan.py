@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli import plan_slurm as slurm
+from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
@@ -110,7 +110,7 @@ def run(parsed: argparse.Namespace) -> int:
         if (case.case.id, case.suite.profile) in known
     }
     if parsed.format == "slurm":
-        text = slurm.script(
+        text = script(
             planned,
             measured,
             suites=list(map(str, parsed.suites)),

@@ -39,6 +39,16 @@ class Ran:
         metrics: Mapping[str, float] = self.result["token_metrics"]
         return metrics
 
+    @property
+    def every_token_is_timed(self) -> bool:
+        """Whether all latencies of tokens are there; on a busy machine, or it says why one is not.
+
+        Where the engine's thread was kept waiting, tokens come together and have no gaps.
+        """
+        together = any("came together with others" in note for note in self.result["notes"])
+        needed = {"ttft_p99", "tpot_p99"} | (set() if together else {"itl_p99"})
+        return self.tokens.keys() >= needed
+
 
 def token_settings(scenario: str, samples: int, **changes: Any) -> LoadGenSettings:
     """Return settings of a run whose tokens are timed."""
