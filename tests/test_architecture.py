@@ -34,6 +34,7 @@ LAYERS = {
     "calibrated": 3,
     "case_runs": 3,
     "cli": 3,
+    "__main__": 3,
     "confirm": 3,
     "efficiency": 3,
     "pair": 3,
