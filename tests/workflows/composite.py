@@ -1,0 +1,107 @@
+"""A composite action's steps, run one after another as GitHub does."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.workflows.github import Runner, action, fill
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass
+class Outcome:
+    """What a composite action did.
+
+    Attributes:
+        steps: Every script that ran, by the step's name.
+        uploads: What steps that use other actions were given.
+        outputs: The action's own.
+    """
+
+    steps: dict[str, Done] = field(default_factory=dict)
+    uploads: list[dict[str, str]] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the steps that failed."""
+        return [name for name, done in self.steps.items() if done.returncode]
+
+    def log(self) -> str:
+        """Return all that was printed."""
+        return "".join(f"## {name}\n{d.stdout}{d.stderr}" for name, d in self.steps.items())
+
+
+def run(runner: Runner, inputs: Mapping[str, str], **env: str) -> Outcome:
+    """Run the action `run-suite`.
+
+    Raises:
+        KeyError: It knows no such input, or a required one is not given.
+    """
+    found = action("run-suite")
+    given = {name: one["default"] for name, one in found["inputs"].items() if "default" in one}
+    known = {f"inputs.{name}": value for name, value in {**given, **inputs}.items()}
+    assert {name.removeprefix("inputs.") for name in known} <= set(found["inputs"])
+    known["runner.temp"] = str(runner.temp)
+    outcome = Outcome()
+    for step in found["runs"]["steps"]:
+        if outcome.failed and step.get("if") != "always()":
+            _outputs(step, {}, known)
+        elif "uses" in step:
+            values = {name: fill(str(value), known) for name, value in step["with"].items()}
+            outcome.uploads.append(values)
+        else:
+            _script(step, runner, known, env, outcome)
+    for name, one in found["outputs"].items():
+        outcome.outputs[name] = fill(one["value"], known)
+    return outcome
+
+
+def _script(
+    step: Mapping[str, Any],
+    runner: Runner,
+    known: dict[str, str],
+    env: Mapping[str, str],
+    outcome: Outcome,
+) -> None:
+    assert step["shell"] == "bash"
+    (runner.folder / "output").unlink(missing_ok=True)
+    own = {name: fill(value, known) for name, value in step.get("env", {}).items()}
+    outcome.steps[step["name"]] = runner.run(step["run"], **{**env, **own})
+    _outputs(step, runner.outputs(), known)
+
+
+def _outputs(step: Mapping[str, Any], outputs: Mapping[str, str], known: dict[str, str]) -> None:
+    """Let later steps see what a step said; what it did not say is empty, as on GitHub."""
+    named = {"prepare": ("artifact", "results", "junit"), "measure": ("exit-code",)}
+    for name in named.get(step.get("id", ""), ()):
+        known[f"steps.{step['id']}.outputs.{name}"] = outputs.get(name, "")
+
+
+def wheel(folder: Path) -> Path:
+    """Return a wheel whose installation lets an environment see all that is installed here.
+
+    So pip really installs, and needs no network.
+    """
+    about = "mlperf_here-1.0.dist-info"
+    files = {
+        "mlperf_here.pth": f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: mlperf-here\nVersion: 1.0\n"
+        "Provides-Extra: fast\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
+        f"{about}/entry_points.txt": "[console_scripts]\npytest-mlperf = pytest_mlperf.cli:main\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{about}/RECORD"))
+    path = folder / "mlperf_here-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path

@@ -1,0 +1,144 @@
+"""A project that the action really measures: once to record baselines, then as a team would."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.workflows import composite
+from tests.workflows.github import Runner, workflow
+
+SUITE = """schema = 1
+round = "v4.1"
+
+[workload]
+name = "first"
+dataset = { use = "synthetic", samples = 32 }
+scorer = { use = "top1" }
+reference = { top1 = 100.0 }
+
+[[engines]]
+use = "null"
+accelerators = ["cpu"]
+options = { latency_s = 0.002, batch_size = 16, threads = 1 }
+
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "100ms"
+
+[limits]
+throughput = { max_drop = "40%" }
+"""
+
+CASE = "first-Offline-null-fp32-cpu"
+QUICK = "--mlperf-control=off --mlperf-baseline-runs=5 -p no:cacheprovider -p no:hypothesispytest"
+GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A project whose baselines the action recorded.
+
+    Attributes:
+        runner: The job that recorded them.
+        outcome: What its action did.
+        wheel: What it installed.
+    """
+
+    runner: Runner
+    outcome: composite.Outcome
+    wheel: Path
+
+    @property
+    def project(self) -> Path:
+        """The tested project."""
+        return self.runner.workspace / "change"
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git; return what it prints."""
+    return subprocess.check_output([*GIT, *words], cwd=folder, text=True).strip()
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Record baselines with the action, in a job like that of gpu.yml; nobody may change it."""
+    folder = tmp_path_factory.mktemp("recording")
+    runner = Runner(folder, env=environment(folder))
+    project = runner.workspace / "change"
+    (project / "suites").mkdir(parents=True)
+    (project / "baselines").mkdir()
+    (project / "baselines" / "README.md").write_text("# Baselines\n", "utf-8")
+    (project / "suites" / "first.mlperf.toml").write_text(SUITE, "utf-8")
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", "utf-8")
+    git(project, "init", "--quiet", "--initial-branch=main")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "-m", "suite")
+    wheel = composite.wheel(folder)
+    plan = workflow("gpu").script("plan", "Plan")
+    planned = Runner(folder)
+    done = planned.run(
+        f"cd change\n{plan}\nmkdir ../plan\nmv plan.json ../plan\n",
+        SUITES="suites",
+        ACCELERATOR="",
+        PROFILE="quick",
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "summary").unlink()
+    inputs = given(runner, wheel) | {"update": "replace", "reason": REASON}
+    outcome = composite.run(runner, inputs)
+    assert outcome.failed == [], outcome.log()
+    return Measured(runner, outcome, wheel)
+
+
+REASON = "driver 580; $(touch pwned) `touch pwned` \"'"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return what a real job needs here: quick runs, leases of its own, no network."""
+    return {
+        "PYTEST_ADDOPTS": QUICK,
+        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": "/dev/null",
+        "COLUMNS": "100",
+    }
+
+
+def given(runner: Runner, wheel: Path) -> dict[str, str]:
+    """Return the inputs as gpu.yml gives them."""
+    return {
+        "suite": "suites/first.mlperf.toml",
+        "accelerator": "cpu",
+        "profile": "quick",
+        "python": sys.executable,
+        "package": str(wheel),
+        "extras": "fast",
+        "working-directory": "change",
+        "manifest": str(runner.workspace / "plan" / "plan.json"),
+    }
+
+
+LINKING = """#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then exec ln -s {made} "$3"; fi
+exec {python} "$@"
+"""
+"""A Python that gives the environment that is there already for a new one: making one takes
+seconds, and the first job has shown that it works."""
+
+
+@pytest.fixture
+def job(measured: Measured, tmp_path: Path) -> Runner:
+    """Return a job of its own, with a copy of the project and its plan."""
+    runner = Runner(tmp_path, env=environment(tmp_path))
+    made = measured.runner.temp / "mlperf-venv"
+    runner.put("linking-python", LINKING.format(made=made, python=sys.executable))
+    for name in ("change", "plan"):
+        shutil.copytree(measured.runner.workspace / name, runner.workspace / name)
+    return runner

@@ -1,0 +1,252 @@
+"""The workflows as parsed YAML, and a folder in which their steps run as on GitHub."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
+SCRIPTS = ROOT / ".github" / "scripts"
+
+HOSTED = frozenset({"ubuntu-latest"})
+"""Machines of GitHub's own; all others are somebody's."""
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A workflow file."""
+
+    path: Path
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The parsed file; YAML 1.1 reads the key `on` as true."""
+        found: dict[Any, Any] = yaml.safe_load(self.path.read_text("utf-8"))
+        on = found.pop(True)
+        found["on"] = (
+            on if isinstance(on, dict) else dict.fromkeys([on] if isinstance(on, str) else on)
+        )
+        return found
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Jobs by id."""
+        found: dict[str, dict[str, Any]] = self.content["jobs"]
+        return found
+
+    def step(self, job: str, name: str) -> dict[str, Any]:
+        """Return a named step of a job."""
+        (found,) = [one for one in self.jobs[job]["steps"] if one.get("name") == name]
+        return dict(found)
+
+    def script(self, job: str, name: str) -> str:
+        """Return the script of a named step."""
+        return str(self.step(job, name)["run"])
+
+
+def workflow(name: str) -> Workflow:
+    """Return a workflow of this repository."""
+    return Workflow(ROOT / ".github" / "workflows" / f"{name}.yml")
+
+
+def action(name: str) -> dict[str, Any]:
+    """Return a parsed composite action of this repository."""
+    path = ROOT / ".github" / "actions" / name / "action.yml"
+    found: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return found
+
+
+def scripts() -> Iterator[tuple[str, str]]:
+    """Yield every script of every workflow and action, with a name of its own."""
+    for path in WORKFLOWS:
+        for job, content in Workflow(path).jobs.items():
+            for number, step in enumerate(content["steps"]):
+                if "run" in step:
+                    yield f"{path.stem}.{job}.{number}", str(step["run"])
+    for path in ACTIONS:
+        steps = yaml.safe_load(path.read_text("utf-8"))["runs"]["steps"]
+        for number, step in enumerate(steps):
+            if "run" in step:
+                yield f"{path.parent.name}.{number}", str(step["run"])
+
+
+_EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+
+
+def fill(text: str, known: Mapping[str, str]) -> str:
+    """Return a value with its expressions replaced, as GitHub does before a step starts.
+
+    Raises:
+        KeyError: An expression that the test did not give a value for.
+    """
+    return _EXPRESSION.sub(lambda found: known[found[1]], text)
+
+
+@dataclass
+class Runner:
+    """A job's files, and bash as GitHub calls it.
+
+    Attributes:
+        folder: All of it is below this one.
+        env: Set for every step.
+    """
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("workspace", "temp", "bin"):
+            (self.folder / name).mkdir(exist_ok=True)
+
+    @property
+    def workspace(self) -> Path:
+        """Where steps start."""
+        return self.folder / "workspace"
+
+    @property
+    def temp(self) -> Path:
+        """$RUNNER_TEMP."""
+        return self.folder / "temp"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return what a step sees: this Python first, then what is in `bin`."""
+        path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GITHUB_"))}
+        return {
+            **kept,
+            "PATH": os.pathsep.join(path),
+            "CI": "true",
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_OUTPUT": str(self.folder / "output"),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
+            "GITHUB_ENV": str(self.folder / "env"),
+            "GITHUB_REPOSITORY": "lab/bench",
+            **self.env,
+            **more,
+        }
+
+    def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a step's script."""
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+            cwd=self.workspace,
+            env=self.environment(**env),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def outputs(self) -> dict[str, str]:
+        """Return the outputs that steps have set, those of several lines too."""
+        file = self.folder / "output"
+        lines = iter(file.read_text("utf-8").splitlines() if file.exists() else [])
+        found = {}
+        for line in lines:
+            name, several, end = line.partition("<<")
+            if several and "=" not in name:
+                text = []
+                while (one := next(lines)) != end:
+                    text.append(one)
+                found[name] = "\n".join(text) + "\n"
+            else:
+                name, _, value = line.partition("=")
+                found[name] = value
+        return found
+
+    def summary(self) -> str:
+        """Return the job's summary."""
+        file = self.folder / "summary"
+        return file.read_text("utf-8") if file.exists() else ""
+
+    def put(self, name: str, content: str) -> Path:
+        """Write a program into the first folder of PATH."""
+        path = self.folder / "bin" / name
+        path.write_text(content, "utf-8")
+        path.chmod(0o755)
+        return path
+
+    def scripts_of_ours(self, below: str = ".") -> None:
+        """Let the workspace have `.github/scripts`, as after a checkout."""
+        place = self.workspace / below / ".github"
+        place.mkdir(parents=True)
+        (place / "scripts").symlink_to(SCRIPTS)
+
+
+RECORDER = """#!{python}
+import json, os, sys
+with open({record!r}, "a", encoding="utf-8") as file:
+    file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
+"""
+"""A program that does nothing but write down with which words it was called."""
+
+
+GH = """#!{python}
+import json, os, sys
+given = sys.argv[1:]
+body = sys.stdin.read() if "--input" in given else ""
+key = f"{{given[2]}} {{given[3]}}" if given[:2] == ["api", "--method"] else " ".join(given)
+with open({record!r}, "a", encoding="utf-8") as file:
+    file.write(json.dumps([key, json.loads(body) if body else None]) + "\\n")
+answers = json.load(open({answers!r}, encoding="utf-8"))
+if key not in answers:
+    sys.exit("gh: Not Found (HTTP 404)")
+if answers[key] is not None:
+    print(json.dumps(answers[key]))
+"""
+"""GitHub's command, as far as steps use it: answers from a file, and writes down what was asked."""
+
+
+@dataclass(frozen=True)
+class GitHub:
+    """What a job asks of GitHub; what has no answer is a 404."""
+
+    runner: Runner
+
+    def answers(self, found: Mapping[str, Any]) -> None:
+        """Set what is answered, by "METHOD path"."""
+        (self.runner.folder / "answers.json").write_text(json.dumps(found), "utf-8")
+        self.runner.put(
+            "gh",
+            GH.format(
+                python=sys.executable,
+                record=str(self.runner.folder / "asked"),
+                answers=str(self.runner.folder / "answers.json"),
+            ),
+        )
+
+    def asked(self) -> list[tuple[str, Any]]:
+        """Return what was asked, with what was sent."""
+        file = self.runner.folder / "asked"
+        lines = file.read_text("utf-8").splitlines() if file.exists() else []
+        return [(key, body) for key, body in map(json.loads, lines)]
+
+    def event(self, content: Mapping[str, Any]) -> None:
+        """Set what started the workflow."""
+        file = self.runner.folder / "event.json"
+        file.write_text(json.dumps(content), "utf-8")
+        self.runner.env["GITHUB_EVENT_PATH"] = str(file)
+
+
+def recorder(runner: Runner, *names: str) -> Path:
+    """Put programs in place that write down their words; return where."""
+    record = runner.folder / "words"
+    for name in names:
+        runner.put(name, RECORDER.format(python=sys.executable, record=str(record)))
+    return record
+
+
+def words(record: Path) -> list[list[str]]:
+    """Return with which words the programs were called."""
+    return [json.loads(line) for line in record.read_text("utf-8").splitlines()]

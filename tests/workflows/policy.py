@@ -1,0 +1,219 @@
+"""The seven rules that protect self-hosted machines, each a function that says what breaks it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.workflows.github import HOSTED, Workflow
+
+Job = Mapping[str, Any]
+
+SAFE_TRIGGERS = frozenset({"workflow_dispatch", "schedule"})
+"""Those that nobody without write access can pull."""
+
+FORKS = "${{ inputs.sha || github.sha }}"
+"""How a job checks out the commit that a maintainer approved, or else the branch."""
+
+OWN = "${{ github.event.repository.default_branch }}"
+
+WRITES = {
+    ("gpu-approve", "approve"): {"actions", "pull-requests"},
+    ("report", "post"): {"pull-requests"},
+    ("update-baselines", "propose"): {"contents", "pull-requests"},
+    ("release", "publish"): {"id-token"},
+}
+"""Every right to write that any job has; nothing else may write."""
+
+LEAK = re.compile(r"secrets\.|github\.token|GH_TOKEN|GITHUB_TOKEN|id-token")
+HEAD = re.compile(r"head\.(ref|sha|repo)|head_ref|merge_commit_sha|refs/pull|pr checkout")
+ESCAPE = re.compile(r"docker|\bsudo\b|\bsu\b|podman")
+UNSAFE_READ = re.compile(r"pickle|\beval\b|GITHUB_ENV|GITHUB_PATH|extractall|weights_only=False")
+BEFORE_A_PROGRAM = r"(^\s*|[;&|]\s*|\$\(|\b(bash|sh|source|python3?|exec|install|-e)\s+)"
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+
+
+def text_of(content: Any) -> str:
+    """Return a part of a workflow as text to search in."""
+    return json.dumps(content, ensure_ascii=False)
+
+
+def hosted(job: Job) -> bool:
+    """Whether a job runs on a machine of GitHub's own."""
+    return isinstance(job["runs-on"], str) and job["runs-on"] in HOSTED
+
+
+def own_machines(found: Workflow) -> Iterator[tuple[str, Job]]:
+    """Yield the jobs that run on machines of the team."""
+    return ((name, job) for name, job in found.jobs.items() if not hosted(job))
+
+
+def runs(job: Job) -> Iterator[str]:
+    """Yield the scripts of a job."""
+    return (str(step["run"]) for step in job["steps"] if "run" in step)
+
+
+def uses(job: Job, action: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what a job's steps with this action are given."""
+    for step in job["steps"]:
+        if str(step.get("uses", "")).startswith(f"{action}@"):
+            yield step.get("with", {})
+
+
+def writes(job: Job) -> set[str]:
+    """Return what a job may write."""
+    rights = job.get("permissions", "unset")
+    if not isinstance(rights, dict):
+        return {str(rights)}
+    return {name for name, right in rights.items() if right != "read"}
+
+
+def rule_1(found: Workflow) -> Iterator[str]:
+    """Strangers' code reaches own machines only as an exact, approved commit."""
+    for name, job in own_machines(found):
+        for trigger in set(found.content["on"]) - SAFE_TRIGGERS:
+            yield f"{name}: {trigger} reaches a self-hosted machine"
+        if job.get("environment") != "gpu":
+            yield f"{name}: no environment gpu, whose reviewers approve"
+    for name, job in found.jobs.items():
+        refs = [str(given.get("ref", "")) for given in uses(job, "actions/checkout")]
+        if any("inputs." in ref and ref != FORKS for ref in refs):
+            yield f"{name}: checks out an input that is not the approved commit"
+        if FORKS in refs and (writes(job) or LEAK.search(text_of(job))):
+            yield f"{name}: a fork's commit beside a token or a right to write"
+
+
+def rule_2(found: Workflow) -> Iterator[str]:
+    """What a stranger can start with our rights never checks out or reads their code."""
+    if not {"pull_request_target", "workflow_run"} & set(found.content["on"]):
+        return
+    for name, job in found.jobs.items():
+        if not hosted(job):
+            yield f"{name}: on a self-hosted machine"
+        for given in uses(job, "actions/checkout"):
+            if given.get("ref") != OWN:
+                yield f"{name}: checks out {given.get('ref', 'the default')}"
+        if HEAD.search(text_of(job["steps"])):
+            yield f"{name}: names the pull request's head"
+        if any(
+            re.search(r"git (fetch|clone|checkout|pull|switch)", script) for script in runs(job)
+        ):
+            yield f"{name}: fetches by git"
+
+
+def rule_3(found: Workflow) -> Iterator[str]:
+    """Own machines give a job nothing but themselves: no root, no docker, no secret, no cache."""
+    for name, job in own_machines(found):
+        text = text_of(job)
+        if "container" in job or "services" in job or ESCAPE.search(text):
+            yield f"{name}: a container, docker or root"
+        if job.get("permissions") != {"contents": "read"} or LEAK.search(text):
+            yield f"{name}: a secret, a token or a right beyond reading"
+        if "actions/cache" in text or any("cache" in g for g in uses(job, "actions/setup-python")):
+            yield f"{name}: a cache, which outlives the job"
+
+
+def rule_4(found: Workflow) -> Iterator[str]:
+    """The least rights; actions by commit; no token left behind; inputs only through env."""
+    content, text = found.content, found.path.read_text("utf-8")
+    if content.get("permissions") != {}:
+        yield "permissions are not {} at the top"
+    for name, job in found.jobs.items():
+        if extra := writes(job) - WRITES.get((found.path.stem, name), set()):
+            yield f"{name}: may write {', '.join(sorted(extra))}"
+        if not 0 < job.get("timeout-minutes", 0) <= 720:
+            yield f"{name}: no end"
+        for given in uses(job, "actions/checkout"):
+            if given.get("persist-credentials") is not False:
+                yield f"{name}: leaves its token in .git"
+        for step in job["steps"]:
+            if wrong := unpinned(str(step.get("uses", "")), text):
+                yield f"{name}: {wrong}"
+            if "${{" in f"{step.get('run')}{step.get('shell')}{step.get('working-directory')}":
+                yield f"{name}: an expression in a script"
+
+
+def unpinned(used: str, text: str) -> str | None:
+    """Return what is wrong with how a step names an action, or None."""
+    if not used or used.startswith("./"):
+        return None
+    if not PINNED.fullmatch(used):
+        return f"{used} is not pinned to a commit"
+    said = re.search(rf"{re.escape(used)} # v\d+\.\d+\.\d+", text)
+    return None if said else f"{used} does not say its version"
+
+
+def rule_5(found: Workflow) -> Iterator[str]:
+    """What other machines give is data: read by our own code, without a right to write."""
+    for name, job in found.jobs.items():
+        taken = list(uses(job, "actions/download-artifact"))
+        foreign = [g for g in taken if "run-id" in g or "pattern" in g]
+        if not foreign:
+            continue
+        if not hosted(job) or writes(job):
+            yield f"{name}: reads results where it may write, or on a self-hosted machine"
+        refs = {given.get("ref", OWN) for given in uses(job, "actions/checkout")}
+        if refs != {OWN}:
+            yield f"{name}: reads results with other code than the branch's"
+        folders = "|".join(re.escape(str(given.get("path", "."))) for given in taken)
+        started = re.compile(rf"{BEFORE_A_PROGRAM}\"?(\./)?({folders})/", re.MULTILINE)
+        for script in runs(job):
+            if UNSAFE_READ.search(script) or started.search(script):
+                yield f"{name}: runs what it downloaded"
+    for name, job in found.jobs.items():
+        for given in uses(job, "actions/download-artifact"):
+            if given.get("digest-mismatch", "error") != "error":
+                yield f"{name}: takes an artifact whose digest differs"
+
+
+def rule_6(found: Workflow) -> Iterator[str]:
+    """Baselines change by a reviewed pull request, from a hosted machine, by who read nothing."""
+    for name, job in found.jobs.items():
+        text = "\n".join(runs(job))
+        pushes = re.findall(r"git push .*", text)
+        if (pushes or "contents" in writes(job)) and not hosted(job):
+            yield f"{name}: pushes from a self-hosted machine"
+        if any('origin "$branch"' not in push for push in pushes):
+            yield f"{name}: pushes to a branch that is not its own"
+        if pushes and "branch=baselines/" not in text:
+            yield f"{name}: its branch is not below baselines/"
+        if pushes and not {"grep -v '^baselines/'", "gh pr create"} <= {
+            one for one in ("grep -v '^baselines/'", "gh pr create") if one in text
+        }:
+            yield f"{name}: proposes more than baselines, or not for review"
+        if "contents" in writes(job) and re.search(r"\bpip\b|pytest|\.github/scripts", text):
+            yield f"{name}: runs more than git and gh beside a right to write"
+
+
+def rule_7(found: Workflow) -> Iterator[str]:
+    """Own machines are looked at before a job, and left idle and empty by its last step."""
+    for name, job in own_machines(found):
+        steps, last = job["steps"], job["steps"][-1]
+        clean = str(last.get("run", ""))
+        if last.get("if") != "always()" or "machine.py clean" not in clean:
+            yield f"{name}: its last step does not always clean up"
+        if "MLPERF_JOB" not in job.get("env", {}):
+            yield f"{name}: its processes carry no mark"
+        scripts = [number for number, step in enumerate(steps) if "machine.py check" in str(step)]
+        forks = [n for n, step in enumerate(steps) if step.get("with", {}).get("ref") == FORKS]
+        if not scripts or (forks and forks[0] < scripts[0]):
+            yield f"{name}: measures on a machine that nobody has looked at"
+        for number in forks:
+            path = str(steps[number]["with"].get("path", ""))
+            if not path or f"{path}/.github" in text_of(steps):
+                yield f"{name}: runs scripts or actions of the commit that is measured"
+            elif f"--remove {path}" not in clean:
+                yield f"{name}: leaves {path} behind"
+
+
+RULES: dict[int, Callable[[Workflow], Iterator[str]]] = {
+    1: rule_1,
+    2: rule_2,
+    3: rule_3,
+    4: rule_4,
+    5: rule_5,
+    6: rule_6,
+    7: rule_7,
+}

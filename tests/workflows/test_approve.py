@@ -1,0 +1,129 @@
+"""A label starts gpu.yml for one commit, if who set it may write and the commit still stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workflows.github import GitHub, Runner, workflow
+
+APPROVE = workflow("gpu-approve").script("approve", "Approve")
+
+SHA, NEWER = "a" * 40, "b" * 40
+LABEL = "DELETE repos/lab/bench/issues/7/labels/run-gpu"
+RIGHT = "GET repos/lab/bench/collaborators/maintainer/permission"
+PULL = "GET repos/lab/bench/pulls/7"
+START = "POST repos/lab/bench/actions/workflows/gpu.yml/dispatches"
+
+EVENT = {
+    "action": "labeled",
+    "label": {"name": "run-gpu"},
+    "sender": {"login": "maintainer"},
+    "pull_request": {"number": 7, "head": {"sha": SHA}},
+    "repository": {"default_branch": "main"},
+}
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> GitHub:
+    """Return a job after a label."""
+    runner = Runner(tmp_path)
+    runner.scripts_of_ours()
+    found = GitHub(runner)
+    found.event(EVENT)
+    return found
+
+
+def answers(permission: str = "write", sha: str = SHA, state: str = "open") -> dict[str, Any]:
+    return {
+        LABEL: [],
+        RIGHT: {"permission": permission, "role_name": permission},
+        PULL: {"state": state, "head": {"sha": sha}},
+        START: None,
+    }
+
+
+@pytest.mark.parametrize("permission", ["write", "admin"])
+def test_who_may_write_starts_a_run_of_exactly_this_commit(github: GitHub, permission: str) -> None:
+    github.answers(answers(permission))
+
+    done = github.runner.run(APPROVE)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert github.asked() == [
+        (LABEL, None),
+        (RIGHT, None),
+        (PULL, None),
+        (START, {"ref": "main", "inputs": {"sha": SHA, "pr": "7"}}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"permission": "read"}, "maintainer may not write to lab/bench"),
+        ({"permission": "none"}, "maintainer may not write to lab/bench"),
+        ({"sha": NEWER}, f"pull request 7 has moved from {SHA} to {NEWER}"),
+        ({"state": "closed"}, "pull request 7 is closed"),
+    ],
+    ids=["reader", "nobody", "moved", "closed"],
+)
+def test_nothing_starts_otherwise_and_the_label_is_used_up(
+    github: GitHub, given: dict[str, str], said: str
+) -> None:
+    """Who may set labels, but not write, approves nothing; a later push needs a new label."""
+    github.answers(answers(**given))
+
+    done = github.runner.run(APPROVE)
+
+    assert done.returncode == 1
+    assert f"::error::{said}" in done.stdout
+    asked = [key for key, _ in github.asked()]
+    assert asked[0] == LABEL
+    assert START not in asked
+
+
+def test_where_github_does_not_answer_nothing_starts(github: GitHub) -> None:
+    known = answers()
+    del known[RIGHT]
+    github.answers(known)
+
+    done = github.runner.run(APPROVE)
+
+    assert done.returncode == 1
+    assert START not in [key for key, _ in github.asked()]
+
+
+def test_a_label_that_is_gone_already_is_no_fault(github: GitHub) -> None:
+    known = answers()
+    del known[LABEL]
+    github.answers(known)
+
+    assert github.runner.run(APPROVE).returncode == 0
+
+
+def test_names_cannot_ask_for_something_else(github: GitHub) -> None:
+    """A label and a login are single parts of a path, whatever they hold."""
+    event: dict[str, Any] = {
+        **EVENT,
+        "label": {"name": "../../x y?"},
+        "sender": {"login": "a/../../b"},
+    }
+    github.event(event)
+    github.answers({})
+
+    done = github.runner.run(APPROVE)
+
+    assert done.returncode == 1
+    assert [key for key, _ in github.asked()] == [
+        "DELETE repos/lab/bench/issues/7/labels/..%2F..%2Fx%20y%3F",
+        "GET repos/lab/bench/collaborators/a%2F..%2F..%2Fb/permission",
+    ]
+
+
+def test_only_one_label_means_it() -> None:
+    job = workflow("gpu-approve").jobs["approve"]
+
+    assert job["if"] == "github.event.label.name == 'run-gpu'"

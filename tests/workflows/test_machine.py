@@ -1,0 +1,149 @@
+"""A machine is looked at before a job, and left idle after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.github import Runner, workflow
+
+GPU = workflow("gpu")
+CHECK = GPU.script("run", "Refuse a machine that is not idle")
+CLEAN = GPU.script("run", "Leave nothing behind")
+
+SMI = """#!{python}
+import sys
+if "--query-gpu=index,memory.used" in sys.argv:
+    print({memory!r}, end="")
+elif "--query-compute-apps=pid,used_memory" in sys.argv:
+    print({processes!r}, end="")
+else:
+    sys.exit("unknown")
+sys.exit({code})
+"""
+"""nvidia-smi as far as it is asked; its form with --format=csv,noheader,nounits."""
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    """Return a job of its own name, with our scripts below `control`."""
+    found = Runner(tmp_path, env={"MLPERF_JOB": f"job-{os.getpid()}-{tmp_path.name}"})
+    found.scripts_of_ours("control")
+    return found
+
+
+def smi(runner: Runner, memory: str, processes: str = "", code: int = 0) -> None:
+    """Put an nvidia-smi in place."""
+    text = SMI.format(python=sys.executable, memory=memory, processes=processes, code=code)
+    runner.put("nvidia-smi", text)
+
+
+STUBBORN = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("here", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process of another job."""
+    env = {**os.environ, "MLPERF_JOB": "another"}
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], env=env, text=True, stdout=-1) as found:
+        assert found.stdout is not None
+        assert found.stdout.readline() == "here\n"
+        yield found
+        found.kill()
+
+
+def test_what_a_job_leaves_running_is_ended_and_nothing_else(
+    runner: Runner, stranger: subprocess.Popen[str]
+) -> None:
+    """A process of its own session that will not end is killed; another job's is left alone."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STUBBORN],
+        env={**os.environ, **runner.env},
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.PIPE,
+    ) as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == "here\n"
+        smi(runner, "0, 4\n")
+
+        done = runner.run(f"{CLEAN} --grace 0.3")
+
+        assert left.wait(10) == -signal.SIGKILL
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"left running: {left.pid}\n" in done.stdout
+    assert stranger.poll() is None
+
+
+def test_what_was_measured_is_removed(runner: Runner) -> None:
+    for name in ("change", "plan", "control/kept"):
+        (runner.workspace / name / "deep").mkdir(parents=True)
+
+    done = runner.run(CLEAN)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in runner.workspace.iterdir()) == ["control"]
+
+
+@pytest.mark.parametrize("script", [CHECK, CLEAN], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("memory", "processes", "code", "said"),
+    [
+        ("0, 4\n1, 4\n", "", 0, None),
+        ("0, 4\n1, 80123\n", "", 0, "::error::GPU 1 has 80123 MiB in use"),
+        ("0, 4\n", "4711, 300\n", 0, "::error::process 4711 is on a GPU with 300 MiB"),
+        (
+            "Failed to initialize NVML\n",
+            "",
+            9,
+            "::error::nvidia-smi says: Failed to initialize NVML",
+        ),
+    ],
+    ids=["idle", "memory", "process", "broken"],
+)
+def test_a_machine_that_is_not_idle_is_refused(
+    runner: Runner, script: str, memory: str, processes: str, code: int, said: str | None
+) -> None:
+    smi(runner, memory, processes, code)
+
+    done = runner.run(f"{script} --settle 0", RUNNER_NAME="h200-a")
+
+    assert done.returncode == (0 if said is None else 1)
+    if said is None:
+        assert done.stdout.endswith("the machine is idle\n")
+    else:
+        assert said in done.stdout + done.stderr
+
+
+def test_only_gpus_of_this_runner_count(runner: Runner) -> None:
+    """Two runners share a machine by CUDA_VISIBLE_DEVICES; the neighbour's load is not ours."""
+    runner.put(
+        "nvidia-smi", '#!/bin/sh\ncase "$*" in *--id=GPU-1*) ;; *) echo "0, 80000" ;; esac\n'
+    )
+
+    assert runner.run(f"{CHECK} --settle 0").returncode == 1
+    assert runner.run(f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES="GPU-1").returncode == 0
+
+
+def test_a_gpu_has_time_to_become_idle(runner: Runner) -> None:
+    """Memory of a process that has just ended is free a moment later."""
+    busy = runner.folder / "busy"
+    busy.touch()
+    runner.put(
+        "nvidia-smi",
+        f'#!/bin/sh\ncase "$*" in *memory.used*) if [ -e {busy} ]; then rm {busy}; '
+        'echo "0, 9000"; else echo "0, 4"; fi;; esac\n',
+    )
+
+    assert runner.run(f"{CHECK} --settle 20").returncode == 0

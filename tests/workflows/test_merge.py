@@ -1,0 +1,222 @@
+"""The last job of gpu.yml: one verdict of all machines, and nothing planned is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.reports.verdicts import CASE, DROP, OK, result, session
+from tests.workflows.github import Runner, workflow
+
+GPU = workflow("gpu")
+STEPS = [GPU.script("merge", name) for name in ("Merge", "Say what was found")]
+VERDICT = GPU.script("merge", "Verdict")
+
+A, B, C = (replace(CASE, accelerator=name) for name in ("B200", "GH200", "H200"))
+FINE_A, FINE_B, FINE_C = (result(replace(OK, case=case)) for case in (A, B, C))
+FELL_C = result(replace(DROP, case=C))
+
+HOSTILE = result(
+    replace(
+        OK,
+        case=C,
+        outcome=Outcome.ERROR,
+        headline="::add-mask::x\n::error::y <img src=x onerror=alert(1)> @team $(touch pwned)",
+    ),
+    failed=True,
+)
+
+
+pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
+pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    """Return the job after its downloads: the plan of three machines, and no part yet."""
+    found = Runner(tmp_path)
+    found.scripts_of_ours()
+    (found.workspace / "merged").mkdir()
+    tests = [
+        {
+            "test": one.test,
+            "kind": one.verdict.kind,
+            "case": one.verdict.case.id,
+            "accelerator": one.verdict.case.accelerator,
+            "pairs": 1,
+        }
+        for one in (FINE_A, FINE_B, FINE_C)
+    ]
+    document = {"schema": 1, "kind": "pytest-mlperf plan", "tests": tests}
+    (found.workspace / "merged" / "plan.json").write_text(json.dumps(document), "utf-8")
+    return found
+
+
+def part(runner: Runner, one: CaseResult) -> None:
+    """Put the artifact of one machine in place."""
+    name = f"mlperf-{one.verdict.case.accelerator}-rn"
+    write_results(runner.workspace / "parts" / name / "results.json", session(one))
+
+
+def merged(runner: Runner) -> tuple[int, str]:
+    """Run the job; return the exit code that decides, and what was printed."""
+    code, shown = 0, ""
+    for script in STEPS:
+        done = runner.run(script)
+        code, shown = code or done.returncode, shown + done.stdout + done.stderr
+    assert code == 0, shown
+    done = runner.run(VERDICT, CODE=runner.outputs()["exit-code"])
+    return done.returncode, shown
+
+
+def test_three_machines_that_found_nothing_pass(runner: Runner) -> None:
+    for one in (FINE_A, FINE_B, FINE_C):
+        part(runner, one)
+        case = one.verdict.case
+        folder = f"parts/mlperf-{case.accelerator}-rn/runs/20261120-ab12/{case.id}.1/performance"
+        (runner.workspace / folder).mkdir(parents=True)
+
+    code, shown = merged(runner)
+
+    assert code == 0
+    assert "::error" not in shown
+    beside = (runner.workspace / "page").glob("runs/20261120-ab12/*/performance")
+    assert {path.parent.name.partition(".")[0] for path in beside} == {A.id, B.id, C.id}
+    assert runner.summary().startswith("## mlperf: no drop proven in 3 tests\n")
+    names = {path.name for path in (runner.workspace / "merged").iterdir()}
+    assert names == {"plan.json", "results.json", "junit.xml", "report.html"}
+    page = (runner.workspace / "merged" / "report.html").read_text("utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert len(read_results(runner.workspace / "merged" / "results.json").cases) == 3
+
+
+def test_a_drop_on_one_machine_is_the_verdict_of_all(runner: Runner) -> None:
+    for one in (FINE_A, FINE_B, FELL_C):
+        part(runner, one)
+
+    code, shown = merged(runner)
+
+    assert code == 1
+    assert f"::error file=suites/rn.mlperf.toml,line=14,title={C.id}::PERF DROP" in shown
+    assert runner.summary().startswith("## mlperf: failed: 1 PERF DROP\n")
+
+
+def test_a_machine_that_gave_nothing_back_fails_the_run_and_is_named(runner: Runner) -> None:
+    """Two of three passed: annotation and the summary's first line say what is missing."""
+    for one in (FINE_A, FINE_B):
+        part(runner, one)
+
+    code, shown = merged(runner)
+
+    assert code == 1
+    assert "INCOMPLETE: 1 of 3 planned tests have no result" in shown
+    assert f"::error::1 planned test without a result; the first: {FINE_C.test}" in shown
+    assert runner.summary().startswith("## mlperf: failed: 1 planned test without a result\n")
+    assert FINE_C.test in runner.summary()
+
+
+def test_no_machine_at_all_fails(runner: Runner) -> None:
+    code, shown = merged(runner)
+
+    assert code == 1
+    assert "::error::no machine gave a result" in shown
+    assert runner.summary().startswith("**mlperf: failed: no result**")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not a results file"),
+        ('{"schema": 99}', "written by a newer pytest-mlperf"),
+        ("[" * 100_000, "not a results file"),
+        ('{"schema": 1, "cases": [{"__reduce__": "os.system"}]}', "not a results file"),
+    ],
+    ids=["damaged", "newer", "deep", "other"],
+)
+def test_a_part_that_is_no_results_file_fails(runner: Runner, content: str, said: str) -> None:
+    part(runner, FINE_A)
+    bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
+    bad.parent.mkdir()
+    bad.write_text(content, "utf-8")
+
+    done = runner.run(STEPS[0])
+
+    assert done.returncode == 0
+    assert runner.outputs() == {"exit-code": "2"}
+    assert said in done.stderr
+    assert not (runner.workspace / "merged" / "results.json").exists()
+
+
+def test_texts_of_a_machine_are_no_commands_and_no_markup(runner: Runner) -> None:
+    """What a measured engine said reaches the log, the annotations and the summary as words."""
+    for one in (FINE_A, FINE_B, HOSTILE):
+        part(runner, one)
+
+    code, shown = merged(runner)
+
+    assert code == 1
+    commands = [line for line in shown.splitlines() if line.startswith("::")]
+    assert len(commands) == 1
+    assert commands[0].startswith("::error file=suites/rn.mlperf.toml,line=14,")
+    assert "<img" not in runner.summary()
+    assert "@team" not in runner.summary()
+    assert list(runner.folder.rglob("pwned")) == []
+
+
+def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -> None:
+    """A plan of one job, as the download unpacks it; an artifact that is named like a command."""
+    part(runner, FELL_C)
+    parts = runner.workspace / "parts"
+    (parts / "mlperf-H200-rn").rename(runner.folder / "alone")
+    parts.rmdir()
+    (runner.folder / "alone").rename(parts)
+
+    done = runner.run(STEPS[0])
+
+    assert done.returncode == 0
+    assert runner.outputs() == {"exit-code": "1"}
+    assert "PERF DROP" in done.stdout
+    assert "INCOMPLETE: 2 of 3" in done.stdout
+
+    (parts / "results.json").unlink()
+    for one in (FINE_A, FINE_B, FINE_C):
+        part(runner, one)
+    (parts / "mlperf-H200-rn").rename(parts / "-o $(touch pwned); x")
+
+    done = runner.run(STEPS[0])
+
+    assert runner.outputs() == {"exit-code": "0"}
+    assert list(runner.folder.rglob("pwned")) == []
+
+
+def test_what_a_merger_leaves_is_no_part_of_the_next_one() -> None:
+    """A run that is started again finds the artifact of its first merger among all others."""
+    steps = GPU.jobs["merge"]["steps"]
+    taken = [step["with"]["pattern"] for step in steps if "pattern" in step.get("with", {})]
+    left = [step["with"]["name"] for step in steps if "upload" in str(step.get("uses"))]
+
+    assert taken == ["mlperf-*"]
+    assert left == ["merged-results"]
+
+
+def test_results_are_merged_by_what_is_on_the_branch_even_when_machines_fail() -> None:
+    job: dict[str, Any] = GPU.jobs["merge"]
+
+    assert job["needs"] == ["plan", "run"]
+    assert job["if"].startswith("always()")
+    assert "VERDICT" not in job["steps"][-1].get("env", {})
+    assert job["steps"][-1]["name"] == "Verdict"
+
+
+def test_verdict_is_the_exit_code_of_merge(runner: Runner) -> None:
+    done: subprocess.CompletedProcess[str] = runner.run(VERDICT, CODE="3")
+
+    assert done.returncode == 3

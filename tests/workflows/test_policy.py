@@ -1,0 +1,216 @@
+"""The workflows keep the seven rules of docs/github-actions.md, and each rule can be broken."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.github import ACTIONS, ROOT, SCRIPTS, WORKFLOWS, Workflow, action
+from tests.workflows.policy import PINNED, RULES, WRITES
+
+BAD = Path(__file__).parent / "bad"
+
+BROKEN = {
+    1: {
+        "measure: pull_request reaches a self-hosted machine",
+        "measure: no environment gpu, whose reviewers approve",
+        "measure: checks out an input that is not the approved commit",
+        "approved: a fork's commit beside a token or a right to write",
+    },
+    2: {
+        "target: checks out ${{ github.event.pull_request.head.sha }}",
+        "target: names the pull request's head",
+        "target: fetches by git",
+        "machine: on a self-hosted machine",
+    },
+    3: {
+        "measure: a container, docker or root",
+        "measure: a secret, a token or a right beyond reading",
+        "measure: a cache, which outlives the job",
+    },
+    4: {
+        "permissions are not {} at the top",
+        "build: may write write-all",
+        "build: no end",
+        "build: leaves its token in .git",
+        "build: actions/checkout@v4 is not pinned to a commit",
+        "build: actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 does not say its "
+        "version",
+        "build: an expression in a script",
+    },
+    5: {
+        "merge: reads results where it may write, or on a self-hosted machine",
+        "merge: reads results with other code than the branch's",
+        "merge: runs what it downloaded",
+        "merge: takes an artifact whose digest differs",
+    },
+    6: {
+        "accept: pushes from a self-hosted machine",
+        "accept: pushes to a branch that is not its own",
+        "accept: its branch is not below baselines/",
+        "accept: proposes more than baselines, or not for review",
+        "accept: runs more than git and gh beside a right to write",
+    },
+    7: {
+        "measure: its last step does not always clean up",
+        "measure: its processes carry no mark",
+        "measure: measures on a machine that nobody has looked at",
+        "measure: runs scripts or actions of the commit that is measured",
+    },
+}
+
+
+def test_there_is_something_to_check() -> None:
+    """Every workflow of the set is here, and only gpu.yml runs on machines of a team's own."""
+    names = {path.stem for path in WORKFLOWS}
+
+    assert {"ci", "gpu", "gpu-approve", "report", "update-baselines", "release"} <= names
+    assert [
+        path.stem
+        for path in WORKFLOWS
+        if any(job["runs-on"] != "ubuntu-latest" for job in Workflow(path).jobs.values())
+    ] == ["gpu"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("number", RULES)
+def test_every_workflow_keeps_every_rule(number: int, path: Path) -> None:
+    assert list(RULES[number](Workflow(path))) == []
+
+
+@pytest.mark.parametrize("number", RULES)
+def test_a_workflow_that_breaks_a_rule_is_found(number: int) -> None:
+    assert set(RULES[number](Workflow(BAD / f"rule-{number}.yml"))) == BROKEN[number]
+
+
+CHECKOUT = "checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2"
+
+DAMAGES = [
+    (1, "gpu", "  schedule:\n", "  pull_request:\n  schedule:\n"),
+    (1, "gpu", "    environment: gpu\n", ""),
+    (1, "gpu", "ref: ${{ inputs.sha || github.sha }}", "ref: ${{ inputs.pr }}"),
+    (1, "gpu", "      SHA: ${{ inputs.sha }}", "      KEY: ${{ secrets.KEY }}"),
+    (2, "gpu-approve", "          ref: ${{ github.event.repository.default_branch }}\n", ""),
+    (2, "gpu-approve", "python3 .github", "git fetch origin x\n          python3 .github"),
+    (2, "report", ".repository.default_branch", ".workflow_run.head_sha"),
+    (3, "gpu", "python3 control", "sudo python3 control"),
+    (3, "gpu", "      MLPERF_MODELS: ${{ vars.", "      MLPERF_MODELS: ${{ secrets."),
+    (4, "gpu", "persist-credentials: false", "persist-credentials: true"),
+    (4, "ci", CHECKOUT, "checkout@v4"),
+    (4, "ci", "      contents: read", "      contents: write"),
+    (4, "update-baselines", '"$RUN_ID" > artifacts', '"${{ inputs.run_id }}" > artifacts'),
+    (5, "gpu", "pytest-mlperf merge", "bash parts/run.sh; pytest-mlperf merge"),
+    (5, "report", "      actions: read #", "      issues: write #"),
+    (
+        5,
+        "update-baselines",
+        "path: recorded\n",
+        "path: recorded\n          digest-mismatch: warn\n",
+    ),
+    (6, "update-baselines", 'origin "$branch"', "origin main"),
+    (6, "update-baselines", "branch=baselines/", "branch="),
+    (6, "update-baselines", "git apply --index", "pip install -e .\n          git apply --index"),
+    (7, "gpu", "machine.py clean", "machine.py check"),
+    (
+        7,
+        "gpu",
+        "        run: python3 control/.github/scripts/machine.py check\n",
+        "        run: id\n",
+    ),
+    (7, "gpu", "./control/.github/actions", "./change/.github/actions"),
+    (7, "gpu", " --remove change", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "old", "new"), DAMAGES, ids=[f"{d[0]}-{n}" for n, d in enumerate(DAMAGES)]
+)
+def test_a_rule_sees_the_damage_in_the_real_workflow(
+    tmp_path: Path, number: int, name: str, old: str, new: str
+) -> None:
+    """One line changed in a workflow of this repository breaks the rule that it stands for."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
+    file = tmp_path / f"{name}.yml"
+    file.write_text(text.replace(old, new), "utf-8")
+
+    assert old in text
+    assert list(RULES[number](Workflow(file))) != []
+
+
+def test_no_right_is_granted_that_no_job_has() -> None:
+    """A job that is gone takes its entry in the table of rights with it."""
+    for (name, job), rights in WRITES.items():
+        jobs = Workflow(ROOT / ".github" / "workflows" / f"{name}.yml").jobs
+        assert {k for k, right in jobs[job]["permissions"].items() if right == "write"} == rights
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_our_action_is_given_what_it_takes(path: Path) -> None:
+    """GitHub only warns of an input that does not exist, and is silent of one that is missing."""
+    taken = action("run-suite")["inputs"]
+    required = {name for name, one in taken.items() if one.get("required")}
+    for job in Workflow(path).jobs.values():
+        for step in job["steps"]:
+            if str(step.get("uses", "")).endswith("/actions/run-suite"):
+                assert required <= set(step["with"]) <= set(taken)
+
+
+def test_a_purpose_decides_whether_baselines_are_judged_or_recorded() -> None:
+    step = Workflow(ROOT / ".github" / "workflows" / "gpu.yml").step("run", "Measure and judge")
+
+    assert step["with"]["update"] == "${{ inputs.purpose == 'baseline' && 'replace' || '' }}"
+    assert step["with"]["reason"] == "${{ inputs.reason }}"
+    assert step["with"]["manifest"] == "${{ github.workspace }}/plan/plan.json"
+
+
+@pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.parent.name)
+def test_an_action_takes_its_inputs_only_through_the_environment(path: Path) -> None:
+    for step in action(path.parent.name)["runs"]["steps"]:
+        assert "${{" not in step.get("run", "")
+        assert "uses" not in step or PINNED.fullmatch(step["uses"])
+
+
+def test_one_action_has_one_commit_everywhere() -> None:
+    """What was looked at once is what runs: two commits of an action would be twice the work."""
+    found: dict[str, set[str]] = {}
+    for path in (*WORKFLOWS, *ACTIONS):
+        for name, commit in re.findall(r"uses: ([\w./-]+)@(\S+)", path.read_text("utf-8")):
+            found.setdefault(name, set()).add(commit)
+
+    assert {name: commits for name, commits in found.items() if len(commits) > 1} == {}
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys(name for name, _ in WRITES), "gpu"])
+def test_what_may_write_or_runs_a_fork_s_commit_has_no_cache(name: str) -> None:
+    """A run for a fork's commit belongs to the default branch, and so would its cache."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
+
+    assert re.findall(r"actions/cache|\bcache:", text) == []
+
+
+def test_scripts_that_hold_a_token_need_nothing_installed() -> None:
+    """Beside a right to write runs nothing but the standard library and our own few lines."""
+    ours = {path.stem for path in SCRIPTS.glob("*.py")}
+    holding = {"approve", "comment", "api", "pull_request", "gpu_run", "recorded_run", "release"}
+
+    for name in sorted(holding):
+        text = (SCRIPTS / f"{name}.py").read_text("utf-8")
+        imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
+        assert "pytest_mlperf" not in imported
+        assert holding >= imported & ours
+
+
+def test_every_script_is_used() -> None:
+    """A script that no workflow calls is one that nobody looks after."""
+    texts = "".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
+    scripts = {path.stem: path.read_text("utf-8") for path in SCRIPTS.glob("*.py")}
+
+    unused = {
+        name
+        for name in scripts
+        if f"{name}.py" not in texts
+        and not any(re.search(rf"^(from|import) {name}\b", t, re.M) for t in scripts.values())
+    }
+    assert unused == set()

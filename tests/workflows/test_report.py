@@ -1,0 +1,269 @@
+"""report.yml: one comment on the pull request that was measured, by GitHub's word and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.reports.markdown import MARKER
+from pytest_mlperf.stores.results import write_results
+from tests.reports.verdicts import DROP, OK, result, session
+from tests.workflows.github import SCRIPTS, GitHub, Runner, workflow
+
+REPORT = workflow("report")
+FIND = REPORT.script("read", "Find the pull request")
+WRITE = REPORT.script("read", "Write the comment")
+POST = REPORT.script("post", "Post or replace")
+
+SHA, NEWER = "a" * 40, "b" * 40
+PULL = "GET repos/lab/bench/pulls/7"
+URL = "https://github.com/lab/bench/actions/runs/123"
+
+
+def run_of_gpu(**changes: Any) -> dict[str, Any]:
+    """Return a run for an approved commit, as GitHub describes it."""
+    return {
+        "id": 123,
+        "path": ".github/workflows/gpu.yml",
+        "status": "completed",
+        "display_title": f"gpu: {SHA} of pull request 7",
+        "head_branch": "main",
+        "head_sha": "c" * 40,
+        "head_repository": {"full_name": "lab/bench"},
+        **changes,
+    }
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> GitHub:
+    """Return a job after such a run."""
+    runner = Runner(tmp_path)
+    runner.scripts_of_ours()
+    found = GitHub(runner)
+    found.event({"workflow_run": run_of_gpu()})
+    return found
+
+
+def pull(sha: str = SHA, state: str = "open") -> dict[str, Any]:
+    return {"number": 7, "state": state, "head": {"sha": sha, "ref": "fix"}}
+
+
+def test_the_pull_request_is_the_one_that_a_maintainer_approved(github: GitHub) -> None:
+    github.answers({PULL: pull()})
+
+    done = github.runner.run(FIND)
+
+    assert done.returncode == 0, done.stdout
+    assert github.runner.outputs() == {"number": "7", "sha": SHA}
+
+
+@pytest.mark.parametrize("answer", [pull(NEWER), pull(state="closed")], ids=["moved", "closed"])
+def test_a_pull_request_that_stands_elsewhere_gets_no_comment(
+    github: GitHub, answer: dict[str, Any]
+) -> None:
+    github.answers({PULL: answer})
+
+    assert github.runner.run(FIND).returncode == 0
+    assert github.runner.outputs() == {"number": "", "sha": ""}
+
+
+OF_BRANCH = "GET repos/lab/bench/pulls?state=open&head=lab%3Afix&per_page=100&page=1"
+
+
+@pytest.mark.parametrize(
+    ("pulls", "number"),
+    [([pull()], "7"), ([], ""), ([pull(NEWER)], "")],
+    ids=["stands", "none", "moved"],
+)
+def test_a_branch_of_ours_is_found_by_its_name_and_commit(
+    github: GitHub, pulls: list[Any], number: str
+) -> None:
+    github.event(
+        {"workflow_run": run_of_gpu(display_title="gpu: gate", head_branch="fix", head_sha=SHA)}
+    )
+    github.answers({OF_BRANCH: pulls})
+
+    assert github.runner.run(FIND).returncode == 0
+    assert github.runner.outputs()["number"] == number
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"path": ".github/workflows/ci.yml"},
+        {"path": ".github/workflows/gpu.yml.yml@refs/heads/x"},
+        {"head_repository": {"full_name": "stranger/bench"}},
+        {"status": "in_progress"},
+    ],
+    ids=["other", "alike", "fork", "running"],
+)
+def test_a_run_of_anything_else_is_refused(github: GitHub, changes: dict[str, Any]) -> None:
+    github.event({"workflow_run": run_of_gpu(**changes)})
+    github.answers({PULL: pull()})
+
+    done = github.runner.run(FIND)
+
+    assert done.returncode == 1
+    assert "number" not in github.runner.outputs()
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        f"gpu: {SHA} of pull request 7\n8",
+        f"gpu: {SHA} of pull request 7 ",
+        f"x gpu: {SHA} of pull request 7",
+        f"gpu: {SHA[:12]} of pull request 7",
+        f"gpu: {SHA} of pull request 0",
+        "gpu: gate",
+    ],
+)
+def test_a_title_that_only_looks_like_one_is_none(github: GitHub, title: str) -> None:
+    """Then the run is one of a branch, and `main` has no pull request."""
+    github.event({"workflow_run": run_of_gpu(display_title=title)})
+    asked = OF_BRANCH.replace("lab%3Afix", "lab%3Amain")
+    github.answers({PULL: pull(), asked: []})
+
+    assert github.runner.run(FIND).returncode == 0
+    assert github.runner.outputs()["number"] == ""
+
+
+def test_the_title_is_the_one_that_gpu_gives() -> None:
+    """The workflow and the script that reads its runs' titles agree on the form."""
+    name = workflow("gpu").content["run-name"]
+
+    assert "format('gpu: {0} of pull request {1}', inputs.sha, inputs.pr)" in name
+    assert r"gpu: ([0-9a-f]{40}) of pull request ([1-9]" in (SCRIPTS / "gpu_run.py").read_text()
+
+
+# --- the text ---------------------------------------------------------------------------------
+
+
+def write(runner: Runner) -> str:
+    """Run the step; return the output `text`."""
+    done = runner.run(WRITE, URL=URL)
+    assert done.returncode == 0, done.stderr
+    return runner.outputs()["text"]
+
+
+def test_the_comment_names_the_verdict_first_and_links_the_run(github: GitHub) -> None:
+    write_results(github.runner.workspace / "merged" / "results.json", session(result(DROP)))
+
+    text = write(github.runner)
+
+    assert text.startswith(f"{MARKER}\n**mlperf: failed: 1 PERF DROP**\n")
+    assert f"[the run]({URL})" in text
+    assert f"[the report]({URL}#artifacts)" in text
+
+
+def test_without_results_the_comment_says_that_there_are_none(github: GitHub) -> None:
+    assert write(github.runner).startswith(f"{MARKER}\n**mlperf: failed: no result**\n")
+
+
+HOSTILE = "x\nnumber=8\nEOF\n<script>alert(1)</script> @team $(touch pwned) ](http://evil) `"
+
+
+def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
+    """The pull request's number cannot be changed by what a machine wrote."""
+    one = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
+    write_results(github.runner.workspace / "merged" / "results.json", session(one))
+
+    text = write(github.runner)
+
+    assert set(github.runner.outputs()) == {"text"}
+    assert "<script>" not in text
+    assert "@team" not in text
+    assert "](http://evil)" not in text
+    assert list(github.runner.folder.rglob("pwned")) == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
+def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub, content: str) -> None:
+    file = github.runner.workspace / "merged" / "results.json"
+    file.parent.mkdir()
+    file.write_text(content, "utf-8")
+
+    done = github.runner.run(WRITE, URL=URL)
+
+    assert done.returncode == 1
+    assert github.runner.outputs() == {}
+
+
+# --- the comment ------------------------------------------------------------------------------
+
+PAGE = "GET repos/lab/bench/issues/7/comments?per_page=100&page="
+NEW = "POST repos/lab/bench/issues/7/comments"
+TEXT = f"{MARKER}\n**mlperf: no drop proven in 2 tests**\n$(touch pwned) `\"'\n"
+
+
+def remark(number: int, login: str, body: str) -> dict[str, Any]:
+    return {"id": number, "user": {"login": login}, "body": body}
+
+
+BOT = "github-actions[bot]"
+
+
+def post(github: GitHub, **changes: str) -> tuple[int, str]:
+    given = {"NUMBER": "7", "SHA": SHA, "TEXT": TEXT, **changes}
+    done = github.runner.run(POST, **given)
+    return done.returncode, done.stdout
+
+
+def test_the_first_report_is_posted(github: GitHub) -> None:
+    others = [
+        remark(1, "stranger", f"{MARKER}\nnot ours"),
+        remark(2, BOT, f"quotes {MARKER}"),
+    ]
+    github.answers({PULL: pull(), f"{PAGE}1": others, NEW: {}})
+
+    assert post(github) == (0, "commented on pull request 7\n")
+    assert github.asked()[-1] == (NEW, {"body": TEXT})
+    assert list(github.runner.folder.rglob("pwned")) == []
+
+
+def test_the_next_one_replaces_it_wherever_it_stands(github: GitHub) -> None:
+    """It is found behind a hundred others, by its first line and its author."""
+    change = "PATCH repos/lab/bench/issues/comments/205"
+    pages = {
+        f"{PAGE}1": [remark(number, "somebody", "+1") for number in range(100)],
+        f"{PAGE}2": [remark(205, BOT, f"{MARKER}\r\nold")],
+    }
+    github.answers({PULL: pull(), **pages, change: {}})
+
+    assert post(github) == (0, "replaced the comment of pull request 7\n")
+    assert github.asked()[-1] == (change, {"body": TEXT})
+
+
+def test_nothing_is_posted_where_somebody_has_pushed_meanwhile(github: GitHub) -> None:
+    github.answers({PULL: pull(NEWER)})
+
+    code, shown = post(github)
+
+    assert code == 0
+    assert "has moved on" in shown
+    assert [key for key, _ in github.asked()] == [PULL]
+
+
+@pytest.mark.parametrize("changes", [{"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}])
+def test_what_is_no_report_is_not_posted(github: GitHub, changes: dict[str, str]) -> None:
+    github.answers({PULL: pull(), f"{PAGE}1": [], NEW: {}})
+
+    code, _ = post(github, **changes)
+
+    assert code == 1
+    assert NEW not in [key for key, _ in github.asked()]
+
+
+def test_who_reads_may_not_write_and_who_writes_reads_nothing() -> None:
+    read, write = REPORT.jobs["read"], REPORT.jobs["post"]
+
+    assert "write" not in read["permissions"].values()
+    assert not any("download-artifact" in str(step) for step in write["steps"])
+    assert "pip" not in str(write["steps"])
+
+
+def test_the_marker_is_the_report_s() -> None:
+    assert f'MARKER = "{MARKER}"' in (SCRIPTS / "comment.py").read_text("utf-8")

@@ -1,0 +1,241 @@
+"""The composite action, its steps run by bash: on a real suite, and on inputs that are commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.workflows import composite
+from tests.workflows.conftest import CASE, REASON, Measured, given
+from tests.workflows.github import RECORDER, Runner, words
+
+SCRIPTS = [
+    "Prepare",
+    "Install into an environment of this job's own",
+    "What this machine can run",
+    "Measure and judge",
+    "Say what was found",
+    "Verdict",
+]
+
+
+def test_baselines_are_recorded_with_the_reason_as_it_was_given(measured: Measured) -> None:
+    """A whole job: environment, doctor, pytest, summary, artifact; the reason stays a text."""
+    assert list(measured.outcome.steps) == SCRIPTS
+    assert measured.outcome.outputs == {
+        "exit-code": "0",
+        "results": str(measured.runner.temp / "mlperf" / "results.json"),
+        "junit": str(measured.runner.temp / "mlperf" / "junit.xml"),
+        "artifact": "mlperf-cpu-first",
+    }
+    results = read_results(Path(measured.outcome.outputs["results"]))
+    assert {one.verdict.outcome for one in results.cases} == {Outcome.RECORDED}
+    file = measured.project / "baselines/cpu/quick/first/Offline.null.fp32.json"
+    assert REASON in file.read_text("utf-8").encode().decode("unicode_escape")
+    assert list(measured.runner.folder.rglob("pwned")) == []
+    assert "## mlperf: no drop proven in 2 tests" in measured.runner.summary()
+    assert "::error" not in measured.outcome.steps["Say what was found"].stdout
+
+
+def test_the_artifact_is_what_merge_reads_and_a_person_looks_at(measured: Measured) -> None:
+    (upload,) = measured.outcome.uploads
+    base = measured.runner.temp / "mlperf"
+    paths = [Path(line) for line in upload["path"].splitlines()]
+
+    assert upload["name"] == "mlperf-cpu-first"
+    assert paths[:2] == [base / "results.json", base / "junit.xml"]
+    for pattern in (path for path in paths if path.name != "power.jsonl"):  # no GPU, no power
+        found = list(base.glob(str(pattern.relative_to(base))))
+        assert found, pattern
+
+
+def again(job: Runner, measured: Measured) -> dict[str, str]:
+    """Return the inputs of a job after the first."""
+    return given(job, measured.wheel) | {"python": "linking-python"}
+
+
+def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job: Runner) -> None:
+    """The exit code is the last step's: summary, annotation and artifact come before it."""
+    addopts = f"{job.env['PYTEST_ADDOPTS']} --mlperf-handicap=80%"
+
+    outcome = composite.run(job, again(job, measured), PYTEST_ADDOPTS=addopts)
+
+    assert outcome.failed == ["Verdict"], outcome.log()
+    assert outcome.steps["Verdict"].returncode == 1
+    assert outcome.outputs["exit-code"] == "1"
+    assert "## mlperf: failed: 1 PERF DROP" in job.summary()
+    said = outcome.steps["Say what was found"].stdout
+    assert f"::error file=suites/first.mlperf.toml,line=10,title={CASE}::PERF DROP" in said
+    assert len(outcome.uploads) == 1
+
+
+def test_another_machine_is_refused_before_anything_is_measured(
+    measured: Measured, job: Runner
+) -> None:
+    """A runner with a wrong label stops at the doctor, and still says that there is no result."""
+    suite = job.workspace / "change" / "suites" / "first.mlperf.toml"
+    suite.write_text(suite.read_text("utf-8").replace('["cpu"]', '["H200"]'), "utf-8")
+
+    outcome = composite.run(job, again(job, measured) | {"accelerator": "H200"})
+
+    assert outcome.failed == ["What this machine can run"]
+    assert outcome.outputs["exit-code"] == ""
+    assert job.summary() == "**mlperf: no result**: see the log of this job.\n"
+    assert len(outcome.uploads) == 1
+
+
+PYTHON = (
+    RECORDER
+    + """
+import pathlib, shutil
+if sys.argv[1:3] == ["-m", "venv"]:
+    folder = pathlib.Path(sys.argv[3], "bin")
+    folder.mkdir(parents=True)
+    for name in ("python", "pytest-mlperf"):
+        shutil.copy(sys.argv[0], folder / name)
+"""
+)
+"""A Python that writes down its words; an environment of it holds the same."""
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[str]]]]:
+    """Run the action with a Python that only writes down its words."""
+    runner = Runner(tmp_path)
+    record = tmp_path / "words"
+    runner.put("own-python", PYTHON.format(python=sys.executable, record=str(record)))
+
+    def run(**inputs: str) -> tuple[composite.Outcome, list[list[str]]]:
+        record.unlink(missing_ok=True)
+        usual = {"suite": "suites/a.mlperf.toml", "accelerator": "H200", "python": "own-python"}
+        named = {name.replace("_", "-"): value for name, value in inputs.items()}
+        return composite.run(runner, usual | named), words(record)
+
+    return run
+
+
+def test_every_input_reaches_its_place(recorded: Any) -> None:
+    outcome, found = recorded(
+        profile="official",
+        select="Offline and not fp16",
+        package="pytest-mlperf==0.1.0",
+        extras="lm,quantization",
+        constraints="c.txt",
+        manifest="plan.json",
+        update="append",
+        reason="second session",
+    )
+
+    assert outcome.failed == [], outcome.log()
+    base = next(word for word in found[1] if word.endswith("mlperf-venv")).removesuffix("-venv")
+    assert found == [
+        ["own-python", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"],
+        ["own-python", "-m", "venv", f"{base}-venv"],
+        [
+            *("python", "-m", "pip", "install", "--disable-pip-version-check"),
+            *("--constraint", "c.txt", "--", "pytest-mlperf==0.1.0[lm,quantization]"),
+        ],
+        ["pytest-mlperf", "doctor", "--accelerator=H200", "--", "suites/a.mlperf.toml"],
+        [
+            *("python", "-m", "pytest", "--mlperf-accelerator=H200"),
+            *(f"--mlperf-runs-dir={base}", f"--mlperf-json={base}/results.json"),
+            *(f"--junitxml={base}/junit.xml", "--mlperf-profile=official"),
+            *("-k", "Offline and not fp16", "--mlperf-manifest=plan.json"),
+            *("--mlperf-update=append", "--mlperf-reason=second session"),
+            *("--", "suites/a.mlperf.toml"),
+        ],
+    ]
+
+
+def test_what_is_not_given_is_not_said(recorded: Any) -> None:
+    _, found = recorded()
+
+    assert found[2][3:] == ["install", "--disable-pip-version-check", "--", "pytest-mlperf"]
+    assert len(found[4]) == 9
+
+
+def test_a_folder_is_installed_editable(recorded: Any) -> None:
+    _, found = recorded(package=".", extras="lm")
+
+    assert found[2][-2:] == ["--editable", ".[lm]"]
+
+
+HOSTILE = [
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned; #",
+    "x\ntouch pwned\n",
+    "'; touch pwned; '",
+    '"; touch pwned; "',
+    "--mlperf-update=replace",
+    "x\nexit-code=0\nartifact=other",
+    "${IFS}$PATH*",
+    "::add-mask::x",
+]
+
+PLACES = (
+    *("suite", "accelerator", "profile", "select", "package", "extras", "constraints"),
+    *("manifest", "update", "reason", "artifact"),
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_input_is_one_word_and_nothing_else(recorded: Any, text: str) -> None:
+    """In every place at once: it is passed on as it is, runs nothing, and sets no output."""
+    outcome, found = recorded(**dict.fromkeys(PLACES, text))
+
+    assert outcome.failed == [], outcome.log()
+    assert found[2][-4:] == ["--constraint", text, "--", f"{text}[{text}]"]
+    assert found[3] == ["pytest-mlperf", "doctor", f"--accelerator={text}", "--", text]
+    options = ("profile", "manifest", "update", "reason")
+    assert {f"--mlperf-{name}={text}" for name in options} <= set(found[4])
+    assert found[4][-2:] == ["--", text]
+    assert found[4][found[4].index("-k") + 1] == text
+    assert outcome.outputs["exit-code"] == "0"
+    assert set(outcome.outputs["artifact"]) <= set(
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran(tmp_path: Path) -> Any:
+    """No test of this file makes a file called pwned anywhere in its folder."""
+    yield
+    assert list(tmp_path.rglob("pwned*")) == []
+
+
+@pytest.mark.parametrize("place", ["python", "working-directory"])
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_python_or_a_folder_that_is_none_stops_the_job(
+    tmp_path: Path, place: str, text: str
+) -> None:
+    usual = {"suite": "suites", "accelerator": "cpu"}
+
+    outcome = composite.run(Runner(tmp_path), usual | {place: text})
+
+    assert outcome.failed == [SCRIPTS[1]]
+
+
+@pytest.mark.parametrize(
+    ("suite", "accelerator", "name"),
+    [
+        ("suites/datacenter/resnet50.mlperf.toml", "H200", "mlperf-H200-datacenter-resnet50"),
+        ("suites/edge/resnet50.mlperf.toml", "H200", "mlperf-H200-edge-resnet50"),
+        ("suites/tiny", "cpu", "mlperf-cpu-tiny"),
+        ("bench/a b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b"),
+    ],
+)
+def test_jobs_of_one_run_give_artifacts_of_different_names(
+    recorded: Any, suite: str, accelerator: str, name: str
+) -> None:
+    """The folder is part of it: two suites of one name would replace each other's results."""
+    outcome, _ = recorded(suite=suite, accelerator=accelerator)
+
+    assert outcome.outputs["artifact"] == name
+    assert outcome.uploads[0]["name"] == name

@@ -1,0 +1,117 @@
+"""What others know of workflows: zizmor, GitHub's schemas, shellcheck on every script."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.github import ACTIONS, ROOT, WORKFLOWS, scripts
+
+BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def tool(name: str, *arguments: str | Path, given: str | None = None) -> tuple[int, str, str]:
+    """Run a tool; skip where it is not here.
+
+    Returns:
+        Exit code, standard output and standard error.
+    """
+    path = shutil.which(name, path=BESIDE)
+    if path is None:
+        pytest.skip(f"{name} is not here: pip install 'pytest-mlperf[dev]'")
+    done = subprocess.run(
+        [path, *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+ZIZMOR = ("--offline", "--persona", "auditor", "--no-progress", "--strict-collection")
+
+
+def findings(*arguments: str | Path) -> list[str]:
+    """Return the names of what zizmor finds."""
+    code, found, errors = tool("zizmor", *ZIZMOR, "--format", "json", *arguments)
+    assert code in {0, 10, 11, 12, 13, 14}, errors
+    return sorted(one["ident"] for one in json.loads(found))
+
+
+def test_zizmor_finds_nothing() -> None:
+    assert findings(".github") == []
+
+
+def test_what_zizmor_shall_not_say_has_a_reason_and_is_needed() -> None:
+    """Each ignore names one audit, gives a reason behind it, and hides exactly one finding."""
+    texts = "\n".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
+    ignored = re.findall(r"zizmor: ignore\[([a-z-]+)\] (\w.{15,})", texts)
+
+    assert texts.count("zizmor:") == len(ignored)
+    assert findings("--no-ignores", ".github") == sorted(name for name, _ in ignored)
+
+
+def test_zizmor_would_find_something() -> None:
+    """The same call says of the workflow that breaks rule 4 what is wrong with it."""
+    found = findings("tests/workflows/bad/rule-4.yml")
+
+    assert {"template-injection", "unpinned-uses", "artipacked", "excessive-permissions"} <= set(
+        found
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [("vendor.github-workflows", WORKFLOWS), ("vendor.github-actions", ACTIONS)],
+)
+def test_files_follow_the_schemas(schema: str, files: list[Path]) -> None:
+    code, found, errors = tool("check-jsonschema", "--builtin-schema", schema, *files)
+
+    assert code == 0, found + errors
+
+
+def test_a_misspelt_key_is_against_the_schema(tmp_path: Path) -> None:
+    text = (ROOT / ".github/workflows/gpu.yml").read_text("utf-8")
+    file = tmp_path / "gpu.yml"
+    file.write_text(text.replace("fail-fast:", "failfast:"), "utf-8")
+
+    code, found, errors = tool(
+        "check-jsonschema", "--builtin-schema", "vendor.github-workflows", file
+    )
+
+    assert code == 1, found + errors
+
+
+def test_no_script_has_a_fault_that_shellcheck_knows() -> None:
+    """Every `run:` block, as bash, each under its own name."""
+    faults = []
+    for name, script in scripts():
+        code, found, _ = tool(
+            "shellcheck",
+            "--shell=bash",
+            "--severity=style",
+            "--format=gcc",
+            "-",
+            given=f"set -eo pipefail\n{script}",
+        )
+        faults += [f"{name}: {line}" for line in found.splitlines()] if code else []
+
+    assert faults == []
+
+
+def test_shellcheck_would_find_something() -> None:
+    code, found, _ = tool(
+        "shellcheck", "--shell=bash", "--format=gcc", "-", given="rm -rf $HOME/$x\n"
+    )
+
+    assert code == 1
+    assert "SC2086" in found

@@ -1,0 +1,434 @@
+"""update-baselines.yml, on what a real run recorded: a table, a patch of baselines/, a proposal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.stores import accuracy_baselines
+from tests.workflows.conftest import CASE, Measured, git
+from tests.workflows.github import GitHub, Runner, workflow
+from tests.workflows.test_report import run_of_gpu
+
+UPDATE = workflow("update-baselines")
+REFUSE = UPDATE.script("read", "Refuse a run that may not make baselines")
+TABLE = UPDATE.script("read", "What would change")
+WRITE = UPDATE.script("read", "Write")
+PROPOSE = UPDATE.script("propose", "Propose")
+
+RUN = "GET repos/lab/bench/actions/runs/123"
+ARTIFACTS = f"{RUN}/artifacts?per_page=100"
+PERFORMANCE = "baselines/cpu/quick/first/Offline.null.fp32.json"
+ACCURACY = "baselines/accuracy/first/null.fp32.json"
+SCORES = "baselines/accuracy/first/null.fp32.scores.npz"
+REASON = "driver 580; $(touch pwned) `touch pwned` '; touch pwned; \" --accept-regression x"
+INPUTS = {"RUN_ID": "123", "REASON": REASON, "SELECT": "", "ACCEPT": ""}
+
+
+def artifact(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "expired": False, "digest": f"sha256:{'d' * 64}", **changes}
+
+
+KEPT = [artifact("merged-results"), artifact("baselines-mlperf-cpu-first"), artifact("plan")]
+
+
+def prepare(measured: Measured, runner: Runner) -> Runner:
+    """Bring a job to where it has its checkout and its downloads of what was recorded."""
+    runner.scripts_of_ours()
+    folder = runner.workspace
+    shutil.copytree(measured.project / "suites", folder / "suites")
+    (folder / "baselines").mkdir()
+    shutil.copy(measured.project / "baselines" / "README.md", folder / "baselines")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "add", "suites", "baselines")
+    git(folder, "commit", "--quiet", "-m", "suite")
+    (folder / "merged").mkdir()
+    shutil.copy(measured.runner.temp / "mlperf" / "results.json", folder / "merged")
+    shutil.copytree(
+        measured.project / "baselines", folder / "recorded" / "baselines-mlperf-cpu-first"
+    )
+    (folder / "artifacts.txt").write_text("- `merged-results` sha256:dd\n", "utf-8")
+    return runner
+
+
+@pytest.fixture
+def job(measured: Measured, tmp_path: Path) -> Runner:
+    """Return a job of its own."""
+    return prepare(measured, Runner(tmp_path, env=INPUTS))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A first job that went through.
+
+    Attributes:
+        runner: The job.
+        table: What its first step printed.
+        before: What that step had changed in baselines/.
+    """
+
+    runner: Runner
+    table: str
+    before: str
+
+
+@pytest.fixture(scope="session")
+def accepted(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
+    """Run the first job; files that no result speaks of lie beside what was recorded."""
+    runner = prepare(measured, Runner(tmp_path_factory.mktemp("accepting"), env=INPUTS))
+    folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
+    shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")
+    (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
+    first = runner.run(TABLE)
+    assert first.returncode == 0, first.stdout + first.stderr
+    before = git(runner.workspace, "status", "--short", "baselines")
+    second = runner.run(WRITE)
+    assert second.returncode == 0, second.stdout + second.stderr
+    return Accepted(runner, first.stdout, before)
+
+
+def test_the_table_alone_changes_nothing(accepted: Accepted) -> None:
+    assert accepted.before == ""
+    assert "dry run" in accepted.table
+    assert f"{CASE}\n  throughput new " in accepted.table
+    assert "  top1 new 100\n" in accepted.table
+    assert accepted.table in accepted.runner.summary()
+
+
+def test_exactly_what_was_recorded_is_taken(accepted: Accepted) -> None:
+    """Performance from the results, scores from their files; nothing else that lay beside them."""
+    folder = accepted.runner.workspace
+
+    names = git(folder, "diff", "--cached", "--name-only").splitlines()
+    assert names == [ACCURACY, SCORES, PERFORMANCE]
+    (record,) = json.loads((folder / PERFORMANCE).read_text("utf-8"))["records"]
+    assert record["history"][-1]["reason"] == f"{REASON} (run 123)"
+    assert len(record["runs"]) == 5
+    assert list(accepted.runner.folder.rglob("pwned*")) == []
+
+
+def test_the_proposal_says_why_what_and_where_it_comes_from(accepted: Accepted) -> None:
+    text = (accepted.runner.workspace / "proposal" / "text.md").read_text("utf-8")
+
+    assert text.startswith(f"{REASON}\n\n```\nfrom merged/results.json")
+    assert text.endswith("```\n\n- `merged-results` sha256:dd\n")
+
+
+def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Measured) -> None:
+    """The accepted runs were twice as fast: refused, unless the case is named."""
+    file = job.workspace / PERFORMANCE
+    file.parent.mkdir(parents=True)
+    baseline = json.loads((measured.project / PERFORMANCE).read_text("utf-8"))
+    for run in baseline["records"][0]["runs"]:
+        run["metrics"]["throughput"] *= 2
+    file.write_text(json.dumps(baseline), "utf-8")
+
+    refused, named = job.run(TABLE), job.run(TABLE, ACCEPT=CASE)
+
+    assert (refused.returncode, named.returncode) == (0, 0)
+    assert "refused: gets worse (throughput" in refused.stdout
+    assert "refused" not in named.stdout.replace("0 refused", "")
+
+
+def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: Measured) -> None:
+    for name in (PERFORMANCE, ACCURACY, SCORES):
+        (job.workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(measured.project / name, job.workspace / name)
+    git(job.workspace, "add", "baselines")
+    git(job.workspace, "commit", "--quiet", "-m", "accepted")
+
+    done = job.run(WRITE)
+
+    assert done.returncode == 1
+    assert "::error::nothing to accept" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("SELECT", "first-Offline-null-fp32-H200"),
+        ("SELECT", "$(touch pwned)"),
+        ("ACCEPT", "; touch pwned"),
+        ("ACCEPT", "--write"),
+    ],
+)
+def test_a_case_that_is_none_stops_the_job(job: Runner, field: str, text: str) -> None:
+    done = job.run(TABLE, **{field: text})
+
+    assert done.returncode == 2
+    assert "no case" in done.stderr
+    assert list(job.folder.rglob("pwned")) == []
+
+
+# --- scores are files from another machine --------------------------------------------------------
+
+
+def recorded(job: Runner) -> Path:
+    """Return the downloaded accuracy baseline."""
+    return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
+
+
+def test_scores_that_are_not_the_file_s_own_are_refused(job: Runner) -> None:
+    file = accuracy_baselines.scores_path(recorded(job))
+    file.write_bytes(file.read_bytes() + b"x")
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "holds other scores" in done.stderr
+
+
+def test_scores_that_unpack_to_gigabytes_are_refused_unread(job: Runner) -> None:
+    file = accuracy_baselines.scores_path(recorded(job))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("top1.npy", bytes(65 * 2**20))
+    assert file.stat().st_size < 2**20
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "unpacks to more than 64 MiB" in done.stderr
+
+
+def test_a_file_that_is_too_large_is_refused_unread(job: Runner) -> None:
+    recorded(job).write_bytes(b" " * (8 * 2**20 + 1))
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "larger than 8 MiB" in done.stderr
+
+
+def test_scores_of_another_case_are_refused(job: Runner) -> None:
+    text = recorded(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
+    recorded(job).write_text(text, "utf-8")
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "is of another case than its name" in done.stderr
+
+
+def second(job: Runner, name: str) -> Path:
+    """Return the accuracy baseline in a second artifact, a copy of the first."""
+    first = job.workspace / "recorded" / "baselines-mlperf-cpu-first"
+    shutil.copytree(first, job.workspace / "recorded" / name)
+    return job.workspace / "recorded" / name / recorded(job).relative_to(first)
+
+
+def rescore(path: Path, score: float) -> None:
+    """Let an accuracy baseline have other scores."""
+    found = accuracy_baselines.load(path)
+    assert found is not None
+    baseline, scores = found
+    accuracy_baselines.save(path, baseline, {name: [score] * 32 for name in scores})
+
+
+def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:
+    """Every machine sends its whole folder: the accepted scores of a case that it did not run."""
+    old = second(job, "baselines-mlperf-cpu-second")
+    rescore(old, 50.0)
+    for file in (old, accuracy_baselines.scores_path(old)):
+        place = job.workspace / "baselines" / "accuracy" / "first" / file.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 0, done.stderr
+    assert f"32 scores -> {ACCURACY}" in done.stdout
+
+
+def test_one_artifact_alone_has_no_folder_of_its_own(job: Runner) -> None:
+    """So the download unpacks it, and the name of the machine is gone with the folder."""
+    (job.workspace / "recorded" / "baselines-mlperf-cpu-first").rename(job.folder / "alone")
+    (job.workspace / "recorded").rmdir()
+    (job.folder / "alone").rename(job.workspace / "recorded")
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 0, done.stderr
+    assert f"32 scores -> {ACCURACY}" in done.stdout
+
+
+def test_two_jobs_that_recorded_different_scores_are_refused(job: Runner) -> None:
+    rescore(second(job, "baselines-mlperf-cpu-second"), 50.0)
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "recorded twice by cpu, and not the same" in done.stderr
+
+
+def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) -> None:
+    """No hardware is part of the file's name; `select` says whose scores are accepted."""
+    rescore(second(job, "baselines-mlperf-H200-first"), 50.0)
+    file = job.workspace / "merged" / "results.json"
+    content = json.loads(file.read_text("utf-8"))
+    content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
+    other = json.loads(json.dumps(content["cases"][0]))
+    other["verdict"]["case"]["accelerator"] = "H200"
+    content["cases"].append(other)
+    file.write_text(json.dumps(content), "utf-8")
+
+    refused, chosen = job.run(TABLE), job.run(TABLE, SELECT=CASE.replace("cpu", "H200"))
+
+    assert refused.returncode == 2
+    assert "recorded different scores: select one of them" in refused.stderr
+    assert chosen.returncode == 0
+    assert "  top1 new " in chosen.stdout
+
+
+def test_a_name_that_is_a_path_is_refused(job: Runner) -> None:
+    """A results file cannot name a place outside of baselines/."""
+    file = job.workspace / "merged" / "results.json"
+    content = json.loads(file.read_text("utf-8"))
+    for one in content["cases"]:
+        one["verdict"]["case"]["workload"] = "../../../escape"
+    content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
+    file.write_text(json.dumps(content), "utf-8")
+
+    done = job.run(TABLE)
+
+    assert done.returncode == 2
+    assert "a name that is a path" in done.stderr
+    assert list(job.folder.rglob("escape*")) == []
+
+
+# --- which run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def github(job: Runner) -> GitHub:
+    """Return the job before its downloads."""
+    return GitHub(job)
+
+
+def test_artifacts_are_named_with_their_digests(github: GitHub) -> None:
+    run = run_of_gpu(display_title="gpu: baseline")
+    github.answers({RUN: run, ARTIFACTS: {"artifacts": KEPT}})
+
+    done = github.runner.run(REFUSE)
+
+    assert done.returncode == 0, done.stderr
+    assert (github.runner.workspace / "artifacts.txt").read_text("utf-8").splitlines() == [
+        f"Run 123 of main at {'c' * 40}:",
+        "",
+        f"- `merged-results` sha256:{'d' * 64}",
+        f"- `baselines-mlperf-cpu-first` sha256:{'d' * 64}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "run", "artifacts"),
+    [
+        ("123", run_of_gpu(), KEPT),
+        ("123", run_of_gpu(display_title="x", path=".github/workflows/ci.yml"), KEPT),
+        ("123", run_of_gpu(display_title="x", head_repository={"full_name": "a/b"}), KEPT),
+        ("123", run_of_gpu(display_title="x", status="in_progress"), KEPT),
+        ("123", run_of_gpu(display_title="x"), []),
+        ("123", run_of_gpu(display_title="x"), [artifact("merged-results", expired=True)]),
+        ("123/../124", run_of_gpu(display_title="x"), KEPT),
+        ("$(touch pwned)", run_of_gpu(display_title="x"), KEPT),
+    ],
+    ids=["fork", "other", "elsewhere", "running", "nothing", "expired", "path", "command"],
+)
+def test_a_run_that_may_not_make_baselines_is_refused(
+    github: GitHub, run_id: str, run: Any, artifacts: Any
+) -> None:
+    github.answers({RUN: run, ARTIFACTS: {"artifacts": artifacts}})
+
+    assert github.runner.run(REFUSE, RUN_ID=run_id).returncode == 1
+    assert list(github.runner.folder.rglob("pwned")) == []
+
+
+# --- the proposal ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proposal(accepted: Accepted, tmp_path: Path) -> Runner:
+    """Return the second job: a clone of the branch, and the first one's artifact."""
+    (tmp_path / "second").mkdir()
+    runner = Runner(tmp_path / "second", env={**INPUTS, "BASE": "main"})
+    first = accepted.runner.workspace
+    git(tmp_path, "clone", "--quiet", "--bare", str(first), "origin.git")
+    runner.workspace.rmdir()
+    git(tmp_path, "clone", "--quiet", "origin.git", str(runner.workspace))
+    shutil.copytree(first / "proposal", runner.workspace / "proposal")
+    gh(runner, proposals=0)
+    return runner
+
+
+def gh(runner: Runner, proposals: int) -> None:
+    """Put a gh in place that writes down its words and knows of proposals of this branch."""
+    record = runner.folder / "words"
+    listed = f'[ "$1 $2" = "pr list" ] && echo {proposals} && exit 0'
+    runner.put("gh", f'#!/bin/sh\n{listed}\nprintf "%s\\n" "$@" >> {record}\n')
+
+
+def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -> None:
+    done = proposal.run(PROPOSE)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    origin = proposal.folder.parent / "origin.git"
+    assert git(origin, "log", "--format=%s%n%b", "main..baselines/run-123").splitlines() == [
+        "Baselines of run 123",
+        REASON,
+    ]
+    assert list(proposal.folder.rglob("pwned*")) == []
+    names = git(origin, "diff", "--name-only", "main", "baselines/run-123").splitlines()
+    assert names == [ACCURACY, SCORES, PERFORMANCE]
+    said = (proposal.folder / "words").read_text("utf-8").split("\n")
+    assert said[:5] == ["auth", "setup-git", "pr", "create", "--base"]
+    assert said[5:8] == ["main", "--head", "baselines/run-123"]
+    assert "proposal/text.md" in said
+
+
+def test_a_job_that_is_run_again_changes_the_proposal_that_is_there(proposal: Runner) -> None:
+    gh(proposal, proposals=1)
+
+    done = proposal.run(PROPOSE)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = (proposal.folder / "words").read_text("utf-8").splitlines()
+    assert said[2:5] == ["pr", "edit", "baselines/run-123"]
+
+
+PATCH = """\
+diff --git a/{name} b/{name}
+new file mode 100644
+--- /dev/null
++++ b/{name}
+@@ -0,0 +1 @@
++on: push
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [".github/workflows/x.yml", "baselines/../conftest.py", "baselines2/x", "conftest.py"]
+)
+def test_a_patch_of_anything_else_is_refused(proposal: Runner, name: str) -> None:
+    patch = proposal.workspace / "proposal" / "baselines.patch"
+    with patch.open("a", encoding="utf-8") as file:
+        file.write(PATCH.format(name=name))
+
+    done = proposal.run(PROPOSE)
+
+    assert done.returncode != 0
+    origin = proposal.folder.parent / "origin.git"
+    assert git(origin, "branch", "--list", "baselines/*") == ""
+
+
+def test_who_reads_may_not_write_and_who_writes_reads_a_patch() -> None:
+    first, second = UPDATE.jobs["read"], UPDATE.jobs["propose"]
+
+    assert "write" not in first["permissions"].values()
+    assert "setup-python" not in str(second["steps"])
+    downloads = [s["with"]["name"] for s in second["steps"] if "download" in str(s.get("uses"))]
+    assert downloads == ["proposal"]
