@@ -149,7 +149,7 @@ def entries() -> Iterator[Entry]:
     python = os.environ.get(VLLM)
     if python:
         # Its own choice is nine tenths of the memory: on a CPU, of the machine's.
-        options = "{ max_new_tokens = 128, max_model_len = 2048, gpu_memory_utilization = 0.2 }"
+        options = "{ max_new_tokens = 128, max_model_len = 512, gpu_memory_utilization = 0.2 }"
         yield Entry(name="vllm", options=options, python=python)
     else:
         print(f"vllm is left out: set {VLLM} to a Python that has it")
