@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.output import add_parser, show, width
+from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split

@@ -77,7 +77,8 @@ submit() { # ACCELERATOR LAST MINUTES [options of sbatch]
 
 # Nothing of what the arrays need is needed to join them.
 job=$(sbatch --parsable "$@" --job-name=mlperf-merge --time=30 --gres=none \
-  --dependency="afterany$arrays" --output="$folder/merge.log" "$script" --merge "$folder") || give_up
+  --dependency="afterany$arrays" --output="$folder/merge.log" \
+  "$script" --merge "$folder") || give_up
 echo "submitted arrays ${arrays#:} and job ${job%%;*}, which joins them"
 echo "verdict: $folder/merge.log, results: $folder/results.json"
 """

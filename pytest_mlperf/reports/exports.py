@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_mlperf.core.metrics import METRICS, Direction
@@ -32,7 +32,9 @@ def csv_table(results: Results) -> str:
     writer = csv.DictWriter(out, HEAD, lineterminator="\n")
     writer.writeheader()
     for result in results.cases:
-        for metric in figures(result) or [None]:
+        # A case that was not judged has a line too.
+        judged: Sequence[MetricVerdict | None] = figures(result) or [None]
+        for metric in judged:
             writer.writerow(
                 {name: _cell(value) for name, value in _row(results, result, metric).items()}
             )
