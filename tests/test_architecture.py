@@ -111,6 +111,8 @@ SHARED = {
 
 ONLY = {
     "aiohttp": {"engines.openai"},
+    "jinja2": {"reports.html"},
+    "vl_convert": {"reports.html"},
     "mlperf_loadgen": {"run.loadgen"},
     "pynvml": {"hardware.nvidia", "hardware.sampler"},
     "matplotlib": {"reports.precisions", "reports.timeline"},

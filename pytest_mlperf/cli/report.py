@@ -1,4 +1,4 @@
-"""`pytest-mlperf report`: results as text, JSON or pytest-benchmark's file."""
+"""`pytest-mlperf report`: results as text, as an HTML page, and for other tools."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_mlperf.cli.output import add_parser, clean, show, width
+from pytest_mlperf.cli.output import add_parser, clean, show, width, write
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.merging import Absent, absent
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports import exports, markdown, text
 from pytest_mlperf.reports.annotations import commands as annotations_of
 from pytest_mlperf.reports.benchmark_json import commit_info, document
-from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.manifest import read_manifest
 from pytest_mlperf.stores.results import read_results
 
 MACHINE_INFO = """
@@ -28,24 +31,29 @@ print(json.dumps(machine_info()))
 """
 """pytest-benchmark's own words on this machine; in a child, because they need pytest."""
 
+DESCRIPTION = (
+    "Writes a session's results in another form. text is the summary that pytest\n"
+    "printed; json is the file itself, checked and in the newest schema;\n"
+    "pytest-benchmark is what --benchmark-json writes, also for sessions under -n,\n"
+    "where pytest-benchmark switches itself off: one entry per performance test\n"
+    "that passed, one round per run, in seconds: 1 / throughput in Offline, else the\n"
+    "run's p50 latency; extra_info holds every metric. markdown is a GitHub job's\n"
+    "summary, comment a pull request's, both cut at GitHub's limits; annotations are\n"
+    "workflow commands at the suite's lines. csv and prometheus have a line per\n"
+    "metric; the two custom formats are what github-action-benchmark reads.\n"
+    "html is one page that loads nothing, with plots; it also reads the baselines\n"
+    "that the verdicts name, and the runs' logs where they lie below the results\n"
+    "file's folder."
+)
+
 
 def add_command(commands: Any) -> None:
     """Register the subcommand."""
     parser = add_parser(
         commands,
         "report",
-        summary="results as text, Markdown, CSV and for other tools",
-        description=(
-            "Writes a session's results in another form. text is the summary that pytest\n"
-            "printed; json is the file itself, checked and in the newest schema;\n"
-            "pytest-benchmark is what --benchmark-json writes, also for sessions under -n,\n"
-            "where pytest-benchmark switches itself off: one entry per performance test\n"
-            "that passed, one round per run, in seconds: 1 / throughput in Offline, else the\n"
-            "run's p50 latency; extra_info holds every metric. markdown is a GitHub job's\n"
-            "summary, comment a pull request's, both cut at GitHub's limits; annotations are\n"
-            "workflow commands at the suite's lines. csv and prometheus have a line per\n"
-            "metric; the two custom formats are what github-action-benchmark reads."
-        ),
+        summary="results as text, HTML, Markdown, CSV and for other tools",
+        description=DESCRIPTION,
         needs="a results.json, as in .mlperf/runs/<id>/ or written by --mlperf-json",
         examples=[
             ("report r.json", "the table of verdicts, as in the terminal"),
@@ -53,6 +61,7 @@ def add_command(commands: Any) -> None:
                 "report r.json --format pytest-benchmark -o now.json",
                 "then: pytest-benchmark compare before.json now.json",
             ),
+            ("report r.json --format html -o report.html", "the page for a CI's artifacts"),
             ("report r.json --format markdown -o summary.md", "append it to $GITHUB_STEP_SUMMARY"),
         ],
     )
@@ -67,7 +76,33 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
     )
+    parser.add_argument(
+        "--manifest",
+        type=Path,
+        metavar="FILE",
+        help="what `plan --format json` printed: planned tests without a result are told "
+        "(html, markdown, comment, annotations)",
+    )
+    parser.add_argument("--run-url", metavar="URL", help="comment: where the run is")
+    parser.add_argument("--report-url", metavar="URL", help="comment: where the HTML report is")
     parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a report is made of.
+
+    Attributes:
+        results: What was found.
+        file: Where that was read; an HTML page also shows what lies beside it.
+        absent: Planned tests without a result.
+        links: Where to look further.
+    """
+
+    results: Results
+    file: Path
+    absent: Sequence[Absent]
+    links: markdown.Links
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -77,19 +112,33 @@ def run(parsed: argparse.Namespace) -> int:
         MlperfError: The results cannot be read or the report cannot be written.
     """
     results = read_results(parsed.results)
+    planned = read_manifest(parsed.manifest).tests if parsed.manifest else ()
+    session = Session(
+        results=results,
+        file=parsed.results,
+        absent=absent((one.test for one in planned), results),
+        links=markdown.Links(run=parsed.run_url, report=parsed.report_url),
+    )
     try:
-        content = FORMATS[parsed.format](results)
+        content = FORMATS[parsed.format](session)
     except (ValueError, ArithmeticError) as error:  # what no run can measure, such as 0 samples/s
         raise MlperfError(f"{parsed.results}: {error}") from None
     if parsed.output is None:
         print(content, end="")
         return 0
-    try:
-        atomic.write_text(parsed.output, content)
-    except OSError as error:
-        raise MlperfError(f"{parsed.output} cannot be written: {error.strerror}") from None
+    write(parsed.output, content)
     show([f"wrote {parsed.output}"])
     return 0
+
+
+def _alone(make: Callable[[Results], str]) -> Callable[[Session], str]:
+    return lambda session: make(session.results)
+
+
+def _html(session: Session) -> str:
+    from pytest_mlperf.cli.report_html import html
+
+    return html(session.results, session.file, session.absent)
 
 
 def _text(results: Results) -> str:
@@ -130,15 +179,18 @@ def machine_info(results: Results) -> dict[str, Any]:
     return {name: dict(identity) for name, identity in subjects.items()}
 
 
-FORMATS = {
-    "text": _text,
-    "json": _json,
-    "pytest-benchmark": _benchmark,
-    "markdown": markdown.summary,
-    "comment": markdown.comment,
-    "annotations": annotations_of,
-    "csv": exports.csv_table,
-    "prometheus": exports.prometheus,
-    "customBiggerIsBetter": exports.bigger_is_better,
-    "customSmallerIsBetter": exports.smaller_is_better,
+FORMATS: dict[str, Callable[[Session], str]] = {
+    "text": _alone(_text),
+    "html": _html,
+    "json": _alone(_json),
+    "pytest-benchmark": _alone(_benchmark),
+    "markdown": lambda session: markdown.summary(session.results, session.absent),
+    "comment": lambda session: markdown.comment(
+        session.results, session.absent, links=session.links
+    ),
+    "annotations": lambda session: annotations_of(session.results, session.absent),
+    "csv": _alone(exports.csv_table),
+    "prometheus": _alone(exports.prometheus),
+    "customBiggerIsBetter": _alone(exports.bigger_is_better),
+    "customSmallerIsBetter": _alone(exports.smaller_is_better),
 }

@@ -22,6 +22,7 @@ class LimitedSink(PerformanceSink):
         self._issued_s: dict[int, float] = {}
         self._latencies_s = array("f")
         self._begun, self._keep = self._issued_s.pop, self._latencies_s.append
+        self._note = self._over.extend
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
@@ -53,5 +54,7 @@ class LimitedSink(PerformanceSink):
         for sample in ids:
             issued_s = self._begun(sample, None)
             if issued_s is not None:
-                self._keep(now - issued_s)
+                took_s = now - issued_s
+                self._keep(took_s)
+                self._note((now, took_s))
         PerformanceSink.done(self, ids, outputs, n_tokens)

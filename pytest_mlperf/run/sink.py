@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 
 from pytest_mlperf.run.outstanding import Outstanding
+from pytest_mlperf.run.over_time import moments
 from pytest_mlperf.run.stamps import Stamps
 
 KEPT_FAULTS = 20
@@ -62,6 +64,7 @@ class GuardedSink:
         self._stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
+        self._over = array("d")
 
     @property
     def outstanding(self) -> int:
@@ -87,6 +90,11 @@ class GuardedSink:
     def notes(self) -> tuple[str, ...]:
         """What our own stamps of tokens cannot show, in words."""
         return ()
+
+    @property
+    def over_time(self) -> list[list[float]]:
+        """Latencies over the time of the run, see `over_time.moments`; empty if none were kept."""
+        return moments(self._over[::2], self._over[1::2])
 
     @property
     def within_se(self) -> float:
@@ -128,6 +136,12 @@ class GuardedSink:
         for position in sorted(bad):
             self._refuse(ids[position])
         return bad
+
+    def _took(self, issued_s: float) -> float:
+        """Keep how long a sample that was issued then has taken until now; return when that was."""
+        now = perf_counter()
+        self._over.extend((now, now - issued_s))  # one call: no other thread's come between
+        return issued_s
 
     def _refuse(self, sample: object) -> None:
         self.faults.add(

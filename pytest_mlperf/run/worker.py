@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.registry import check_call, resolve
-from pytest_mlperf.run import loadgen, probe
+from pytest_mlperf.run import loadgen, over_time, probe
 from pytest_mlperf.run.guard import guard_group
 from pytest_mlperf.run.handicap import HandicapEngine
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
@@ -50,6 +50,7 @@ class Worker:
         self._reporter = reporter
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
+        self._spent: dict[str, float] = {}
         self._fail_engine = functools.partial(reporter.fail, "engine")
         self._dataset: Dataset
         self._engine: Engine
@@ -89,8 +90,9 @@ class Worker:
             )
             self._engine.__enter__()
             described = {str(key): str(value) for key, value in self._engine.describe().items()}
+        self._spent["load_s"] = perf_counter() - begun_s
         self._reporter.event(
-            "loaded", engine=described, dataset=facts, load_s=perf_counter() - begun_s
+            "loaded", engine=described, dataset=facts, load_s=self._spent["load_s"]
         )
 
     def _measure(self) -> None:
@@ -103,6 +105,7 @@ class Worker:
             self._sink = driver.sink
             with self._progress("warm-up", driver.sink):
                 warmup_s = probe.warm_up(driver, settings, self._spec.warmup_s)
+            self._spent["warmup_s"] = warmup_s
             self._reporter.event("warmed", warmup_s=warmup_s)
             rate = settings.target_qps
             if rate is None:
@@ -179,7 +182,9 @@ class Worker:
                 completing_threads=len(sink.threads),
             )
         )
-        content = {"phase": plan.phase, "settings": used, "result": result}
+        content = {"phase": plan.phase, "settings": used, "result": result, "spent": self._spent}
+        if plan.phase == "performance" and settings.scenario == "Server":
+            over_time.write(folder, sink.over_time)
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
         self._reporter.event("finished", phase=plan.phase, folder=str(folder), result=result)
         self._require_no(sink.faults)

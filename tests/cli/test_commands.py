@@ -70,7 +70,7 @@ commands:
     update       accept a session's values as baselines
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
-    report       results as text, Markdown, CSV and for other tools
+    report       results as text, HTML, Markdown, CSV and for other tools
     precisions   accuracy and speed of each precision, with a plot
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts

@@ -44,6 +44,36 @@ def test_json_is_the_file_as_pytest_wrote_it(lab: Lab, say: Say) -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["html", "markdown", "comment", "annotations"])
+def test_planned_tests_without_a_result_are_told(
+    lab: Lab, say: Say, tmp_path: Path, form: str
+) -> None:
+    if form == "html":
+        pytest.importorskip("jinja2")
+        pytest.importorskip("vl_convert")
+    lost = "suites/lost.mlperf.toml::test_performance[lost-Offline-null-fp32-H200]"
+    planned = {"test": lost, "kind": "performance", "case": "lost", "accelerator": "H200"}
+    manifest = tmp_path / "plan.json"
+    whole = {"schema": 1, "kind": "pytest-mlperf plan", "tests": [planned]}
+    manifest.write_text(json.dumps(whole), "utf-8")
+
+    _, alone = say("report", lab.unchanged, "--format", form)
+    code, shown = say("report", lab.unchanged, "--format", form, "--manifest", manifest)
+
+    assert code == 0
+    assert lost not in alone
+    assert lost in shown
+
+
+def test_a_comment_links_to_the_run_and_the_page(lab: Lab, say: Say) -> None:
+    links = ("--run-url", "https://ci.example/run/7", "--report-url", "https://ci.example/page")
+
+    _, shown = say("report", lab.unchanged, "--format", "comment", *links)
+
+    assert "https://ci.example/run/7" in shown
+    assert "https://ci.example/page" in shown
+
+
 def test_a_report_is_written_whole_into_new_folders(lab: Lab, say: Say, tmp_path: Path) -> None:
     file = tmp_path / "new" / "r.txt"
 

@@ -229,6 +229,7 @@ def test_run_json_holds_what_the_finished_event_said(tmp_path: Path) -> None:
 
     kept = json.loads((tmp_path / "performance" / "run.json").read_text("utf-8"))
     (running,) = (event for event in events if event["event"] == "running")
+    assert kept.pop("spent").keys() == {"load_s", "warmup_s"}
     assert kept == {
         "phase": "performance",
         "result": dataclasses.asdict(finished(events)),

@@ -188,7 +188,7 @@ def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub, content: 
 
     done = github.runner.run(WRITE, URL=URL)
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert github.runner.outputs() == {}
 
 

@@ -1,0 +1,235 @@
+"""`pytest-mlperf report --format html`: a real session's page, and what it reads beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.report_html import html
+from pytest_mlperf.cli.report_logs import (
+    folder_below,
+    moments_of,
+    percentiles_of,
+    power_of,
+    spent_of,
+)
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.reports.html.model import Moment
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.lab import Lab, git, performance
+from tests.reports.html.test_page import data_of
+from tests.reports.verdicts import run
+from tests.run.test_timeline import CAP, sampled
+
+pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
+pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
+
+Say = Callable[..., tuple[int, str]]
+
+
+# --- a real session --------------------------------------------------------------------------
+
+
+def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
+    """It has the baseline from git's folder, its runs, and where the time went by the logs."""
+    file = tmp_path / "report.html"
+    code, shown = say("report", lab.upgraded, "--format", "html", "-o", file)
+    data = data_of(file.read_text("utf-8"))
+    verdict = performance(lab.upgraded).verdict
+
+    assert (code, shown) == (0, f"wrote {file}\n")
+    (history,) = [one for one in data["drawn"][0] if one["plot"] == "history"]
+    assert len(history["base"]) == 5
+    assert len(history["now"]) == len(verdict.runs)
+    assert [text for _, text in history["marks"]] == ["acme 1.0", "engine.acme 1.0 → 2.0"]
+    parts = {row[3] for row in data["figures"]["spent"]["rows"]}
+    assert {"before", "measured", "accuracy pass"} <= parts
+    (change,) = [row for row in data["figures"]["forest"]["rows"] if row[1] == "samples/s"]
+    assert change[8] in verdict.headline
+
+
+def test_runs_are_read_only_below_the_results_file(lab: Lab, tmp_path: Path) -> None:
+    """A copy of the file alone has no logs beside it, wherever its paths point."""
+    alone = tmp_path / "results.json"
+    shutil.copy(lab.upgraded, alone)
+    page = html(read_results(alone), alone)
+
+    assert {row[3] for row in data_of(page)["figures"]["spent"]["rows"]} == {"measured"}
+    assert "logs are not here" in page
+
+
+def test_a_session_moved_as_a_whole_keeps_its_logs(lab: Lab, tmp_path: Path) -> None:
+    """As a CI's artifact, unpacked elsewhere."""
+    moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
+
+    assert "accuracy pass" in json.dumps(data_of(html(read_results(moved), moved))["figures"])
+
+
+def test_a_damaged_log_costs_its_part_of_the_page(lab: Lab, tmp_path: Path) -> None:
+    moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
+    for log in moved.parent.rglob("mlperf_log_detail.txt"):
+        log.write_text("".join(log.read_text("utf-8").splitlines(keepends=True)[:9]), "utf-8")
+    page = html(read_results(moved), moved)
+
+    assert "not read: " in page
+    assert "is cut: LoadGen ends it with" in page
+
+
+def test_another_baseline_since_is_told_and_not_shown(own_lab: Lab) -> None:
+    (file,) = Path("baselines").rglob("Offline.*.json")
+    told = json.loads(file.read_text("utf-8"))
+    told["records"][0]["history"][-1]["reason"] = "another one"
+    file.write_text(json.dumps(told), "utf-8")
+    page = html(read_results(own_lab.upgraded), own_lab.upgraded)
+
+    assert "another baseline was accepted since; it is not shown" in page
+    assert data_of(page)["drawn"][0][0]["base"] == []
+
+
+def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
+    """Its dates are marks in the history; the record in the file knows the last one alone."""
+    (file,) = Path("baselines").rglob("Offline.*.json")
+    told = json.loads(file.read_text("utf-8"))
+    (record,) = told["records"]
+    first = record["history"][0]
+    record["fingerprint"]["engine.acme"] = "1.5"
+    for one in record["runs"]:
+        one |= {"session": "another", "started": f"2031{one['started'][4:]}"}
+    record["history"].append({**first, "date": "2031-02-03", "reason": "acme 1.5"})
+    file.write_text(json.dumps(told), "utf-8")
+    git(own_lab.path, "commit", "-qam", "acme 1.5")
+    results = read_results(own_lab.upgraded)
+    at = f" at {first['commit']}" if first["commit"] else ""
+    set_by = f'set 2031-02-03{at}: "acme 1.5"'
+    cases = tuple(
+        replace(one, verdict=replace(one.verdict, baseline_set=set_by)) for one in results.cases
+    )
+    page = html(replace(results, cases=cases), own_lab.upgraded)
+
+    marks = [text for _, text in data_of(page)["drawn"][0][0]["marks"]]
+    assert marks == ["acme 1.0", "acme 1.5", "engine.acme 1.0 → 2.0"]
+
+
+@pytest.mark.parametrize("named", ["/etc/passwd", "../../x.json", "baselines/other.json"])
+def test_a_baseline_is_read_only_from_where_it_belongs(
+    named: str, lab: Lab, tmp_path: Path
+) -> None:
+    """A results file from elsewhere may name any path: its end must be that of the case."""
+    results = read_results(lab.upgraded)
+    cases = [
+        replace(one, verdict=replace(one.verdict, baseline_file=named)) for one in results.cases
+    ]
+    file = tmp_path / "r.json"
+    write_results(file, replace(results, cases=tuple(cases)))
+
+    assert data_of(html(read_results(file), file))["drawn"][0][0]["base"] == []
+
+
+def test_a_missing_library_is_a_fault_of_the_environment(
+    lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, shown = say("report", lab.upgraded, "--format", "html")
+
+    assert code == 3
+    assert "pip install 'pytest-mlperf[html]'" in shown
+
+
+# --- folders ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("/elsewhere/.mlperf/runs/s1/case.1/performance", "s1/case.1/performance"),
+        ("case.1/performance", "case.1/performance"),
+        ("../../../etc", None),
+        ("/", None),
+        ("", None),
+        ("case.1/linked", None),
+        ("a\0b", None),
+        ("x" * 5000, None),
+    ],
+)
+def test_a_runs_folder_is_found_by_the_end_of_its_path(
+    named: str, found: str | None, tmp_path: Path
+) -> None:
+    root = tmp_path.resolve() / "artifact"
+    for inside in ("s1/case.1/performance", "case.1/performance"):
+        (root / inside).mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (root / "case.1/linked").symlink_to(tmp_path / "secret")
+
+    assert folder_below(root, named) == (root / found if found else None)
+
+
+def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    sampled(tmp_path / "real")
+    folder = tmp_path / "run" / "performance"
+    folder.mkdir(parents=True)
+    (folder / "mlperf_log_detail.txt").symlink_to(
+        tmp_path / "real/performance/mlperf_log_detail.txt"
+    )
+
+    assert spent_of(folder, run()) is None
+    assert percentiles_of(folder, "Server") == []
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:
+    sampled(tmp_path, gpus=2, reasons=({2.0: CAP, 6.0: 0},))
+    trace = power_of(tmp_path / "performance")
+
+    assert trace is not None
+    assert trace.window_s == 10.0
+    assert [gpu.name for gpu in trace.gpus] == ["GPU 0", "GPU 1"]
+    assert {value for _, value in trace.gpus[1].power} == {651.0}
+    assert all(-6 < time_s < 16 for time_s, _ in trace.gpus[0].power)
+    ((reason, kind, ((begin_s, end_s),)),) = trace.held
+    assert (reason, kind) == ("power cap 40 %, GPU 0", "cap")
+    assert [begin_s, end_s] == pytest.approx([2.0, 6.0], abs=0.2)
+
+
+def test_time_before_the_window_counts_from_the_start_of_the_run(tmp_path: Path) -> None:
+    sampled(tmp_path)
+    began = replace(run(), started="2025-11-20T11:59:53+00:00")
+    found = spent_of(tmp_path / "performance", began)
+
+    assert found is not None
+    assert (found.before_s, found.window_s, found.accuracy_s) == (7.0, 10.0, 0.0)
+
+
+def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
+    sampled(tmp_path)
+    content = {"settings": {}, "spent": {"load_s": 4.0, "warmup_s": 1.0}}
+    (tmp_path / "performance" / "run.json").write_text(json.dumps(content))
+    began = replace(run(), started="2025-11-20T11:59:53+00:00")
+    found = spent_of(tmp_path / "performance", began)
+
+    assert found is not None
+    assert (found.before_s, found.load_s, found.warm_s) == (2.0, 4.0, 1.0)
+
+
+def test_latencies_over_time_are_read_where_they_were_kept(tmp_path: Path) -> None:
+    (tmp_path / "latencies.json").write_text(
+        json.dumps({"moments": [[0.5, 0.01, 0.02, 3], [1.5, 0.011, float("inf"), 0]]})
+    )
+
+    assert moments_of(tmp_path) == [Moment(time_s=0.5, p50_s=0.01, p99_s=0.02, outstanding=3)]
+    assert moments_of(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"moments": [[1]]}', '{"moments": 3}'])
+def test_latencies_that_are_none_are_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "latencies.json").write_text(content)
+
+    with pytest.raises(MlperfError, match=r"latencies.json: no latencies over time"):
+        moments_of(tmp_path)

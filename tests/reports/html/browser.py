@@ -1,0 +1,133 @@
+"""A real Chromium, offline, and what a page says in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+WIDE, PHONE = (1280, 900), (375, 812)
+
+DRAWN_MS = 20_000
+"""A plot that is not there by then never comes."""
+
+
+@dataclass
+class Opened:
+    """A page in the browser.
+
+    Attributes:
+        page: Playwright's page.
+        said: Errors and warnings of its console, and what it asked any network for.
+    """
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+
+    def unfold(self) -> None:
+        """Unfold every figure of the session, and wait until all of them are drawn."""
+        for figure in self.page.query_selector_all("details.figure"):
+            figure.evaluate("one => { one.open = true; one.scrollIntoView(); }")
+            self.wait(figure)
+
+    def wait(self, inside: Any) -> None:
+        """Wait until the plots inside an element are drawn."""
+        self.page.wait_for_function(
+            "one => [...one.querySelectorAll('.plot')].every(plot => plot.dataset.drawn)",
+            arg=inside,
+            timeout=DRAWN_MS,
+        )
+
+    def open_case(self, number: int) -> Any:
+        """Open a case, and wait for its plots; return its element."""
+        case = self.page.query_selector(f"#case-{number}")
+        case.evaluate("one => { one.open = true; }")
+        self.page.wait_for_function("one => one.querySelector('.drawn').dataset.made", arg=case)
+        for plot in case.query_selector_all(".plot"):
+            plot.scroll_into_view_if_needed()
+            self.page.wait_for_function("plot => plot.dataset.drawn", arg=plot, timeout=DRAWN_MS)
+        return case
+
+    def tables(self, inside: Any) -> list[list[list[str]]]:
+        """Unfold the tables of an element; return each one's rows of text."""
+        found = []
+        for folded in inside.query_selector_all("details.table"):
+            folded.evaluate("one => { one.open = true; }")
+            self.page.wait_for_function("one => one.querySelector('table')", arg=folded)
+            found.append(
+                folded.evaluate(
+                    "one => [...one.querySelectorAll('tr')]"
+                    ".map(row => [...row.cells].map(cell => cell.textContent))"
+                )
+            )
+        return found
+
+    def visible_cases(self) -> list[str]:
+        """Return the labels of the cases that the filters leave."""
+        found: list[str] = self.page.evaluate(
+            "[...document.querySelectorAll('details.case:not([hidden]) h3')]"
+            ".map(head => head.textContent)"
+        )
+        return found
+
+
+class Browser:
+    """Chromium, started once."""
+
+    def __init__(self, started: Any) -> None:
+        self._started = started
+
+    @contextmanager
+    def opened(
+        self,
+        file: Path,
+        *,
+        size: tuple[int, int] = WIDE,
+        scheme: Literal["light", "dark"] = "light",
+        scripts: bool = True,
+    ) -> Iterator[Opened]:
+        """Open a file in a window of its own."""
+        context = self._started.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        try:
+            found = Opened(context.new_page())
+            found.page.on(
+                "console",
+                lambda said: (
+                    found.said.append(f"{said.type}: {said.text}") if said.type != "log" else None
+                ),
+            )
+            found.page.on("pageerror", lambda error: found.said.append(f"error: {error}"))
+            found.page.on("request", lambda asked: _note(found, asked.url, file))
+            found.page.goto(file.as_uri())
+            yield found
+        finally:
+            context.close()
+
+
+def _note(found: Opened, url: str, file: Path) -> None:
+    if url != file.as_uri():
+        found.said.append(f"asked for {url}")
+
+
+@contextmanager
+def started() -> Iterator[Browser]:
+    """Start Chromium, or skip with the reason."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium; Debian's package has it")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        try:
+            yield Browser(browser)
+        finally:
+            browser.close()

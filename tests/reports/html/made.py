@@ -1,0 +1,224 @@
+"""Sessions of any size, with baselines that have a past."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.recording import set_by
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.roofline.cost import GpuPrice, PerDollar
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.html.model import (
+    Beside,
+    GpuTrace,
+    Moment,
+    Percentiles,
+    PowerTrace,
+    Spent,
+)
+from tests.reports import verdicts
+from tests.reports.verdicts import metric, result, run, verdict
+
+WORKLOADS = ("resnet50", "bert-99", "dlrm-v2-99", "gptj-99", "llama2-70b-99", "retinanet")
+ACCELERATORS = ("H100", "H200", "8xH100", "8xH200", "B200", "cpu")
+START = dt.date(2024, 1, 1)
+
+HOSTILE = (
+    '<img src=x onerror="document.title=1">',
+    "</script><script>document.title=1</script>",
+    "'\"><svg onload=document.title=1>",
+    "{{ 7 * 7 }} {% raw %} ${7*7}",
+    "\u2028\u2029\x1b[2J <!-- ]]>",
+    "javascript:document.title=1",
+)
+"""Texts that a results file from elsewhere may hold."""
+
+
+def record(
+    entries: int = 3, *, value: float = 24_118.0, seed: int = 0, reason: str = "an upgrade"
+) -> Record:
+    """Return a record whose value was accepted so many times, some days apart."""
+    chance = random.Random(seed)
+    history = list(_past(entries, value, reason, chance))
+    mean = history[-1].new["throughput"]
+    runs = tuple(
+        BaselineRun(
+            metrics={"throughput": mean * chance.uniform(0.99, 1.01)},
+            within_se={},
+            session=f"s{number // 2}",
+            started=f"{history[-1].date}T0{number}:00:00+00:00",
+            samples=1000,
+            duration_s=60.0,
+            commit="9d0e77a",
+        )
+        for number in range(8)
+    )
+    return Record(
+        identity={"gpu": "NVIDIA H200"},
+        target_qps=None,
+        qps_source=None,
+        fingerprint={"engine": "onnxruntime", "engine.version": "1.20.0"},
+        runs=runs,
+        minimum_detectable_change={"throughput": 0.021},
+        history=tuple(history),
+    )
+
+
+def _past(entries: int, value: float, reason: str, chance: random.Random) -> Iterator[HistoryEntry]:
+    means: dict[str, float] = {}
+    day = START
+    for number in range(entries):
+        before, means = means, {"throughput": value * chance.uniform(0.8, 1.2)}
+        yield HistoryEntry(
+            date=day.isoformat(),
+            commit=f"{chance.randrange(16**7):07x}",
+            reason=f"{reason} {number}",
+            action="replace" if number else "record",
+            runs=8,
+            old=before,
+            new=means,
+        )
+        day += dt.timedelta(days=chance.randrange(1, 6))
+
+
+def many(cases: int, entries: int) -> tuple[Results, dict[str, Record]]:
+    """Return a session of so many cases, one in ten of which fell, and their baselines by test."""
+    found: list[CaseResult] = []
+    records: dict[str, Record] = {}
+    for number in range(cases):
+        case = Case(
+            workload=WORKLOADS[number % len(WORKLOADS)],
+            scenario="Offline",
+            engine=f"engine{number // 36}",
+            precision="fp8",
+            accelerator=ACCELERATORS[number // 6 % len(ACCELERATORS)],
+        )
+        kept = record(entries, value=1000.0 + 7 * number, seed=number)
+        found.append(_one(case, kept, fell=number % 10 == 0, number=number))
+        records[found[-1].test] = kept
+    return verdicts.session(*found, pairs=cases), records
+
+
+def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
+    base = kept.history[-1].new["throughput"]
+    share = -0.063 if fell else 0.002 * (number % 5)
+    now = base * (1 + share)
+    runs = tuple(
+        replace(run(place, case=case, throughput=now * (1 + place / 1000)), started=started)
+        for place, started in ((1, "2026-11-20T10:11:12+00:00"), (2, "2026-11-20T10:15:12+00:00"))
+    )
+    outcome = Outcome.PERF_DROP if fell else Outcome.OK
+    judged = metric(
+        outcome=outcome, now=now, baseline=base, change=share, low=share - 0.006, high=share + 0.006
+    )
+    said = f"samples/s {share:+.1%}; " + ("−3 % exceeded" if fell else "inside −3 %")
+    file = f"baselines/{case.accelerator}/quick/{case.workload}/Offline.{case.engine}.fp8.json"
+    return result(
+        replace(
+            verdict(outcome, said, judged, case=case),
+            runs=runs,
+            baseline_file=file,
+            baseline_set=set_by(kept.history),
+            subject=replace(verdicts.SUBJECT, identity=kept.identity),
+            changed=("engine.version 1.20.0 → 1.20.1",) if fell else (),
+        ),
+        suite=f"suites/{case.workload}.mlperf.toml",
+    )
+
+
+def hostile() -> tuple[Results, Beside]:
+    """Return a session in which every text that a file can hold is hostile."""
+    found = []
+    for number, text in enumerate(HOSTILE):
+        case = Case(
+            workload=text,
+            scenario="Offline",
+            engine=text,
+            precision=text,
+            accelerator=f"{text}{number}",
+        )
+        told = replace(
+            verdicts.DROP,
+            case=case,
+            headline=text,
+            notes=(text, f"log: {text}"),
+            changed=(text,),
+            baseline_file=text,
+            baseline_set=text,
+            folder=text,
+            log=text,
+            subject=replace(
+                verdicts.SUBJECT, identity={text: text}, fingerprint={"engine": text, text: text}
+            ),
+        )
+        found.append(
+            result(told, test=f"{text}{number}", suite=text, arguments=(text,), round=text)
+        )
+    records = {one.test: record(30, reason=one.test) for one in found}
+    results = verdicts.session(*found, skipped={text: text for text in HOSTILE})
+    results = replace(results, run=HOSTILE[0], started=HOSTILE[1], commit=HOSTILE[2])
+    return results, Beside(records=records, notes=HOSTILE)
+
+
+def everything() -> tuple[Results, Beside]:
+    """Return a session with every kind of verdict and every figure."""
+    found = [
+        result(replace(one, case=replace(one.case, engine=f"{one.case.engine}{number}")))
+        for number, one in enumerate(verdicts.ALL)
+    ]
+    hungry = replace(
+        verdicts.POWER_DROP,
+        case=replace(verdicts.CASE, engine="hungry"),
+        runs=tuple(run(n, throughput=90.0, samples_per_joule=0.5 + n / 100) for n in (1, 2)),
+    )
+    found += [result(_served()), result(hungry)]
+    fallen, test = found[0].test, found[-2].test
+    logged = [(0.0, 0.004), (0.5, 0.02), (0.9, 0.03), (0.99, 0.06), (0.999, 0.08)]
+    moments = [Moment(time_s=n / 2, p50_s=0.02, p99_s=0.05, outstanding=n % 4) for n in range(60)]
+    beside = Beside(
+        records={fallen: record(30), test: record(2)},
+        percentiles={
+            test: [Percentiles(what="latency", points=logged, limit_s=0.1, limit_share=0.99)]
+        },
+        moments={test: moments},
+        power={test: _trace()},
+        spent={one.test: [Spent(before_s=3.0, window_s=4.0, accuracy_s=1.5)] for one in found[:9]},
+        folder=True,
+    )
+    return verdicts.session(*found, skipped={"suites/x.toml::test_accuracy[y]": "no model"}), beside
+
+
+def _served() -> Verdict:
+    """Return a Server verdict with two runs and a price."""
+    price = GpuPrice(usd_per_gpu_hour=3.29, as_of=dt.date(2026, 11, 1))
+    judged = metric("latency_p99", Outcome.OK, now=0.06, baseline=0.061, change=-0.016, limit=0.1)
+    return replace(
+        verdicts.OK,
+        case=replace(verdicts.SERVER, engine="served"),
+        runs=tuple(
+            run(n, throughput=90.0, latency_p50=0.02, latency_p99=0.05 + n / 100) for n in (1, 2)
+        ),
+        metrics=(judged,),
+        cost=PerDollar(value=9.8e4, of="samples", gpus=1, price=price),
+    )
+
+
+def _trace() -> PowerTrace:
+    """Return two GPUs of which heat and the power cap held the clocks back."""
+    readings = [(s / 5, 480.0 + s % 7) for s in range(-20, 100)]
+    gpus = [
+        GpuTrace(
+            name=f"GPU {n}", power=readings, clock=readings, temperature=readings, limit_w=700.0
+        )
+        for n in range(2)
+    ]
+    held = [
+        ("heat (hardware) 12 %", "fault", [(3.0, 4.8)]),
+        ("power cap 31 %", "cap", [(6.0, 9.0)]),
+    ]
+    return PowerTrace(window_s=15.0, gpus=gpus, held=held)

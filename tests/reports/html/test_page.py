@@ -1,0 +1,278 @@
+"""The page as a file: closed to the outside, small, and honest in its first words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.merging import Absent
+from pytest_mlperf.core.results import LABEL, Results
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.html import headline, render
+from pytest_mlperf.reports.html.case_figures import figures_of
+from pytest_mlperf.reports.html.model import Beside, Moment, Percentiles, grouped
+from pytest_mlperf.reports.html.page import TRACES
+from tests.reports import verdicts
+from tests.reports.html.made import HOSTILE, hostile, many, record
+from tests.reports.verdicts import result, run, session
+
+pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
+pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the content of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {"script": [], "style": []}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag in self.inside:
+            self.inside[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append((f"/{tag}", {}))
+
+    def handle_data(self, data: str) -> None:
+        tag = self.found[-1][0] if self.found else ""
+        if tag in self.inside:
+            self.inside[tag][-1] += data
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """Return what the page's script reads."""
+    found: dict[str, Any] = json.loads(Elements(page).inside["script"][0])
+    return found
+
+
+# --- closed ----------------------------------------------------------------------------------
+
+
+def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
+    page = Elements(render(*hostile()))
+    (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
+    assert policy is not None
+    digests = {
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in (
+            zlib.decompress(base64.b64decode(page.inside["script"][1])).decode(),
+            page.inside["script"][2],
+            *page.inside["style"],
+        )
+    }
+
+    assert policy.startswith("default-src 'none'; ")
+    assert set(re.findall(r"'sha256-[^']+'", policy)) == digests
+    assert "unsafe" not in policy
+
+
+def test_nothing_is_loaded_and_no_text_is_markup() -> None:
+    """Of everything hostile that a file may hold, nothing becomes an element or an attribute."""
+    page = Elements(render(*hostile()))
+    tags = {tag for tag, _ in page.found}
+    attributes = {name for _, found in page.found for name in found}
+
+    assert not tags & {"img", "svg", "iframe", "link", "object", "embed", "base"}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert "src" not in attributes
+    assert all((a["href"] or "").startswith("#") for t, a in page.found if t == "a")
+    assert len(page.inside["script"]) == 3
+
+
+def test_hostile_texts_come_through_as_text() -> None:
+    results, beside = hostile()
+    data = data_of(render(results, beside))
+
+    assert [HOSTILE[0] in identity for _, identity in data["cases"]].count(True) == 1
+    whys = [why for drawn in data["drawn"] for _, why in drawn[0]["told"]]
+    assert any("</script>" in why for why in whys)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308])
+def test_what_is_no_number_is_not_drawn(value: float) -> None:
+    judged = replace(verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value)
+    told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
+    data = data_of(render(session(result(told)), Beside()))
+
+    (row,) = data["figures"]["forest"]["rows"]
+    assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "vl_convert"])
+def test_a_missing_library_is_named_with_its_cure(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[html\]'"):
+        render(session(), Beside())
+
+
+# --- first words -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("results", "absent", "said"),
+    [
+        (session(result(verdicts.OK)), 0, ("good", "No drop proven in 1 test")),
+        (
+            session(result(verdicts.OK), result(verdicts.NO_BASELINE)),
+            0,
+            ("open", "No drop proven in 2 tests, 1 undecided or without a baseline"),
+        ),
+        (
+            session(result(verdicts.DROP), result(verdicts.DROP), result(verdicts.ERROR)),
+            0,
+            ("fail", "Failed: 1 ERROR, 2 PERF DROP"),
+        ),
+        (
+            session(result(verdicts.INCONCLUSIVE, failed=True)),
+            0,
+            ("fail", "Failed: 1 INCONCLUSIVE"),
+        ),
+        (session(result(verdicts.OK)), 2, ("fail", "Failed: 2 planned tests without a result")),
+        (session(), 0, ("open", "Nothing was judged")),
+    ],
+)
+def test_the_first_line_is_the_verdict(
+    results: Results, absent: int, said: tuple[str, str]
+) -> None:
+    missing = [Absent(test=f"t{n}", why="the machine was lost") for n in range(absent)]
+
+    assert headline.verdict(results, missing) == said
+    page = render(results, Beside(), missing)
+    assert page.index(said[1]) < page.index("<h1")
+    assert page.count("the machine was lost") == absent
+    assert page.count(LABEL) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"handicap": 0.5}, "Slowed on purpose (--mlperf-handicap 50 %)"),
+        ({"pretended": True}, "only pretended"),
+        ({"profile": "quick"}, "Profile quick"),
+    ],
+)
+def test_what_casts_doubt_is_told_before_the_figures(fields: dict[str, Any], words: str) -> None:
+    told = [said for _, said in headline.doubts(session(result(verdicts.DROP, **fields)))]
+
+    assert any(words in said for said in told)
+
+
+def test_a_limit_that_no_baseline_can_prove_is_told() -> None:
+    weak = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)
+    told = list(headline.doubts(session(result(replace(verdicts.OK, metrics=(weak,))))))
+
+    assert ("open", "1 of 1 limit cannot be proven by their baselines: record more runs, or widen "
+            "them.") in told  # fmt: skip
+
+
+def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> None:
+    plain = render(session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), Beside())
+    slowed = render(session(result(verdicts.DROP, handicap=0.5)), Beside())
+
+    words = re.sub("</?span>", "", plain)
+    assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
+    assert "--mlperf-update=replace" not in slowed
+    assert "<h5>reproduce</h5>" in slowed
+
+
+# --- figures of a case -----------------------------------------------------------------------
+
+
+def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
+    kept = record(30)
+    one = result(verdicts.DROP)
+    (found,) = figures_of(grouped([one])[0], Beside(records={one.test: kept}), 200)
+
+    assert found["value"] == [round(entry.new["throughput"]) for entry in kept.history]
+    assert sum(int(step) for step in found["step"]) == 19_723 + sum(
+        int(step) for step in found["step"][1:]
+    )
+    assert found["told"] == [
+        [8, f"{entry.action} at {entry.commit}: {entry.reason}"] for entry in kept.history[-10:]
+    ]
+    assert [text for _, text in found["marks"]] == [
+        "onnxruntime 1.20.0",
+        "; ".join(verdicts.DROP.changed),
+    ]
+
+
+def test_latencies_have_the_limits_that_they_must_keep() -> None:
+    judged = verdicts.metric("latency_p99", Outcome.OK, now=0.06, baseline=0.05, limit=0.1)
+    served = replace(
+        verdicts.OK,
+        case=verdicts.SERVER,
+        metrics=(judged,),
+        runs=(run(throughput=9.0, latency_p50=0.02, latency_p90=0.03, latency_p99=0.06),),
+    )
+    one = result(served)
+    logged = Percentiles(what="latency", points=[(0.5, 0.02)], limit_s=0.1, limit_share=0.99)
+    by_name = {
+        name: figures_of(grouped([one])[0], beside, 200)[-1]["rows"]
+        for name, beside in {
+            "results alone": Beside(),
+            "with logs": Beside(percentiles={one.test: [logged]}),
+        }.items()
+    }
+
+    limit = ["limit", "99 %", 2.0, 55.0, "55 ms", "+10 % of the baseline"]
+    assert by_name["results alone"] == [
+        ["now", "50 %", 0.301, 20.0, "20 ms", ""],
+        ["now", "90 %", 1.0, 30.0, "30 ms", ""],
+        ["now", "99 %", 2.0, 60.0, "60 ms", ""],
+        limit,
+    ]
+    assert by_name["with logs"] == [
+        ["now", "50 %", 0.301, 20.0, "20 ms", ""],
+        ["limit", "99 %", 2.0, 100.0, "100 ms", "LoadGen's limit"],
+        limit,
+    ]
+
+
+def test_figures_over_time_are_left_out_where_the_page_would_be_too_large() -> None:
+    """The cases that failed keep theirs; the page says of how many others they are missing."""
+    results, records = many(40, 1)
+    moments = [
+        Moment(time_s=n / 7, p50_s=n / 9, p99_s=n / 3, outstanding=n) for n in range(1, 2500)
+    ]
+    page = render(results, Beside(moments=dict.fromkeys(records, moments)))
+    data = data_of(page)
+    kept = [any(one["plot"] == "moments" for one in drawn) for drawn in data["drawn"]]
+
+    assert kept == sorted(kept, reverse=True)
+    assert 0 < sum(kept) < 40
+    assert f"Left out for {40 - sum(kept)} cases" in page
+    assert len(json.dumps(data["drawn"])) < 2 * TRACES
+
+
+def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
+    """Older history goes first, then cases; those that failed stay longest."""
+    results, records = many(110, 60)
+    beside = Beside(records=records)
+    whole = render(results, beside)
+    shorter = render(results, beside, largest=len(whole.encode()) - 1)
+    shortest = render(results, beside, largest=1000)
+
+    for page, points, listed in ((whole, 60, 110), (shorter, 50, 110), (shortest, 2, 100)):
+        data = data_of(page)
+        assert {len(drawn[0]["value"]) for drawn in data["drawn"]} == {points}
+        assert len(data["cases"]) == listed
+        assert ("Older history" in page) == (points < 60)
+        assert ("10 cases that are fine" in page) == (listed < 110)
+        assert page.count('class="case fail"') == 11

@@ -1,0 +1,46 @@
+"""Latencies over the time of a run, condensed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.run.over_time import FEWEST, FILE, MOST, PARTS, moments, write
+
+QUERIES = st.lists(st.tuples(st.floats(0, 1e4), st.floats(1e-6, 1e2)), min_size=1, max_size=400)
+
+
+@given(QUERIES)
+def test_moments_are_few_in_order_and_inside_the_run(queries: list[tuple[float, float]]) -> None:
+    ended, latencies = zip(*((begin + took, took) for begin, took in queries), strict=True)
+    found = moments(ended, latencies)
+    length = max(ended) - min(end - took for end, took in zip(ended, latencies, strict=True))
+
+    assert 0 < len(found) <= max(1, min(PARTS, len(queries) // FEWEST))
+    assert [row[0] for row in found] == sorted(row[0] for row in found)
+    assert all(0 <= row[0] <= length * 1.001 + 1e-9 for row in found)
+    assert all(row[1] <= row[2] <= max(latencies) * 1.001 for row in found)
+
+
+def test_a_backlog_is_seen_while_it_waits() -> None:
+    """Queries that all began at once and were answered one a second."""
+    ended = [float(n + 1) for n in range(10 * FEWEST)]
+    found = moments(ended, ended)
+
+    assert [row[3] for row in found] == [float(FEWEST * n + 1) for n in range(9, 0, -1)] + [0.0]
+    assert found[0][1:3] == [FEWEST / 2, FEWEST - 1]
+
+
+def test_runs_of_too_many_queries_have_none() -> None:
+    assert moments([1.0] * (MOST + 1), [0.5] * (MOST + 1)) == []
+
+
+def test_nothing_is_written_of_nothing(tmp_path: Path) -> None:
+    write(tmp_path, moments([], []))
+    assert not (tmp_path / FILE).exists()
+
+    write(tmp_path, moments([1.0], [0.5]))
+    assert json.loads((tmp_path / FILE).read_text())["moments"] == [[0.25, 0.5, 0.5, 0.0]]
