@@ -11,6 +11,7 @@
 # make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
 # make train   train the tiny models anew
+# make docs    the documentation, built strictly into build/docs
 # make schemas write the published JSON Schemas
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -19,7 +20,7 @@ MLSERVER := .venv-mlserver
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench repeats precisions energy decisions engines searches mlserver gpu train schemas clean
+.PHONY: demo test check docs bench repeats precisions energy decisions engines searches mlserver gpu train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +47,9 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
+
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -n -b html docs build/docs
 
 bench: $(READY)
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only -p no:xdist

@@ -46,7 +46,7 @@ def add_command(commands: Any) -> None:
         needs="the results.json of every part (pytest --mlperf-json FILE)",
         examples=[
             (
-                "merge h100.json h200.json --manifest plan.json -o all.json --junit all.xml",
+                "merge parts --manifest plan.json -o all.json --junit all.xml",
                 "the verdict of the whole, as a results file and for a CI's list of tests",
             ),
             ("merge results/", "every *.json in a folder; without a manifest nothing is missing"),

@@ -25,6 +25,7 @@ NAMES = (
     "compare",
     "update",
     "calibrate",
+    "merge",
     "report",
     "precisions",
     "options",

@@ -1,0 +1,26 @@
+"""Links that leave the folder of the pages: on the site they lead to a copy of the file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
+
+
+def inside_the_site(markdown: str, page: Path, docs: Path) -> str:
+    """Return a page whose links to other files of the repository are downloads.
+
+    A repository's reader follows `../suites/tiny/bert/README.md`; the site has no such page, so the
+    file itself is copied beside it. Folders cannot be, and are named instead.
+    """
+
+    def download(found: re.Match[str]) -> str:
+        target = (page.parent / found[2]).resolve()
+        if target.is_relative_to(docs.resolve()):
+            return found[0]
+        if target.is_dir():
+            return f"{found[1]} (`{target.relative_to(docs.parent.resolve())}`)"
+        return f"{{download}}`{found[1].replace('`', '')} <{found[2]}>`"
+
+    return LINK.sub(download, markdown)

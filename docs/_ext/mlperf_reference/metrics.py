@@ -1,0 +1,110 @@
+"""Every metric with its unit and direction, from the one table of metrics and the scorers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+from mlperf_reference.markdown import code, named, slug, table, text
+from mlperf_reference.words import METRICS as WORDS
+from mlperf_reference.words import SCORES
+from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.core.metrics import METRICS, PUBLISHED, Direction, Metric, gated_metrics
+from pytest_mlperf.registry import metrics as metrics_of
+from pytest_mlperf.registry import registered
+
+UNITS = {"1": "a count"}
+
+
+def anchor(name: str) -> str:
+    """Return the id of a metric on the page."""
+    return slug("metric", name)
+
+
+def scores() -> Mapping[str, list[str]]:
+    """Return the scorers that give each score, by the score."""
+    found: dict[str, list[str]] = {}
+    for scorer in registered("scorers"):
+        for name in metrics_of(scorer) or ():
+            found.setdefault(name, []).append(scorer)
+    return found
+
+
+def markdown() -> str:
+    """Return the measured metrics, then the scores."""
+    return "\n\n".join(
+        [
+            "## Measured",
+            table(
+                ("metric", "unit", "better", "default limit", "name in tables: meaning"),
+                map(_row, METRICS.values()),
+            ),
+            "## Scores",
+            table(("score", "scale", "better", "scorers", "meaning"), _scores()),
+        ]
+    )
+
+
+def gated_markdown() -> str:
+    """Return what each scenario is judged by when the suite names nothing."""
+    rows = [
+        [code(scenario), _names(gated_metrics(scenario)), _names(_of_language_models(scenario))]
+        for scenario in get_args(ScenarioName)
+    ]
+    return table(("scenario", "gated", "language models"), rows)
+
+
+def published_markdown() -> str:
+    """Return what others print and nothing here measures."""
+    return table(
+        ("metric", "in words", "unit", "better"),
+        (
+            [named(m.name, anchor(m.name)), text(m.title), m.unit, _better(m.direction)]
+            for m in PUBLISHED.values()
+        ),
+    )
+
+
+def _of_language_models(scenario: str) -> tuple[str, ...]:
+    return gated_metrics(scenario, tokens=True)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(code, names))
+
+
+def _row(metric: Metric) -> list[str]:
+    words = f"*{text(metric.title)}*: {text(WORDS.get(metric.name, ''))}"
+    if metric.min_queries:
+        words += f" Gated where a run has {metric.min_queries:,} queries."
+    return [
+        named(metric.name, anchor(metric.name)),
+        UNITS.get(metric.unit, metric.unit),
+        _better(metric.direction),
+        _limit(metric),
+        words,
+    ]
+
+
+def _limit(metric: Metric) -> str:
+    if math.isinf(metric.limit):
+        return "never gated"
+    verb = "drop" if metric.direction is Direction.HIGHER else "rise"
+    return f"{metric.limit:.0%} {verb}".replace("% ", "\u00a0%\u00a0")
+
+
+def _better(direction: Direction) -> str:
+    return "" if direction is Direction.NEITHER else str(direction)
+
+
+def _scores() -> Iterator[list[str]]:
+    for name, scorers in scores().items():
+        scale, better, words = SCORES.get(name, ("", "", ""))
+        yield [
+            named(name, slug("score", name)),
+            scale,
+            better,
+            ", ".join(map(code, scorers)),
+            text(words),
+        ]

@@ -1,0 +1,180 @@
+"""What the code does not say of itself; a test fails where a text is missing, or stands in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TABLES: Mapping[str, tuple[str, str]] = {
+    "": ("The top of the file", "Keys that stand before the first table, and the tables."),
+    "workload": ("`[workload]`", "The model and the samples."),
+    "workload.dataset": (
+        "`[workload.dataset]`",
+        "Further keys are options of the adapter: [data sets](reference-extensions.md#data-sets). "
+        "Of your own code they are the keyword arguments.",
+    ),
+    "workload.scorer": (
+        "`[workload.scorer]`",
+        "Further keys are options of the scorer: [scorers](reference-extensions.md#scorers).",
+    ),
+    "engines": ("`[[engines]]`", "A table for each engine, precision or set of options."),
+    "engines.build": (
+        "`[engines.build]`",
+        "Further keys are options of the builder: [builders](reference-extensions.md#builders). "
+        "See [quantised checkpoints](quantised-builds.md).",
+    ),
+    "engines.build.calibration": (
+        "`[engines.build.calibration]`",
+        "Further keys are options of the data set.",
+    ),
+    "engines.baseline_engine": (
+        "`[engines.baseline_engine]`",
+        "One of these keys. See [judging an upgrade](upgrade.md).",
+    ),
+    "scenarios": ("`[[scenarios]]`", "A table for each scenario; one of each name."),
+    "scenarios.find": (
+        "`[scenarios.find]`",
+        "See [throughput under a latency limit](find.md).",
+    ),
+    "limits": (
+        "`[limits]`",
+        "Each metric has a table with one key: `max_drop` where higher is better, `max_rise` where "
+        'lower is, a share such as `"3%"`. `accuracy` has the keys further below.',
+    ),
+    "limits.accuracy": ("`[limits.accuracy]`", "See [accuracy](outcomes.md#accuracy)."),
+    "prices": (
+        "`[prices.NAME]`",
+        "A table for each accelerator, by class (`H200`) or with its count (`8xH100`).",
+    ),
+    "accelerators": (
+        "`[accelerators.NAME]`",
+        "Figures of one accelerator that is in no table of this package. See "
+        "[physical limits](limits.md).",
+    ),
+    "expected_failures": (
+        "`[[expected_failures]]`",
+        "A failure is expected where every field that is given fits.",
+    ),
+    "pairs": ("`[[pairs]]`", "See [claims](open-division.md#claims-pairs)."),
+}
+"""Title and introduction of each table of a suite."""
+
+_FIELD = "Only failures of this {}; left out: of any."
+
+KEYS: Mapping[str, str] = {
+    "workload": "What is run and on which data.",
+    "engines": "What runs it; every entry is combined with every scenario.",
+    "scenarios": "How samples arrive.",
+    "prices": "What a GPU costs an hour: gives tokens or samples for a dollar.",
+    "expected_failures": "Failures that are known and do not fail the session.",
+    "workload.dataset": "The samples; default: the data set `synthetic`.",
+    "engines.precision": "The numbers of the weights: part of test ids and of baselines' names.",
+    "engines.accelerators": 'What it runs on: `"cpu"`, a class of GPU, or a count and a class, '
+    '`"8xH100"`.',
+    "engines.options": "Options of the engine; of your own code its keyword arguments.",
+    "scenarios.name": "MLPerf's scenario.",
+    "prices.usd_per_gpu_hour": "Price of one GPU, or of a whole machine for `cpu`.",
+    "prices.as_of": "The day of the price.",
+    "expected_failures.scenario": _FIELD.format("scenario"),
+    "expected_failures.engine": _FIELD.format("engine entry"),
+    "expected_failures.precision": _FIELD.format("precision"),
+    "expected_failures.accelerator": _FIELD.format("accelerator"),
+    "expected_failures.metric": _FIELD.format("metric or score"),
+    "expected_failures.reason": "Why; shown in every report.",
+}
+"""Texts of suite keys whose description is not in the schema."""
+
+METRICS: Mapping[str, str] = {
+    "throughput": "Samples completed a second. Gated in Offline, and where `find` searches it; "
+    "elsewhere it is the offered rate.",
+    "tokens_per_second": "Output tokens a second, of all users together.",
+    "latency_p50": "Time of a query, from its issue to its last sample; half are faster.",
+    "latency_p90": "Likewise; 90 % are faster.",
+    "latency_p99": "Likewise; 99 % are faster.",
+    "ttft_p50": "Time to the first token.",
+    "ttft_p90": "Likewise; 90 % are faster.",
+    "ttft_p99": "Likewise; 99 % are faster.",
+    "tpot_p50": "Time per output token after the first, mean of an answer.",
+    "tpot_p90": "Likewise; 90 % are faster.",
+    "tpot_p99": "Likewise; 99 % are faster.",
+    "itl_p50": "Time between two tokens.",
+    "itl_p90": "Likewise; 90 % are faster.",
+    "itl_p99": "Likewise; 99 % are faster.",
+    "goodput": "Requests a second that met every latency limit of Server or Interactive.",
+    "tokens_per_second_per_user": "Tokens a second that the median user sees while an answer "
+    "comes.",
+    "tokens_per_second_per_gpu": "`tokens_per_second` by the GPUs of the accelerator.",
+    "tokens_per_sample": "Output tokens of an answer.",
+    "samples_per_joule": "By the energy counters of the GPU boards.",
+    "tokens_per_joule": "By the energy counters of the GPU boards.",
+    "samples_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
+    "tokens_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
+}
+
+SCORES: Mapping[str, tuple[str, str, str]] = {
+    "top1": ("0–100", "higher", "Share of images whose class is right."),
+    "map": ("0–100", "higher", "Mean average precision over classes and overlaps (COCO)."),
+    "f1": ("0–100", "higher", "Words that answer and reference share (SQuAD)."),
+    "exact_match": ("0–100", "higher", "Share of answers equal to a reference (SQuAD)."),
+    "rouge1": ("0–100", "higher", "Words shared with the reference."),
+    "rouge2": ("0–100", "higher", "Pairs of words shared with the reference."),
+    "rougeL": ("0–100", "higher", "Longest common sequence of words."),
+    "rougeLsum": ("0–100", "higher", "The same, sentence by sentence."),
+    "gsm8k": ("0–100", "higher", "Share of sums whose result is right."),
+    "mbxp": ("0–100", "higher", "Share of generated programs that pass their tests."),
+    "dice": ("0–1", "higher", "Mean of the two below."),
+    "dice_kidney": ("0–1", "higher", "Overlap of kidney, tumour included."),
+    "dice_tumor": ("0–1", "higher", "Overlap of tumours."),
+    "auc": ("0–100", "higher", "Area under the ROC curve of clicks."),
+    "clip": ("0–100", "higher", "100 times the cosine of caption and image."),
+    "fid": ("0 and up", "lower", "Fréchet distance to the statistics of real images."),
+    "tokens_per_sample": ("tokens", "", "Length of answers: held against a window, not gated."),
+    "gen_len": ("characters", "", "Length of answers as text: held against a window, not gated."),
+}
+"""Scale, direction and meaning of each score."""
+
+OUTCOMES: Mapping[str, str] = {
+    "ERROR": "Engine or infrastructure broke. The message names the layer and the log.",
+    "INVALID": "It was measured and may not be judged. The message says why; measure again.",
+    "GATE FAIL": "Below the accuracy gate, or a latency limit missed without a baseline.",
+    "ACC DROP": "A drop of accuracy is proven, and one of the margin is not excluded.",
+    "PERF DROP": "A drop of speed is proven, and one of the limit is not excluded.",
+    "PAIR FAIL": "A claim of `[[pairs]]` is refuted.",
+    "POWER DROP": "A drop of samples or tokens per joule is proven, and one of the limit is not "
+    "excluded.",
+    "SUSPECT": "Of many metrics judged together it would have failed alone; it is measured first "
+    "in the next session.",
+    "INCONCLUSIVE": "Not enough evidence after the last run. The message says what would decide.",
+    "NO BASELINE": "Nothing to compare with: record one.",
+    "not evaluated": "Dummy weights have no accuracy to judge; energy of a short window may not be "
+    "judged.",
+    "expected failure": "Listed in the suite's `expected_failures`, and not past its day.",
+    "UNEXPECTED PASS": "An expected failure stayed away: remove its entry.",
+    "ok": "A drop of the limit is excluded.",
+    "improved": "Better, proven: accept it as the new baseline.",
+    "recorded": "`--mlperf-update` wrote a baseline.",
+}
+
+ENVIRONMENT: Mapping[str, str] = {
+    "APPTAINER_CONTAINER": "Its last part is recorded as the machine's container.",
+    "CI": "Set to anything: a missing model or data set fails in place of being skipped, and so "
+    "does a missing baseline of an official case on a named accelerator.",
+    "CUDA_DEVICE_ORDER": "`PCI_BUS_ID` is needed where `CUDA_VISIBLE_DEVICES` holds numbers and "
+    "GPUs of several products are in the machine.",
+    "CUDA_VISIBLE_DEVICES": "GPUs that may be used; others are left alone. Workers get their "
+    "case's GPUs in it, by UUID.",
+    "KUBERNETES_SERVICE_HOST": "Set: the machine is recorded as a Kubernetes container.",
+    "MKL_NUM_THREADS": "Of the control's matrix product on a CPU; another value is another "
+    "control.",
+    "NODE_PATH": "Where MBXP's JavaScript programs find their modules.",
+    "OMP_NUM_THREADS": "As `MKL_NUM_THREADS`.",
+    "OPENBLAS_CORETYPE": "As `MKL_NUM_THREADS`.",
+    "OPENBLAS_NUM_THREADS": "As `MKL_NUM_THREADS`.",
+    "PATH": "Where the programs of `command`, `serve` and `python` are found, and the compilers "
+    "that MBXP needs.",
+    "PYTEST_MLPERF_BUILDS": "Folder of quantised checkpoints that several projects share; "
+    "default: `builds` in the runs folder.",
+    "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
+    "machine must agree on it. Default: the system's folder of temporary files.",
+    "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",
+    "container": "Recorded as the machine's container, where nothing else names one.",
+}

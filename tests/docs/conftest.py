@@ -1,0 +1,56 @@
+"""The site, built once, and the code that makes its reference."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS
+
+
+@dataclass(frozen=True)
+class Site:
+    """A built site, and how the build went."""
+
+    folder: Path
+    code: int
+    said: str
+
+    def page(self, name: str) -> str:
+        """Return the HTML of a page."""
+        return (self.folder / f"{name}.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The site as `make docs` builds it."""
+    for library in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(library, reason="needs pytest-mlperf[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", folder / "doctrees", DOCS, folder / "html"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"},
+    )
+    return Site(folder / "html", done.returncode, done.stdout + done.stderr)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Any]:
+    """Import a module of the reference by its name."""
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        yield lambda name="": importlib.import_module(f"mlperf_reference{name and '.'}{name}")
+    finally:
+        sys.path.remove(str(DOCS / "_ext"))

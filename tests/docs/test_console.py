@@ -1,0 +1,186 @@
+"""Who follows the tutorial and the how-to pages gets what they show."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.docs.console import MASKS, Fence, Reader, agrees, fences, masked
+from tests.docs.pages import guides
+
+NOT_RUN = {
+    "another-python.md": 1,
+    "calibration.md": 1,
+    "openai.md": 1,
+    "tensorrt-llm.md": 2,
+    "triton.md": 1,
+    "tutorial.md": 1,
+    "upgrade.md": 2,
+}
+"""Fences of commands that cannot be run here, by page: one more is a decision."""
+
+REASONS = {
+    "needs a GPU",
+    "needs other environments",
+    "needs TensorRT-LLM's sources",
+    "needs the network",
+    "needs the repository",
+}
+
+COMMENT = re.compile(r"<!-- (not run: .+|exits with \d+|before: .+) -->")
+
+
+def consoles(page: Path) -> list[Fence]:
+    return [one for one in fences(page.read_text("utf-8")) if one.info == "console"]
+
+
+PAGES = [page for page in guides() if any(not one.not_run for one in consoles(page))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    """Every command succeeds or fails as shown, and prints what is shown, but for the masks."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    if page.name == "own-model.md":
+        pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+        pytest.importorskip("onnx", reason="makes a model")
+    if page.name == "own-engine.md":
+        pytest.importorskip("setuptools", reason="builds a package")
+    (tmp_path / "reader").mkdir()
+    reader = Reader(tmp_path / "reader", tmp_path / "site")
+
+    reader.follow(page.read_text("utf-8"))
+
+    assert not reader.differences, "\n\n".join([f"{page.name}:", *reader.differences])
+
+
+def test_what_is_not_run_is_known() -> None:
+    """By page, with one of few reasons; `pytest -rP` lists it."""
+    left_out = [(page.name, one) for page in guides() for one in consoles(page) if one.not_run]
+    for name, one in left_out:
+        print(f"docs/{name}:{one.line}: not run: {one.not_run}")
+
+    assert Counter(name for name, _ in left_out) == Counter(NOT_RUN)
+    assert {one.not_run for _, one in left_out} == REASONS
+
+
+def test_every_comment_above_a_fence_is_one_that_is_read() -> None:
+    """A spelling mistake would run what must not be, or leave out what must."""
+    comments = [one.comment for page in guides() for one in consoles(page) if one.comment]
+
+    assert [text for text in comments if not COMMENT.fullmatch(text)] == []
+
+
+def test_commands_are_shown_after_a_prompt() -> None:
+    """A console fence begins with one, so that nothing in it is silently not run."""
+    bare = [
+        f"{page.name}:{one.line}"
+        for page in guides()
+        for one in consoles(page)
+        if not one.body or not one.body[0].startswith("$ ")
+    ]
+
+    assert bare == []
+
+
+# --- the comparison --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "output"),
+    [
+        ("samples/s   1 148   +3.4 %  ok", "samples/s   998.3   −3.4 %  ok"),
+        ("2 tests: 2 ok; 2 runs, 17 s", "2 tests: 2 ok; 3 runs, 9.1 s"),
+        ("runs/20261121-044418-1ce8/x.2", "runs/20270101-000000-ffff/x.2"),
+        ("set 2026-11-21 at 18b55b013305+", "set 2027-01-01 at 0000000000ab"),
+        ("1 passed in 7.12s", "1 passed in 0.99s"),
+        ("=== mlperf ===", "========= mlperf ========="),
+        ("a\n...\nd", "a b c\nd"),
+        ("a\n...", "a"),
+        ("...\nd", "c\nd"),
+        ("a\n...\nd", "a\nd"),
+        ("one  two", "one\n      two"),
+    ],
+)
+def test_what_differs_from_run_to_run_agrees(page: str, output: str) -> None:
+    assert agrees(page.splitlines(), output)
+
+
+@pytest.mark.parametrize(
+    ("page", "output"),
+    [
+        ("performance  ok", "performance  PERF DROP"),
+        ("2 tests: 2 ok", "2 tests: 1 ok"),
+        ("samples/s", "tokens/s"),
+        ("a b", "a"),
+        ("a", "a b"),
+        ("a\n...\nd", "a b d e"),
+        ("a\n...\nd", "b d"),
+        ("8 cases", "7 cases"),
+        ("a\n...\nb\n...\nc", "a b"),
+        ("1 148 samples/s", "samples/s"),
+    ],
+)
+def test_what_is_said_must_be_said(page: str, output: str) -> None:
+    assert not agrees(page.splitlines(), output)
+
+
+@pytest.mark.parametrize(("why", "pattern", "stand_in"), MASKS)
+def test_a_mask_leaves_nothing_more_to_mask(why: str, pattern: str, stand_in: str) -> None:
+    """What stands in a place is no measured number itself."""
+    assert why
+    assert masked(stand_in) == stand_in.strip()
+
+
+def test_a_fence_is_read_with_its_comment_and_outputs() -> None:
+    text = "text\n\n<!-- exits with 1 -->\n```console\n$ a \\\n> b\nout\n\n$ c\n```\n"
+    (fence,) = fences(text)
+
+    assert (fence.line, fence.info, fence.exits_with, fence.not_run) == (4, "console", 1, None)
+    assert [(one.line, one.text, one.printed) for one in fence.commands()] == [
+        (5, "a \\\nb", ("out", "")),
+        (9, "c", ()),
+    ]
+
+
+def test_files_and_changes_of_a_page_are_made(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "reader", tmp_path / "site")
+    reader.folder.mkdir()
+    page = (
+        "```python\n# a/b.py\nx = 1\ny = 2\n```\n\n"
+        "```diff\n--- a/b.py\n+++ a/b.py\n x = 1\n-y = 2\n+y = 3\n```\n\n"
+        "```console\n$ cat a/b.py\n# a/b.py\nx = 1\ny = 3\n$ cd a\n$ ls\nb.py\n```\n"
+    )
+
+    reader.follow(page)
+
+    assert reader.differences == []
+
+
+def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "reader", tmp_path / "site")
+    reader.folder.mkdir()
+    reader.follow("```console\n$ echo no\nyes\n$ false\n$ true\n```\n")
+
+    assert [text.partition("\n")[0] for text in reader.differences] == [
+        "line 2: $ echo no",
+        "line 4: $ false",
+    ]
+
+
+def test_a_recording_that_was_disturbed_is_made_again(tmp_path: Path) -> None:
+    """As its message asks; nothing else is ever tried twice."""
+    reader = Reader(tmp_path / "reader", tmp_path / "site")
+    reader.folder.mkdir()
+    script = (
+        "echo x >> tries; test $(wc -l < tries) = 2 || { echo record again when it is; false; }"
+    )
+
+    reader.follow(f"```console\n$ {script}\n$ wc -l < tries\n2\n```\n")
+
+    assert reader.differences == []

@@ -1,0 +1,237 @@
+"""Nothing that a user can write, call or read stays undocumented."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from typing import Any, get_args
+
+import pytest
+
+from pytest_mlperf.core.metrics import METRICS, PUBLISHED
+from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.registry import Group
+from tests.docs.conftest import Site
+from tests.docs.pages import DOCS, ROOT, SITE_PAGES
+
+GROUPS = get_args(Group)
+
+
+def ids(page: str) -> set[str]:
+    return set(re.findall(r'id="([^"]+)"', page))
+
+
+# --- suites ----------------------------------------------------------------------------------
+
+
+def test_every_key_of_a_suite_is_explained_once(reference: Any) -> None:
+    """In its schema, else in the reference's own words; no word is of a key that is gone."""
+    keys = reference("suite").every_key()
+    words = reference("words")
+    silent = set(reference("suite").undescribed())
+
+    assert [key.path for key in keys if not key.text] == []
+    assert set(words.KEYS) == silent
+    assert set(words.TABLES) == {key.table for key in keys}
+    assert len(keys) > 100
+
+
+def test_every_key_of_a_suite_is_on_the_site(site: Site, reference: Any) -> None:
+    expected = {key.anchor for key in reference("suite").every_key()}
+
+    assert expected - ids(site.page("reference-suite")) == set()
+
+
+# --- pytest's options and the command --------------------------------------------------------
+
+
+def test_every_option_says_what_it_does_and_is_on_the_site(site: Site, reference: Any) -> None:
+    options = reference("options").options()
+
+    assert [option.name for option in options if not option.text] == []
+    assert {option.anchor for option in options} - ids(site.page("reference-options")) == set()
+    assert len(options) > 20
+
+
+def test_every_argument_of_every_command_is_explained_and_on_the_site(
+    site: Site, reference: Any
+) -> None:
+    commands = reference("commands")
+    arguments = [
+        (name, action)
+        for name, parser in commands.parsers().items()
+        for action in commands.arguments(parser)
+    ]
+    shown = ids(site.page("reference-commands"))
+
+    assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == []
+    assert {commands.anchor(*one) for one in arguments} - shown == set()
+    assert set(commands.parsers()) - shown == set()
+
+
+# --- extensions ------------------------------------------------------------------------------
+
+
+def test_every_entry_point_is_on_the_site(site: Site, reference: Any) -> None:
+    """Those of pyproject.toml, whatever else is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = {
+        name.removeprefix("pytest_mlperf."): set(entries)
+        for name, entries in project["entry-points"].items()
+        if name.startswith("pytest_mlperf.")
+    }
+    own = {group: {one.name for one in reference("extensions").own(group)} for group in GROUPS}
+    page = site.page("reference-extensions")
+
+    assert own == groups
+    assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_option_of_an_extension_is_explained_and_on_the_site(
+    group: Group, site: Site, reference: Any
+) -> None:
+    extensions = reference("extensions")
+    shown = ids(site.page("reference-extensions"))
+    found = [(one, option) for one in extensions.own(group) for option in one.options]
+
+    assert [one.name for one in extensions.own(group) if not one.about] == []
+    assert [f"{one.name}.{option.name}" for one, option in found if not option.text] == []
+    assert {extensions.anchor(*pair) for pair in found} - shown == set()
+
+
+# --- metrics, outcomes, files ----------------------------------------------------------------
+
+
+def test_every_metric_and_score_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
+    metrics, words = reference("metrics"), reference("words")
+    shown = ids(site.page("reference-metrics"))
+
+    assert set(words.METRICS) == set(METRICS)
+    assert set(words.SCORES) == set(metrics.scores())
+    assert {metrics.anchor(name) for name in {**METRICS, **PUBLISHED}} - shown == set()
+
+
+def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: Any) -> None:
+    """`Scores(lower=frozenset({...}))` in the code of the scorers."""
+    code = "".join(
+        file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/scorers").glob("*.py")
+    )
+    lower = set(re.findall(r'"(\w+)"', "".join(re.findall(r"lower=frozenset\((.*?)\)", code))))
+
+    told = {name for name, (_, better, _) in reference("words").SCORES.items() if better == "lower"}
+    assert told == lower != set()
+
+
+def test_every_outcome_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
+    outcomes, words = reference("outcomes"), reference("words")
+    shown = ids(site.page("reference-outcomes"))
+
+    assert set(words.OUTCOMES) == set(map(str, Outcome)) == set(map(str, SEVERITY))
+    assert {outcomes.anchor(outcome) for outcome in Outcome} - shown == set()
+
+
+def test_outcomes_say_what_the_page_on_outcomes_says(reference: Any) -> None:
+    """Whether the test fails, passes, or passes and is counted apart."""
+    page = (DOCS / "outcomes.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| ([\w ]+) \| (passes|fails)", page, re.MULTILINE))
+    apart = set(re.findall(r"^\| ([\w ]+) \| passes, counted apart", page, re.MULTILINE))
+
+    assert {word for word, says in told.items() if says == "fails"} == {
+        str(outcome) for outcome in Outcome if outcome.fails
+    }
+    assert apart == set(map(str, reference("outcomes").COUNTED_APART))
+
+
+@pytest.mark.parametrize("part", ["results", "performance", "accuracy"])
+def test_every_field_of_a_file_is_explained(part: str, reference: Any) -> None:
+    """By the docstring of the type that writes it."""
+    text = getattr(reference("documents"), f"{part}_markdown")()
+
+    assert re.findall(r"^\| \[`(\w+)`\]\{[^}]*\} \|  \|$", text, re.MULTILINE) == []
+    assert text.count("\n| [`") > 10
+
+
+# --- environment -----------------------------------------------------------------------------
+
+
+def test_every_environment_variable_is_explained(reference: Any) -> None:
+    """Those that the code reads, and no other."""
+    assert set(reference("words").ENVIRONMENT) == set(reference("environment").found())
+
+
+def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
+    page = (DOCS / "reference-environment.md").read_text("utf-8")
+    page += " PYTEST_MLPERF_BUILDS PYTEST_MLPERF_LEASES"  # the code's: in the generated part
+    places = [*(ROOT / "suites").rglob("*.toml"), *(ROOT / ".github").rglob("*.yml")]
+    places += [ROOT / "Makefile", ROOT / "pytest_mlperf/cli/plan_slurm.py"]
+    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    named = {
+        name
+        for file in places
+        for name in re.findall(r"\$\{?((?:PYTEST_)?MLPERF_[A-Z_]+)", file.read_text("utf-8"))
+    }
+    named |= {
+        name
+        for file in tests
+        for name in re.findall(r"\bPYTEST_MLPERF_[A-Z_]+\b", file.read_text("utf-8"))
+    }
+
+    assert {name for name in named if not re.search(rf"\b{name}\b", page)} == set()
+    assert "MLPERF_MODELS" in named
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('os.environ.get("A_B")', {"A_B"}),
+        ('os.environ["A_B"]', {"A_B"}),
+        ('os.environ["A_B"] = "1"', set()),
+        ('"A_B" in environ', {"A_B"}),
+        ("environ.get(name)", set()),
+        ('table.get("A_B")', set()),
+    ],
+)
+def test_variables_are_found_where_they_are_read(
+    code: str, found: set[str], reference: Any
+) -> None:
+    assert set(reference("environment").read(ast.parse(code))) == found
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+
+def test_every_part_is_on_one_page(reference: Any) -> None:
+    asked = Counter(
+        name for page in SITE_PAGES for name in reference().parts_of(page.read_text("utf-8"))
+    )
+
+    assert asked == Counter(list(reference().PARTS))
+
+
+def test_a_part_that_nobody_makes_is_an_error(reference: Any) -> None:
+    with pytest.raises(KeyError, match="no-such-part"):
+        reference().expand("```{generated} no-such-part\n```")
+
+
+def test_what_stands_in_a_fence_for_readers_of_the_source_is_replaced(reference: Any) -> None:
+    page = "before\n\n```{generated} gated-metrics\nhere stands\n```\n\nafter\n"
+    shown = reference().expand(page)
+
+    assert "here stands" not in shown
+    assert shown.startswith("before\n\n| scenario | gated |")
+    assert shown.endswith("\n\nafter\n")
+
+
+def test_every_junit_property_is_on_the_page() -> None:
+    """The names that the code gives, with METRIC and of samples or tokens in their places."""
+    code = (ROOT / "pytest_mlperf/reports/properties.py").read_text("utf-8")
+    page = (DOCS / "reference-files.md").read_text("utf-8")
+    names = set(re.findall(r'"(mlperf\.[a-z_.{}]+)"', code))
+    shown = {name.replace("{metric.metric}", "METRIC") for name in names}
+    shown |= {f"mlperf.{of}_per_usd" for of in ("samples", "tokens")}
+
+    assert {name for name in shown if "{" not in name and f"`{name}`" not in page} == set()
+    assert "mlperf.METRIC.change" in shown
