@@ -15,10 +15,7 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, slow
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
-from pytest_mlperf.core.judge.rule_r import outlier
-from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.run.accuracy_pass import accuracy_key
 from pytest_mlperf.run.conditions import Conditions, held
@@ -215,16 +212,6 @@ class CaseRuns:
             *changes(self.record.fingerprint, subject.fingerprint),
             *(changes(beside, subject.surroundings) if beside else ()),
         )
-
-    def outlier(self) -> str | None:
-        """Return which run the leave-one-out screen rejects, in words."""
-        for metric in self.planned.limits:
-            sample = values(self.runs, metric)
-            index = outlier(sample, rule=self.rule) if len(sample) > 2 else None
-            if index is not None:
-                title = METRICS[metric].title
-                return f"run {index + 1} of {len(sample)} is an outlier in {title}"
-        return None
 
     @property
     def _accuracy_key(self) -> str:

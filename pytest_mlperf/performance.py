@@ -12,7 +12,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.clocks import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.answer import Answer
-from pytest_mlperf.core.judge.ruling import Ruling, countable, only_reported, rule_on
+from pytest_mlperf.core.judge.ruling import Ruling, countable, only_reported, outlying, rule_on
 from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
@@ -197,10 +197,10 @@ def _record(case: CaseRuns, policy: Policy, action: Update) -> Answer:
     if missed := _limit_missed(case):
         return missed
     for _ in range(OUTLIER_EXTRA_RUNS):
-        if case.outlier() is None:
+        if outlying(case.runs, case.planned.limits, case.rule) is None:
             break
         case.add_run()
-    if found := case.outlier():
+    if found := outlying(case.runs, case.planned.limits, case.rule):
         return Answer(
             outcome=Outcome.INVALID,
             headline=f"nothing recorded: {found}",

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+OURS = "pytest_mlperf"
+"""What every extension imports."""
+
 
 @cache
 def libraries_of(module: str) -> tuple[str, ...]:
@@ -39,7 +42,7 @@ def libraries_of(module: str) -> tuple[str, ...]:
             own = imported.partition(".")[0]
             if f"{imported}.".startswith(f"{folder}."):
                 left.append(imported)
-            elif own != top and own not in sys.stdlib_module_names:
+            elif own not in {top, OURS} and own not in sys.stdlib_module_names:
                 found[own] = None
     return tuple(sorted(found, key=str.lower))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.output import add_parser, show, width
+from pytest_mlperf.cli.plan_jobs import jobs
 from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import MlperfError
@@ -52,7 +53,7 @@ def add_command(commands: Any) -> None:
             ),
             (
                 "plan --format github --profile official",
-                'a matrix for GitHub Actions: {"include": [{accelerator, suite, runner}]}',
+                "a matrix for GitHub Actions: accelerator, suite, runner, minutes",
             ),
             (
                 "plan --format slurm > mlperf.sh && bash mlperf.sh",
@@ -99,9 +100,6 @@ def run(parsed: argparse.Namespace) -> int:
     """
     cases = read_suites(find_suites(parsed.suites), parsed.profile)
     planned = _on(with_pairs(cases), parsed.accelerator)
-    if parsed.format == "github":
-        print(json.dumps(matrix(planned)))
-        return 0
     sessions = Sessions(parsed.runs_dir)
     known = costs(sessions)
     measured = {
@@ -109,14 +107,14 @@ def run(parsed: argparse.Namespace) -> int:
         for case in planned
         if (case.case.id, case.suite.profile) in known
     }
-    if parsed.format == "slurm":
+    if parsed.format == "github":
+        print(json.dumps(matrix(jobs(planned, measured, parsed.max_runs))))
+    elif parsed.format == "slurm":
         text = script(
-            planned,
-            measured,
+            jobs(planned, measured, parsed.max_runs),
             suites=list(map(str, parsed.suites)),
             accelerators=parsed.accelerator,
             profile=parsed.profile,
-            max_runs=parsed.max_runs,
         )
         print(text, end="")
     elif parsed.format == "json":
@@ -241,29 +239,32 @@ def _case(case: Testable, cost: Cost, max_runs: int) -> dict[str, Any]:
 # --- github ----------------------------------------------------------------------------------
 
 
-def matrix(planned: Sequence[Testable]) -> dict[str, list[dict[str, Any]]]:
+def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
     """Return a GitHub matrix with one job per accelerator and suite, in a stable order.
+
+    Args:
+        jobs: By accelerator and suite file, the minutes that a job may take.
 
     Raises:
         MlperfError: It has more jobs than GitHub makes.
     """
-    suites: dict[str, set[str]] = defaultdict(set)
-    for case in planned:
-        for name in case.accelerators:
-            suites[name].add(selection.relative(case.path))
-    jobs = [
-        {"accelerator": accelerator, "suite": suite, "runner": runner_labels(accelerator)}
-        for accelerator in sorted(suites)
-        for suite in sorted(suites[accelerator])
+    rows = [
+        {
+            "accelerator": accelerator,
+            "suite": suite,
+            "runner": runner_labels(accelerator),
+            "minutes": minutes,
+        }
+        for accelerator, suites in jobs.items()
+        for suite, minutes in suites.items()
     ]
-    if len(jobs) > MATRIX_LIMIT:
-        counts = Counter(str(job["accelerator"]) for job in jobs)
-        shown = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    if len(rows) > MATRIX_LIMIT:
+        shown = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
         raise MlperfError(
-            f"{len(jobs)} jobs, GitHub makes {MATRIX_LIMIT} of a matrix at most ({shown}); name "
+            f"{len(rows)} jobs, GitHub makes {MATRIX_LIMIT} of a matrix at most ({shown}); name "
             "fewer suites, or plan one --accelerator at a time"
         )
-    return {"include": jobs}
+    return {"include": rows}
 
 
 def runner_labels(accelerator: str) -> list[str]:

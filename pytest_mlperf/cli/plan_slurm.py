@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.reports import selection
-from pytest_mlperf.reports.selection import Cost, cost_of
-from pytest_mlperf.suite.pairs import Testable
 
 ARRAY_LIMIT = 1001
 """Jobs of an array at most, as Slurm is set up unless a site changed it (MaxArraySize).
 
 Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
 """
-
-SLACK = 3
-"""Jobs may take this many times what was planned, for loading and accuracy passes come on top."""
-
-LEAST_MINUTES = 30
-"""Time for a job at least: models take minutes to load."""
 
 SCRIPT = r"""#!/bin/bash
 # Made by `pytest-mlperf plan --format slurm`. Run it in the folder where pytest runs:
@@ -85,56 +73,47 @@ echo "verdict: $folder/merge.log, results: $folder/results.json"
 
 
 def script(
-    planned: Sequence[Testable],
-    measured: Mapping[tuple[Path, str], Cost],
+    jobs: Mapping[str, Mapping[str, int]],
     *,
     suites: Sequence[str],
     accelerators: Sequence[str],
     profile: str | None,
-    max_runs: int,
 ) -> str:
     """Return the script.
 
     Args:
-        planned: The cases.
-        measured: What earlier sessions took.
+        jobs: By accelerator and suite file, the minutes that a job may take.
         suites: The suites as they were named; none: those below suites/.
         accelerators: Those asked for; none: all.
         profile: The one asked for; None: each suite's own.
-        max_runs: Most runs of a case.
 
     Raises:
         MlperfError: An array has more jobs than Slurm makes.
     """
-    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for case in planned:
-        for name in case.accelerators:
-            spent = cost_of(case, measured).at_most_s(max_runs)
-            seconds[name][selection.relative(case.path)] += spent
     plan = [*suites, *(word for name in accelerators for word in ("--accelerator", name))]
     chosen = ["--profile", profile] if profile else []
     replaced = {
         "@PYTHON@": shlex.quote(sys.executable),
-        "@SUITES@": "\n".join(_case(name, seconds[name]) for name in sorted(seconds)),
+        "@SUITES@": "\n".join(_case(name, jobs[name]) for name in jobs),
         "@PROFILE@": f" --mlperf-profile {profile}" if profile else "",
         "@PLAN@": "".join(f" {shlex.quote(word)}" for word in [*plan, *chosen]),
-        "@SUBMIT@": "\n".join(_submit(name, seconds[name]) for name in sorted(seconds)),
+        "@SUBMIT@": "\n".join(_submit(name, jobs[name]) for name in jobs),
     }
     return re.sub("|".join(replaced), lambda found: replaced[found[0]], SCRIPT)
 
 
 def _case(accelerator: str, suites: Iterable[str]) -> str:
-    words = "".join(f"      {shlex.quote(suite)}\n" for suite in sorted(suites))
+    words = "".join(f"      {shlex.quote(suite)}\n" for suite in suites)
     return f"  {shlex.quote(accelerator)})\n    suites=(\n{words}    ) ;;"
 
 
-def _submit(accelerator: str, seconds: Mapping[str, float]) -> str:
-    if len(seconds) > ARRAY_LIMIT:
+def _submit(accelerator: str, minutes: Mapping[str, int]) -> str:
+    if len(minutes) > ARRAY_LIMIT:
         raise MlperfError(
-            f"{len(seconds)} suite files on {accelerator}, and Slurm makes {ARRAY_LIMIT} jobs of "
+            f"{len(minutes)} suite files on {accelerator}, and Slurm makes {ARRAY_LIMIT} jobs of "
             "an array at most; name fewer suites"
         )
-    minutes = max(LEAST_MINUTES, math.ceil(SLACK * max(seconds.values()) / 60))
     count, name = split(accelerator)
     needed = "" if name == "cpu" else f" --gres=gpu:{name.lower()}:{count}"
-    return f'submit {shlex.quote(accelerator)} {len(seconds) - 1} {minutes}{needed} "$@"'
+    most = max(minutes.values())
+    return f'submit {shlex.quote(accelerator)} {len(minutes) - 1} {most}{needed} "$@"'

@@ -130,8 +130,12 @@ def test_the_manifest_names_every_test_that_pytest_will_run(
 def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
     here: Path, say: Say
 ) -> None:
-    suite("b", "H200", "cpu", "8xH200")
+    suite("b", "H200", "cpu", "8xH200", profile="official")
     suite("a", "H200")
+
+    def job(accelerator: str, suite: str, label: str, minutes: int) -> dict[str, object]:
+        runner = ["self-hosted", "linux", label]
+        return {"accelerator": accelerator, "suite": suite, "runner": runner, "minutes": minutes}
 
     code, shown = say("plan", "--format", "github")
 
@@ -140,10 +144,10 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
     a, b = "suites/a.mlperf.toml", "suites/b.mlperf.toml"
     assert json.loads(shown) == {
         "include": [
-            {"accelerator": "8xH200", "suite": b, "runner": ["self-hosted", "linux", "gpu-8xh200"]},
-            {"accelerator": "H200", "suite": a, "runner": ["self-hosted", "linux", "gpu-h200"]},
-            {"accelerator": "H200", "suite": b, "runner": ["self-hosted", "linux", "gpu-h200"]},
-            {"accelerator": "cpu", "suite": b, "runner": ["self-hosted", "linux", "cpu"]},
+            job("8xH200", b, "gpu-8xh200", 300),
+            job("H200", a, "gpu-h200", 30),
+            job("H200", b, "gpu-h200", 300),
+            job("cpu", b, "cpu", 300),
         ]
     }
     assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, shown)

@@ -96,7 +96,7 @@ def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None
     """It builds anew, and the verdict says that its version is what changed."""
     quantising.suite()
     project = quantising.project
-    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    project.record("suites")
     shutil.rmtree(project.path / ".mlperf" / "runs")
     quantising.version("1.1")
     quantising.suite(latency="0.004")

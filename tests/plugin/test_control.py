@@ -24,7 +24,7 @@ def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def record(project: Project) -> Path:
     project.suite()
-    project.run_process(*PERFORMANCE, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    project.record(*PERFORMANCE, own_process=True)
     (path,) = project.path.glob("baselines/cpu/**/*.json")
     return path
 

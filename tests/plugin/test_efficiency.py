@@ -102,7 +102,7 @@ def rescale(fake: Fake, watts: float) -> None:
 def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: Project) -> None:
     """The same speed at half as much power again is a POWER DROP, and no PERF DROP."""
     suite(project)
-    run(project, "-k", "performance", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    project.record("suites", "-k", "performance", own_process=True)
 
     run(project)
     before = outcomes(project)
@@ -124,7 +124,7 @@ def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Pro
     """One set of runs serves both; nothing is judged against what is not there yet."""
     suite(project)
 
-    result = run(project, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    result = project.record("suites", own_process=True)
 
     assert outcomes(project) == {
         "performance": Outcome.RECORDED,

@@ -70,7 +70,7 @@ def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
 ) -> None:
     """What has moved there stands under "what changed"."""
     suite(project, f'python = "{python}"\noptions = {{ slow = "nowhere" }}')
-    project.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    project.record("suites")
     suite(project, f'python = "{python}"\noptions = {{ slow = "there" }}')
 
     result = project.run("suites")

@@ -96,7 +96,7 @@ def mean(runs: Sequence[Run] | Sequence[BaselineRun], metric: str) -> float:
 def test_a_server_without_continuous_batching_is_a_perf_drop(project: Project) -> None:
     """The test fails with the numbers of its runs, and says what changed in the command."""
     write(project, *BATCHED)
-    recorded = project.run(SUITE, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    recorded = project.record(SUITE)
     before = newest(project)
     write(project)
 

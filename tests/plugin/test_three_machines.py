@@ -55,7 +55,7 @@ def machines(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) 
     project.pytester.makepyfile(working=WORKING)
     project.suite(FIRST, engines=ENGINES, top1=100.0)
     project.suite(SECOND, name="second", top1=100.0)
-    recorded = project.run_process("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    recorded = project.record("suites", own_process=True)
     assert recorded.ret == pytest.ExitCode.OK
     return project
 

@@ -18,6 +18,7 @@ from pytest_mlperf.core.judge.rule_r import (
     Value,
     judge,
     minimum_detectable_change,
+    outlier,
 )
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, Direction
@@ -142,6 +143,19 @@ def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
         for run in runs
         if metric in run.metrics
     ]
+
+
+def outlying(runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR) -> str | None:
+    """Return which run the leave-one-out screen rejects, in words.
+
+    A metric that is only reported, for want of queries, rejects none.
+    """
+    for metric in countable(runs, limits):
+        sample = values(runs, metric)
+        index = outlier(sample, rule=rule) if len(sample) > 2 else None
+        if index is not None:
+            return f"run {index + 1} of {len(sample)} is an outlier in {METRICS[metric].title}"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

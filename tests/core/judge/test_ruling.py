@@ -13,6 +13,7 @@ from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import (
     Ruling,
     is_worse,
+    outlying,
     rule_on,
     values,
 )
@@ -434,3 +435,18 @@ def test_among_many_a_certain_drop_fails_at_once_and_says_so() -> None:
 
     assert (ruling.outcome, ruling.more) == (Outcome.PERF_DROP, False)
     assert "; a drop whatever the other 24 pairs judged with it do, p=" in ruling.headline
+
+
+@pytest.mark.parametrize(
+    ("queries", "said"),
+    [(10_000, "run 3 of 8 is an outlier in p99 latency"), (999, None)],
+    ids=["gated", "only reported"],
+)
+def test_a_run_is_an_outlier_by_what_is_gated(queries: int, said: str | None) -> None:
+    """A figure without a say keeps no baseline from being recorded."""
+    measured = runs(8, queries, latency_p50=0.02, latency_p99=0.03)
+    assert outlying(measured, SERVER, RULE) is None
+    odd = measured[2]
+    measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
+
+    assert outlying(measured, SERVER, RULE) == said
