@@ -121,7 +121,7 @@ class Client:
             async with self._session.post(self._path, data=body, allow_redirects=False) as response:
                 if response.status != 200 or response.content_type != "text/event-stream":
                     raise await self._refusal(response)
-                await self._read(response.content, answer, listener)
+                await read(response.content, answer, listener)
         except EventError as error:
             raise Failed(error.kind, self.mask(str(error))) from None
         except aiohttp.ClientConnectorError as error:
@@ -170,22 +170,6 @@ class Client:
         text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
         return text[:SAID] + ("…" if len(text) > SAID else "")
 
-    async def _read(
-        self, content: aiohttp.StreamReader, answer: Answer, listener: Listener
-    ) -> None:
-        events, done = Events(), False
-        while data := await content.readany():
-            listener.heard()
-            if not done:
-                done = _take(events.feed(data), answer, listener)
-        if done or _take(events.close(), answer, listener):
-            return
-        # Some servers have no word for the end: the stream's own end says it.
-        if answer.finish is None:
-            raise Failed("stream ended early", _so_far(answer))
-        answer.complete = True
-        listener.complete()
-
     async def _refusal(self, response: aiohttp.ClientResponse) -> Failed:
         """Return the failure that an answer without a stream is."""
         said = (await response.content.read(ERROR_BYTES)).decode("utf-8", "replace")
@@ -197,6 +181,36 @@ class Client:
         if response.status != 200:
             return refused(response.status, said)
         return Failed("no event stream", f"the answer is {response.content_type}: {said}")
+
+
+async def read(content: aiohttp.StreamReader, answer: Answer, listener: Listener) -> None:
+    """Read a stream until the answer is complete, then to its end.
+
+    Raises:
+        Failed: The stream ended early.
+        EventError: An event means nothing, or an error.
+        OSError: The connection was lost.
+    """
+    events, done = Events(), False
+    while data := await _some(content):
+        listener.heard()
+        if not done:
+            done = _take(events.feed(data), answer, listener)
+    if done or _take(events.close(), answer, listener):
+        return
+    # Some servers have no word for the end: the stream's own end says it.
+    if answer.finish is None:
+        raise Failed("stream ended early", _so_far(answer))
+    answer.complete = True
+    listener.complete()
+
+
+async def _some(content: aiohttp.StreamReader) -> bytes:
+    try:
+        data: bytes = await content.readany()
+    except RuntimeError as error:  # aiohttp's word for a connection lost between two reads
+        raise ConnectionResetError(str(error)) from error
+    return data
 
 
 def library() -> Any:

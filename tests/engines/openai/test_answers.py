@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,12 @@ from tests.engines.openai.scripted import (
     usage,
 )
 
-pytest.importorskip("aiohttp")
+aiohttp = pytest.importorskip("aiohttp")
+
+from aiohttp.base_protocol import BaseProtocol  # noqa: E402
+
+from pytest_mlperf.engines.openai.client import Nobody, read  # noqa: E402
+from pytest_mlperf.engines.openai.events import Answer  # noqa: E402
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 
@@ -261,3 +267,31 @@ def test_a_sample_that_is_no_prompt_is_named(samples: list[Any], expected: str) 
         open_engine(server.url, samples, model=str(TINY)) as engine,
     ):
         engine.load_samples(range(len(samples)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "complete"),
+    [
+        ([piece("w", finish="stop"), event({"choices": [], "usage": usage(3, 1)}), DONE], True),
+        ([piece("w")], False),
+        ([], False),
+    ],
+)
+def test_a_connection_that_is_lost_between_two_reads_is_a_lost_connection(
+    parts: Sequence[bytes], complete: bool
+) -> None:
+    """aiohttp calls it a RuntimeError; an answer that was complete stays so."""
+    answer = Answer(keeps=True)
+
+    async def lose() -> None:
+        loop = asyncio.get_running_loop()
+        never_connected = BaseProtocol(loop)
+        content = aiohttp.StreamReader(never_connected, 2**16, loop=loop)
+        for part in parts:
+            content.feed_data(part)
+        await read(content, answer, Nobody())
+
+    with pytest.raises(ConnectionResetError, match="Connection closed"):
+        asyncio.run(lose())
+
+    assert answer.complete is complete
