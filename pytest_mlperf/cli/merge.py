@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.cli.output import add_parser, show, width, write
+from pytest_mlperf.cli.report import FORMATS, Session
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.merging import Absent, absent, merge
@@ -17,6 +18,7 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.reports import text
 from pytest_mlperf.reports.junit import junit
 from pytest_mlperf.reports.layout import fold, plural
+from pytest_mlperf.reports.markdown import Links
 from pytest_mlperf.stores.manifest import Manifest, read_manifest
 from pytest_mlperf.stores.results import read_results, write_results
 
@@ -61,6 +63,14 @@ def add_command(commands: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results here")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument(
+        "--report",
+        type=_report,
+        action="append",
+        default=[],
+        metavar="FORMAT=FILE",
+        help="also write what `report` makes, e.g. html=page.html; repeatable",
+    )
+    parser.add_argument(
         "--inconclusive",
         choices=["pass", "fail"],
         default="pass",
@@ -83,7 +93,13 @@ def run(parsed: argparse.Namespace) -> int:
         write_results(parsed.output, merged)
         show([f"results: {parsed.output}"])
     if parsed.junit:
-        _write(parsed.junit, junit(merged, missing, _message(merged, WIDE)))
+        write(parsed.junit, junit(merged, missing, _message(merged, WIDE)))
+        show([f"JUnit: {parsed.junit}"])
+    beside = parsed.output or parsed.results[0]
+    whole = Session(results=merged, file=beside, absent=missing, links=Links())
+    for form, file in parsed.report:
+        write(file, FORMATS[form](whole))
+        show([f"{form}: {file}"])
     return int(bool(missing) or any(result.failed for result in merged.cases))
 
 
@@ -148,6 +164,9 @@ def _message(merged: Results, columns: int) -> Callable[[CaseResult], str]:
     return message
 
 
-def _write(path: Path, content: str) -> None:
-    write(path, content)
-    show([f"JUnit: {path}"])
+def _report(text: str) -> tuple[str, Path]:
+    form, _, file = text.partition("=")
+    if form not in FORMATS or not file:
+        known = ", ".join(FORMATS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not FORMAT=FILE with one of {known}")
+    return form, Path(file)

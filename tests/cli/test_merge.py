@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.cli import main
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import foreign
@@ -176,3 +177,29 @@ def test_a_folder_without_results_is_refused(here: Path, say: Say) -> None:
         2,
         "pytest-mlperf: empty holds no *.json; name the results files\n",
     )
+
+
+def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
+    """With what is missing in each; a format that does not exist is refused before anything."""
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    reports = ("--report", "html=out/page.html", "--report", "comment=out/comment.md")
+
+    code, shown = say("merge", "h200.json", "--manifest", "plan.json", *reports)
+
+    assert code == 1
+    assert shown.endswith("html: out/page.html\ncomment: out/comment.md\n")
+    for file in ("out/page.html", "out/comment.md"):
+        text = Path(file).read_text("utf-8")
+        assert FINE.test in text
+        assert "PERF DROP" in text
+
+
+@pytest.mark.parametrize("given", ["pdf=x.pdf", "html", "html="])
+def test_a_report_that_cannot_be_made_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["merge", "h200.json", "--report", given])
+
+    assert f"{given!r} is not FORMAT=FILE with one of text, html, " in capsys.readouterr().err
