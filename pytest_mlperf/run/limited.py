@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from time import perf_counter
@@ -20,16 +19,14 @@ class LimitedSink(PerformanceSink):
         super().__init__(fail, port)
         self._limit_s = limit_s
         self._issued_s: dict[int, float] = {}
-        self._latencies_s = array("f")
-        self._begun, self._keep = self._issued_s.pop, self._latencies_s.append
-        self._note = self._over.extend
+        self._begun, self._keep = self._issued_s.pop, self._over.extend
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
         """Also the samples in a second that met the limit, and the percentiles of our stamps."""
         found = dict(super().token_metrics)
-        if self._latencies_s and self.duration_s:
-            ordered = sorted(self._latencies_s)
+        if self._over and self.duration_s:
+            ordered = sorted(self._over[1::2])
             found[GOODPUT] = bisect_right(ordered, self._limit_s) / self.duration_s
             for name, share in SHARES.items():
                 found[f"latency_{name}"] = percentile(ordered, share)
@@ -54,7 +51,5 @@ class LimitedSink(PerformanceSink):
         for sample in ids:
             issued_s = self._begun(sample, None)
             if issued_s is not None:
-                took_s = now - issued_s
-                self._keep(took_s)
-                self._note((now, took_s))
+                self._keep((now, now - issued_s))
         PerformanceSink.done(self, ids, outputs, n_tokens)
