@@ -87,6 +87,7 @@ SHARED = {
     "reports.benchmark_json",
     "reports.causes",
     "reports.cells",
+    "reports.commands",
     "reports.figures",
     "reports.layout",
     "reports.precisions_plot",

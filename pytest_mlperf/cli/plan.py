@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.plan_jobs import jobs
+from pytest_mlperf.cli.plan_jobs import jobs_of
 from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import MlperfError
@@ -108,10 +108,10 @@ def run(parsed: argparse.Namespace) -> int:
         if (case.case.id, case.suite.profile) in known
     }
     if parsed.format == "github":
-        print(json.dumps(matrix(jobs(planned, measured, parsed.max_runs))))
+        print(json.dumps(matrix(jobs_of(planned, measured, parsed.max_runs))))
     elif parsed.format == "slurm":
         text = script(
-            jobs(planned, measured, parsed.max_runs),
+            jobs_of(planned, measured, parsed.max_runs),
             suites=list(map(str, parsed.suites)),
             accelerators=parsed.accelerator,
             profile=parsed.profile,

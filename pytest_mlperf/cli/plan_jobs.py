@@ -18,7 +18,7 @@ LEAST_MINUTES = 30
 """Time for a job at least: models take minutes to load."""
 
 
-def jobs(
+def jobs_of(
     planned: Sequence[Testable], measured: Mapping[tuple[Path, str], Cost], max_runs: int
 ) -> dict[str, dict[str, int]]:
     """Return, by accelerator and suite file, the minutes after which a job is hung. In order.

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from pytest_mlperf.case_runs import load_checked
+from pytest_mlperf.case_runs import baseline_file, load_checked
 from pytest_mlperf.cli.report_logs import (
     folder_below,
     moments_of,
@@ -23,10 +23,8 @@ from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.trend import versions
-from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.html import render
 from pytest_mlperf.reports.html.model import Beside
-from pytest_mlperf.stores.baselines import path_for
 
 LARGEST = 32 * 2**20
 """Bytes of a baseline file that is read."""
@@ -159,7 +157,7 @@ class _Search:
         if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline_file:
             return None
         named = Path(verdict.baseline_file)
-        end = path_for(Path(), **_key(verdict), profile=result.profile).parts
+        end = baseline_file(Path(), verdict.case, result.profile).parts
         if named.parts[-len(end) :] != end or ".." in named.parts:
             return None
         for folder in (Path(), self._root, *self._root.parents):
@@ -167,14 +165,3 @@ class _Search:
             if file.is_file():
                 return file if file.stat().st_size <= LARGEST else None
         return None
-
-
-def _key(verdict: Verdict) -> dict[str, str]:
-    case = verdict.case
-    return {
-        "accelerator": case.accelerator,
-        "workload": case.workload,
-        "scenario": case.scenario,
-        "engine": case.engine,
-        "precision": case.precision,
-    }

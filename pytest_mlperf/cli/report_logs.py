@@ -22,12 +22,10 @@ from pytest_mlperf.reports.html.model import (
 )
 from pytest_mlperf.reports.timeline_model import decimate, merged
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
+from pytest_mlperf.run.over_time import FILE as LATENCIES
 from pytest_mlperf.run.power import FILE
 from pytest_mlperf.run.power_run import wall_s
 from pytest_mlperf.run.timeline import read_timeline
-
-LATENCIES = "latencies.json"
-"""Beside LoadGen's logs, where the worker kept the times of queries."""
 
 LARGEST = 64 * 2**20
 """Bytes of a log that is read; a longer one is left out."""

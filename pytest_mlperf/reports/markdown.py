@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.reports.commands import DROPS, may_be_recorded
 from pytest_mlperf.reports.layout import duration, plural
 from pytest_mlperf.reports.rows import rows
 
@@ -159,13 +160,11 @@ def _failures(results: Results) -> Iterator[str]:
 
 
 def _accepting(results: Results) -> Iterator[str]:
-    dropped = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP}
     suites = sorted(
         {
             result.suite
             for result in results.cases
-            if result.failed and result.verdict.outcome in dropped
-            if not (result.handicap or result.pretended)
+            if result.failed and result.verdict.outcome in DROPS and may_be_recorded(result)
         }
     )
     if suites:

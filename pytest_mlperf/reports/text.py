@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +16,15 @@ from pytest_mlperf.reports.cells import (
     paired_table,
     ratio_table,
     title,
+)
+from pytest_mlperf.reports.commands import (
+    LOG,
+    RECORD,
+    REPLACE,
+    accept,
+    again,
+    may_be_recorded,
+    record,
 )
 from pytest_mlperf.reports.figures import beside, cost, declared, light, searched
 from pytest_mlperf.reports.layout import (
@@ -49,11 +57,6 @@ PAIR_PROMISE = (
 )
 
 APPEND = '--mlperf-update=append --mlperf-reason "..."'
-REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
-
-LOG = "log: "
-"""Notes that begin so are the last lines of the log."""
-
 
 # --- failure message -------------------------------------------------------------------------
 
@@ -119,14 +122,13 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
     """Yield what to do and where to look; commands and paths stay on one line."""
-    may_be_recorded = not (result.handicap or result.pretended)
     if verdict.outcome is Outcome.INCONCLUSIVE:
         yield paragraph("undecided", _what_decides(verdict), width)
-    yield [line("reproduce", _command(result))]
-    if verdict.outcome in {Outcome.PERF_DROP, Outcome.ACC_DROP} and may_be_recorded:
-        yield [line("accept", f"{_command(result)} {REPLACE}")]
-    if verdict.outcome is Outcome.NO_BASELINE and may_be_recorded:
-        yield [line("record", f"{_command(result)} --mlperf-update=missing")]
+    yield [line("reproduce", again(result))]
+    if command := accept(result):
+        yield [line("accept", command)]
+    if command := record(result):
+        yield [line("record", command)]
     if verdict.log:
         yield [line("log", verdict.log)]
         tail = [note.removeprefix(LOG) for note in verdict.notes if note.startswith(LOG)]
@@ -135,10 +137,6 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield [line("timeline", verdict.timeline)]
     if verdict.folder:
         yield [line("files", verdict.folder)]
-
-
-def _command(result: CaseResult) -> str:
-    return " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
 
 
 # --- summary ---------------------------------------------------------------------------------
@@ -195,12 +193,11 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     missing = [
         result
         for result in results.cases
-        if result.verdict.outcome is Outcome.NO_BASELINE
-        and not (result.handicap or result.pretended)
+        if result.verdict.outcome is Outcome.NO_BASELINE and may_be_recorded(result)
     ]
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
-        yield [line("record", f"pytest {suites} --mlperf-update=missing")]
+        yield [line("record", f"pytest {suites} {RECORD}")]
     noted: set[str] = set()
     for result in results.cases:
         verdict = result.verdict

@@ -251,7 +251,7 @@ class TokenSink(_PooledSink):
             )
             return
         for sample, tokens in zip(ids, n_tokens, strict=True):
-            odd = self._times.end(sample, tokens, self._took(self._issued_s.pop(sample)))
+            odd = self._times.end(sample, tokens, self._noted(self._issued_s.pop(sample)))
             if odd:
                 self.faults.add(f"sample with id {sample!r}: {odd}")
         for responses in self._pool().filled(ids, n_tokens):

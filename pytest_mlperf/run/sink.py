@@ -137,8 +137,8 @@ class GuardedSink:
             self._refuse(ids[position])
         return bad
 
-    def _took(self, issued_s: float) -> float:
-        """Keep how long a sample that was issued then has taken until now; return when that was."""
+    def _noted(self, issued_s: float) -> float:
+        """Note that a sample issued then has ended, and how long it took; return when it began."""
         now = perf_counter()
         self._over.extend((now, now - issued_s))  # one call: no other thread's come between
         return issued_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +11,10 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.cells import metric_cells, paired_cells, ratio_cells, score_cells, title
+from pytest_mlperf.reports.commands import LOG, REPLACE, accept, again, may_be_recorded, record
 from pytest_mlperf.reports.figures import cost, declared, light, searched
 from pytest_mlperf.reports.html.case_figures import engine_version
 from pytest_mlperf.reports.html.model import Beside, Grouped, Tone, tone
-
-LOG = "log: "
-"""Notes that begin so are the last lines of the log."""
 
 EXPLAINED = 100
 """Failed tests whose causes are looked for among all others: that takes longer the more fail."""
@@ -195,14 +192,12 @@ def _facts(result: CaseResult) -> Iterator[tuple[str, str]]:
 
 
 def _commands(result: CaseResult) -> Iterator[tuple[str, str]]:
-    given = " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
-    verdict, keeps = result.verdict, not (result.handicap or result.pretended)
-    reason = '--mlperf-reason "..."'
-    if result.failed or verdict.outcome is Outcome.INCONCLUSIVE:
-        yield "reproduce", given
-    if keeps and verdict.outcome in {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP}:
-        yield "accept", f"{given} --mlperf-update=replace {reason}"
-    if keeps and verdict.outcome is Outcome.IMPROVED:
-        yield "keep", f"{given} --mlperf-update=replace {reason}"
-    if keeps and verdict.outcome is Outcome.NO_BASELINE:
-        yield "record", f"{given} --mlperf-update=missing"
+    outcome = result.verdict.outcome
+    if result.failed or outcome is Outcome.INCONCLUSIVE:
+        yield "reproduce", again(result)
+    if command := accept(result):
+        yield "accept", command
+    if outcome is Outcome.IMPROVED and may_be_recorded(result):
+        yield "keep", f"{again(result)} {REPLACE}"
+    if command := record(result):
+        yield "record", command

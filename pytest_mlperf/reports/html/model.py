@@ -18,6 +18,9 @@ Cell = str | int | float | bool | None
 Tone = Literal["fail", "open", "good", "note"]
 """What a colour and a shape say of a verdict: failed, undecided, fine, only reported."""
 
+TONES: tuple[Tone, ...] = ("fail", "open", "note", "good")
+"""What matters most first."""
+
 Readings = Sequence[tuple[float, float]]
 """Times, seconds, and values."""
 
@@ -225,8 +228,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
         Grouped(case=case, label=label[case], results=tuple(own))
         for (_, case), own in by_case.items()
     ]
-    order = {"fail": 0, "open": 1, "note": 2, "good": 3}
-    return sorted(found, key=lambda one: (order[one.tone], _severity(one)))
+    return sorted(found, key=lambda one: (TONES.index(one.tone), _severity(one)))
 
 
 def _severity(one: Grouped) -> int:

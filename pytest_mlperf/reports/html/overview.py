@@ -8,7 +8,7 @@ from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.numbers import change, points, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.cells import metric_cells, paired_cells, score_cells, title
-from pytest_mlperf.reports.html.model import Cell, Figure, Grouped, per_cent, rounded, tone
+from pytest_mlperf.reports.html.model import TONES, Cell, Figure, Grouped, per_cent, rounded, tone
 from pytest_mlperf.reports.html.specs import ACCURACY, CHANGES, FOREST, RELATIVE
 
 _TITLES = {metric.title for metric in METRICS.values()}
@@ -27,8 +27,8 @@ _ACCURACY = (
 def forest(cases: Sequence[Grouped]) -> Figure:
     """Return every change with its interval beside what is tolerated."""
     found = [row for place, one in enumerate(cases) for row in _changes(place, one)]
-    order = {"fail": 0, "open": 1, "note": 2, "good": 3}
-    found.sort(key=lambda row: (order[str(row[2])], _used(row)))
+    order: Sequence[str] = TONES
+    found.sort(key=lambda row: (order.index(str(row[2])), _used(row)))
     return Figure(
         name="forest",
         title="Changes against the baseline",

@@ -169,7 +169,7 @@ def _without(drawn: Sequence[Sequence[Packed]], left_out: int) -> list[tuple[str
         ),
         "moments": (
             "Latency over time",
-            "It needs the time of every query; LoadGen's logs of these runs hold percentiles only.",
+            "It needs a Server run of at most 500,000 queries, its folder below the results file.",
         ),
         "power": (
             "Power, clock and temperature",

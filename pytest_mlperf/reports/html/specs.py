@@ -69,6 +69,20 @@ def tips(**fields: str) -> list[Spec]:
     return [{"field": field, "title": heading} for field, heading in fields.items()]
 
 
+def _interval(value: str, **told: str) -> list[Spec]:
+    """Return the marks of a value with its interval, from "low" to "high"."""
+    return [
+        {
+            "mark": {"type": "rule", "size": 2.5},
+            "encoding": {"x": x("low"), "x2": {"field": "high"}, "color": TONES},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
+            "encoding": {"x": x(value), "color": TONES, "shape": SHAPES, "tooltip": tips(**told)},
+        },
+    ]
+
+
 FOREST = by_row(
     "worse  ←  change in %  →  better",
     [
@@ -87,25 +101,14 @@ FOREST = by_row(
             "mark": {"type": "tick", "color": "$limit", "thickness": 2, "height": {"band": 0.86}},
             "encoding": {"x": x("limit")},
         },
-        {
-            "mark": {"type": "rule", "size": 2.5},
-            "encoding": {"x": x("low"), "x2": {"field": "high"}, "color": TONES},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
-            "encoding": {
-                "x": x("better"),
-                "color": TONES,
-                "shape": SHAPES,
-                "tooltip": tips(
-                    row="case",
-                    outcome="verdict",
-                    change="change",
-                    interval="interval",
-                    allowed="limit",
-                ),
-            },
-        },
+        *_interval(
+            "better",
+            row="case",
+            outcome="verdict",
+            change="change",
+            interval="interval",
+            allowed="limit",
+        ),
     ],
 )
 FOREST["usermeta"]["clamp"] = [["better", "limit"], ["low", "high"]]
@@ -202,25 +205,14 @@ ACCURACY = by_row(
             "mark": {"type": "tick", "color": "$limit", "thickness": 2, "height": {"band": 0.7}},
             "encoding": {"x": x("gate")},
         },
-        {
-            "mark": {"type": "rule", "size": 2.5},
-            "encoding": {"x": x("low"), "x2": {"field": "high"}, "color": TONES},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
-            "encoding": {
-                "x": x("share"),
-                "color": TONES,
-                "shape": SHAPES,
-                "tooltip": tips(
-                    row="case",
-                    outcome="verdict",
-                    now="score",
-                    reference="reference",
-                    needed="needed",
-                ),
-            },
-        },
+        *_interval(
+            "share",
+            row="case",
+            outcome="verdict",
+            now="score",
+            reference="reference",
+            needed="needed",
+        ),
     ],
     zero=False,
 )
