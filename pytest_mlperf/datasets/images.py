@@ -13,6 +13,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableErr
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from PIL import Image
 
 ENDS = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
 """The last bytes of an intact file, by Pillow's name of its format."""
@@ -43,13 +44,33 @@ def decode(path: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            return np.asarray(_eight_bit(image, ImageOps.exif_transpose(image)).convert("RGB"))
     except Exception as error:  # damage makes decoders raise anything
         raise RunError(
             "dataset",
             f"{path}: Pillow cannot decode this image ({error}); replace the file by an intact "
             "JPEG or PNG",
         ) from error
+
+
+def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
+    """Return grey pixels of 16 bits as their upper 8, as OpenCV reads them; Pillow would clip them.
+
+    Args:
+        opened: The image as it was opened, which knows its format.
+        image: It, turned.
+
+    Raises:
+        ValueError: Pixels are 32-bit numbers, of which nobody says what white is.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and opened.format == "PNG"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 bits")
+    return image
 
 
 def require_pillow() -> None:

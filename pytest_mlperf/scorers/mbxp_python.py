@@ -22,9 +22,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import NoReturn
 
 LIBRARIES = "/libraries/python"
+
+PRELOADED = ("multiprocessing", "random", "shutil", "signal", "tempfile", "threading")
+"""Modules that a program meets imported already, as in mxeval, which forks with them.
+
+Some of them keep functions that are missing later, or ask for the working folder as they load.
+"""
 
 MISSING = {
     builtins: "exit quit help",
@@ -70,6 +77,9 @@ def main() -> None:
     os.dup2(nothing, 2)
     sys.path = [*(entry for entry in sys.path if entry), LIBRARIES]
     del sys.argv[1:]
+    for name in PRELOADED:
+        importlib.import_module(name)
+    tempfile.gettempdir()  # it is looked for once; mxeval has made a temporary folder by now
     if "numpy" in program:  # it cannot be imported without the functions that will be missing
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")

@@ -36,6 +36,7 @@ NOBODY = 65534
 BOX = "/box"
 OLD = "/old"
 MOUNT_POINT = "/tmp"  # noqa: S108 -- any folder that is everywhere
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- glibc knows no other place
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -168,6 +169,8 @@ def build(settings: Settings) -> None:
         mount("tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, f"{size},{owner}")
         if not os.path.exists(MOUNT_POINT):  # an interpreter may be below it
             os.symlink(BOX, MOUNT_POINT)
+        if not os.path.exists(SHARED_MEMORY):  # semaphores there count as files of the box
+            os.symlink(BOX, SHARED_MEMORY)
     with step("hide the machine's files"):
         call(LIBC.umount2, OLD.encode(), MNT_DETACH)
         os.rmdir(OLD)

@@ -159,6 +159,27 @@ def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
     np.testing.assert_array_equal(pixels, np.full((3, 4, 3), 255))
 
 
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_grey_of_16_bits_keeps_its_upper_8(tmp_path: Path, ending: str) -> None:
+    """As OpenCV reads it, which MLPerf's reference uses: white is white, half grey is half grey."""
+    grey = np.array([[0, 255, 256, 0x7FFF, 0x8000, 0xFEFF, 0xFF00, 0xFFFF]], dtype=np.uint16)
+    path = tmp_path / f"grey.{ending}"
+    Image.fromarray(grey).save(path)
+
+    pixels = decode(path)
+
+    assert pixels.tolist() == [[[value >> 8] * 3 for value in grey[0].tolist()]]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_pixels_without_a_scale_are_refused(tmp_path: Path, dtype: type[np.generic]) -> None:
+    path = tmp_path / "wide.tif"
+    Image.fromarray(np.array([[0, 70_000]], dtype=dtype)).save(path)
+
+    with pytest.raises(RunError, match=r"wide\.tif: .*32-bit numbers .*save it with 8 bits"):
+        decode(path)
+
+
 def test_missing_images_are_counted_and_the_first_is_named(folder: Path) -> None:
     names = ["good.jpg", "b.jpg", "a.jpg"]
 
