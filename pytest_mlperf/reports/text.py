@@ -158,12 +158,12 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines = [f"  {head}"]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
-    last = ""
+    last, fullest = "", _fullest(results)
     for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(last)
-            for text_beside in (*declared(result).values(), *_beside(results, last)):
+            for text_beside in (*declared(result).values(), *beside(fullest[last])):
                 lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):
             lines.append(f"  {text}")
@@ -182,10 +182,18 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     return lines
 
 
-def _beside(results: Results, case: str) -> list[str]:
-    """Return what stands beside a case's figures, from the test that knows most of its runs."""
-    own = [result.verdict for result in results.cases if result.verdict.case.id == case]
-    return beside(max(own, key=lambda verdict: (len(verdict.runs), verdict.kind != "accuracy")))
+def _fullest(results: Results) -> dict[str, Verdict]:
+    """Return, by case, the verdict of the test that knows most of its runs, the first of equals."""
+
+    def runs(verdict: Verdict) -> tuple[int, bool]:
+        return len(verdict.runs), verdict.kind != "accuracy"
+
+    fullest: dict[str, Verdict] = {}
+    for verdict in (result.verdict for result in results.cases):
+        before = fullest.get(verdict.case.id)
+        if before is None or runs(verdict) > runs(before):
+            fullest[verdict.case.id] = verdict
+    return fullest
 
 
 def _advice(results: Results, width: int) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -314,3 +315,26 @@ def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
         "          (min_duration), more of them (--mlperf-max-runs) or a quieter machine",
         "          would decide",
     ]
+
+
+class Counted(tuple[CaseResult, ...]):
+    """Results that count how often somebody goes through them all."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[CaseResult]:
+        """Count, and go through them."""
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_more_cases_are_not_compared_with_each_other() -> None:
+    def passes(cases: int) -> int:
+        counted = Counted(
+            result(replace(verdicts.OK, case=replace(verdicts.CASE, engine=f"e{number}")))
+            for number in range(cases)
+        )
+        summary(replace(session(), cases=counted), 80, colour=False)
+        return counted.passes
+
+    assert passes(20) == passes(2)
