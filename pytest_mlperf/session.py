@@ -311,7 +311,7 @@ class MlperfSession:
 
     def _lines(self, width: int, *, colour: bool) -> list[str]:
         what = "planned" if self._plans_all else "deselected"
-        here = self.machine.names
+        here = self.machine.seen
         lines = selection.notices(self.uncollected, self.not_here, here, width, what=what)
         lines += selection.skips(Counter(self.skipped.values()), width)
         if self.options.plan and self._plan:

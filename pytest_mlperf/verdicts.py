@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -78,10 +79,10 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:
-    """Return what the last run used, and what its GPUs were seen to do."""
+    """Return what the runs were seen to do, and what the last one used."""
     if not runs:
         return []
-    power, wall, notes = runs[-1].power, runs[-1].wall, list(runs[-1].notes)
+    power, wall, notes = runs[-1].power, runs[-1].wall, of_all_runs([run.notes for run in runs])
     if power is not None and power.joules is not None and power.mean_w is not None:
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
         notes.append(
@@ -92,8 +93,9 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
             each = (f"{uuid} {joules:,.0f} J" for uuid, joules in power.by_gpu.items() if joules)
             notes.append(f"by GPU: {', '.join(each)}")
         notes += power.notes
-    elif runs[-1].power_unknown:
-        notes.append(f"energy is not known: {runs[-1].power_unknown}")
+    notes += of_all_runs(
+        [[f"energy is not known: {r.power_unknown}"] if r.power_unknown else [] for r in runs]
+    )
     if wall is not None and wall.joules is not None and wall.mean_w is not None:
         notes.append(
             f"{wall.joules:,.0f} J (± {wall.uncertainty_j or 0.0:,.0f}) at the wall in "
@@ -102,6 +104,24 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         )
     notes += wall.notes if wall is not None else ()
     return list(dict.fromkeys(notes))
+
+
+def of_all_runs(notes: Sequence[Sequence[str]]) -> list[str]:
+    """Return what was noted of runs, each once: in the words of the last one that has it.
+
+    Args:
+        notes: Of each run. Two that differ in their figures alone are of one kind.
+    """
+    kinds: dict[str, dict[int, str]] = {}
+    for index, each in enumerate(notes):
+        for note in each:
+            kinds.setdefault(re.sub(r"\d[\d.,]*", "#", note), {})[index] = note
+    runs = len(notes)
+    return [
+        last if len(of) == runs else f"in {len(of)} of {runs} runs: {last}"
+        for of in kinds.values()
+        for last in [of[max(of)]]
+    ]
 
 
 def measured(run: Run, limits: Collection[str]) -> str:

@@ -60,7 +60,7 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
         power=power,
         state=_worst([gpu.state(begin_s, end_s) for gpu in log.gpus if not gpu.unavailable]),
         invalid=(*run.invalid, *_each(found, "invalid")),
-        notes=_each(found, "notes"),
+        notes=(*run.notes, *_each(found, "notes")),
     )
 
 

@@ -207,6 +207,18 @@ def test_a_gpu_that_did_nothing_did_not_do_the_work(fake: Fake, project: Project
     )
 
 
+def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
+    fake: Fake, project: Project
+) -> None:
+    suite(project)
+    fake.write("fail nvmlDeviceGetHandleByIndex_v2 15", "device")
+
+    result = run(project, "--collect-only")
+
+    told = " ".join(result.outlines)
+    assert "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in told
+
+
 def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -> None:
     """Whatever the order of CUDA's own numbers: by UUID."""
     fake.write(*scenario("wave const 500"), "device", "wave const 500")

@@ -222,7 +222,8 @@ def test_a_plan_is_of_every_accelerator(project: Project) -> None:
         "first-Offline-null-fp32-H200",
         "first-Offline-null-fp32-8xH100",
     ]
-    assert lines[0] == "2 tests planned, accelerator not here: 8xH100 (1), H200 (1); here: cpu"
+    planned = "2 tests planned, accelerator not here: 8xH100 (1), H200 (1); here: cpu ("
+    assert lines[0].startswith(planned)
 
 
 def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
@@ -235,7 +236,8 @@ def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
         "first-Offline-null-fp32-cpu",
         "first-Offline-null-fp32-H200",
     ]
-    assert lines[0] == "1 test deselected, accelerator not here: 8xH100 (1); here: cpu"
+    deselected = "1 test deselected, accelerator not here: 8xH100 (1); here: cpu ("
+    assert lines[0].startswith(deselected)
 
 
 def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Project) -> None:
@@ -260,7 +262,8 @@ def test_a_required_accelerator_runs_its_cases_only(project: Project) -> None:
     )  # fmt: skip
 
     assert last_line(result) == "1 passed, 1 deselected"
-    assert section(result)[0] == "1 test deselected, accelerator not here: H200 (1); here: cpu"
+    deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
+    assert section(result)[0].startswith(deselected)
     written = read_results(project.path / "out/mine.json")
     (own,) = project.path.glob("elsewhere/runs/*/results.json")
     assert read_results(own) == written

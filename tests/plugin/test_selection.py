@@ -130,7 +130,7 @@ def test_x_stops_at_the_first_verdict_that_fails(project: Project) -> None:
 
 
 @pytest.mark.parametrize("order", ["", "--ff", "--nf"])
-def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_line(
+def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice(
     project: Project, order: str
 ) -> None:
     project.suite(top1=100.0, accelerators=["cpu", "H200", "8xH100"])
@@ -139,9 +139,10 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_line(
     result = project.run("suites", "--collect-only", "-q", *order.split())
 
     assert len(chosen(result)) == 2
-    assert section(result) == [
-        "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu"
-    ]
+    told = " ".join(section(result))
+    deselected = "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu ("
+    assert told.startswith(deselected)
+    assert told.count("deselected") == 1
     assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
 
 
@@ -151,4 +152,5 @@ def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
     result = project.run("suites")
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert section(result) == ["1 test deselected, accelerator not here: H200 (1); here: cpu"]
+    deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
+    assert " ".join(section(result)).startswith(deselected)

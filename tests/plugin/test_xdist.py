@@ -70,7 +70,7 @@ def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
         "first-SingleStream-null-fp32-cpu.1",
     ]
     lines = section(result)
-    assert lines[0] == "4 tests deselected, accelerator not here: H200 (4); here: cpu"
+    assert lines[0].startswith("4 tests deselected, accelerator not here: H200 (4); here: cpu (")
     assert len([line for line in lines if line.startswith("  performance ")]) == 2
     assert len([line for line in result.outlines if " mlperf " in line and "===" in line]) == 1
 

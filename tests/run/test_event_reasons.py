@@ -9,6 +9,7 @@ import datetime as dt
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ def until(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
 
 
+LATE = ("LoadGen: the run was too short",)
+
 OURS = "proc 77 2000000000 after=0.5"
 """The engine's process: a GPU without one would not have done the work."""
 
@@ -79,6 +82,11 @@ def judged(fake: Fake, log: PowerLog) -> list[Doubts]:
 
 
 def measured(fake: Fake, log: PowerLog, folder: Path) -> Run:
+    """Return the run of the window with what was sampled."""
+    return with_power(unsampled(fake, folder), log, warm_s=fake.t0 + 0.9)
+
+
+def unsampled(fake: Fake, folder: Path) -> Run:
     """Return the run of the window, as LoadGen's log would tell of it."""
     wall_s = time.time() - time.monotonic()
     folder.mkdir(exist_ok=True)
@@ -92,7 +100,7 @@ def measured(fake: Fake, log: PowerLog, folder: Path) -> Run:
         for key, value in entries.items()
     ]
     (folder / DETAIL).write_text("\n".join(lines) + "\n")
-    run = Run(
+    return Run(
         metrics={"throughput": 100.0},
         within_se={},
         samples=300,
@@ -104,7 +112,6 @@ def measured(fake: Fake, log: PowerLog, folder: Path) -> Run:
         commit=None,
         folder=str(folder),
     )
-    return with_power(run, log, warm_s=fake.t0 + 0.9)
 
 
 def test_every_reason_is_in_one_of_the_tables() -> None:
@@ -186,6 +193,16 @@ def test_a_counter_that_goes_back_is_not_gated(fake: Fake, tmp_path: Path) -> No
     assert not power.gated
     assert any("the energy counter went back from" in note for note in power.notes)
     assert power.joules == pytest.approx(600, rel=0.03)
+
+
+def test_what_was_said_of_a_run_before_its_power_stays(fake: Fake, tmp_path: Path) -> None:
+    log = sampled(fake, [], ["event 0x4 after=0"])
+    before = replace(unsampled(fake, tmp_path / "run"), notes=("goodput is 0",), invalid=LATE)
+    run = with_power(before, log, warm_s=fake.t0 + 0.9)
+
+    assert run.notes[0] == "goodput is 0"
+    assert run.notes[1].startswith("clocks are held back to stay within the power limit")
+    assert run.invalid == LATE
 
 
 def test_a_driver_upgraded_while_loaded_is_told_beside_the_speed(

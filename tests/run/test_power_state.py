@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,24 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
         "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most, 0.4 J/token: GPU board energy by NVML, "
         "not MLPerf Power",
         "by GPU: GPU-0 6,000 J, GPU-1 4,000 J",
+    ]
+
+
+def test_what_was_noted_of_any_run_is_told_once() -> None:
+    """A note of an earlier run alone is told as such; figures of the last run stand for all."""
+    cap = "clocks are held back to stay within the power limit: {} s, {}% of the window"
+    first = replace(
+        run({"GPU-0": 1e4}),
+        notes=("3 replays on the PCIe link during the run", cap.format(1.25, 6.2)),
+        power=None,
+        power_unknown="the sampler was killed",
+    )
+    last = replace(run({"GPU-0": 1e4}), notes=(cap.format(20.0, "100.0"),))
+
+    assert [note for note in energy_notes([first, last]) if "NVML" not in note] == [
+        "in 1 of 2 runs: 3 replays on the PCIe link during the run",
+        cap.format(20.0, "100.0"),
+        "in 1 of 2 runs: energy is not known: the sampler was killed",
     ]
 
 
