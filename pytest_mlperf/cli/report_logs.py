@@ -24,7 +24,6 @@ from pytest_mlperf.reports.timeline_model import decimate, merged
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.over_time import FILE as LATENCIES
 from pytest_mlperf.run.power import FILE
-from pytest_mlperf.run.power_run import wall_s
 from pytest_mlperf.run.timeline import read_timeline
 
 LARGEST = 64 * 2**20
@@ -168,13 +167,13 @@ def spent_of(folder: Path, run: Run) -> Spent | None:
     detail = _detail(folder)
     if detail is None:
         return None
-    begin_s, end_s = _window(detail)
+    begin_s, end_s = detail.window_s
     try:
         started_s = dt.datetime.fromisoformat(run.started).timestamp()
     except ValueError:
         started_s = begin_s
     blocks = sorted((folder.parent / "accuracy").glob("block-*"))
-    windows = [_window(found) for block in blocks if (found := _detail(block))]
+    windows = [found.window_s for block in blocks if (found := _detail(block))]
     told = _told(folder, "spent")
     load_s, warm_s = (min(told.get(name, 0.0), 86_400.0) for name in ("load_s", "warmup_s"))
     return Spent(
@@ -184,13 +183,6 @@ def spent_of(folder: Path, run: Run) -> Spent | None:
         window_s=max(end_s - begin_s, 0.0),
         accuracy_s=math.fsum(end - begin for begin, end in windows),
     )
-
-
-def _window(detail: Detail) -> tuple[float, float]:
-    try:
-        return wall_s(str(detail.values["power_begin"])), wall_s(str(detail.values["power_end"]))
-    except (KeyError, ValueError) as error:
-        raise MlperfError(f"{detail.path} tells no window: {error}") from None
 
 
 def power_of(folder: Path) -> PowerTrace | None:

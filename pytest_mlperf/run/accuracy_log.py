@@ -12,9 +12,12 @@ from pytest_mlperf.core.errors import RunError
 ACCURACY = "mlperf_log_accuracy.json"
 
 _ANSWER = re.compile(
-    rb'\{ "seq_id" : \d+, "qsl_idx" : (\d+), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
+    rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
 )
 """One line of the log; LoadGen writes one line for each answer."""
+
+_BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
+"""Other lines of the log, without and with answers: with none, an empty line stands there."""
 
 
 class AccuracyLog(Mapping[int, bytes]):
@@ -29,7 +32,7 @@ class AccuracyLog(Mapping[int, bytes]):
         """Find the answers.
 
         Raises:
-            RunError: The log is missing, damaged or cut.
+            RunError: The log is missing, damaged, cut or empty.
         """
         self._path = path
         self._places: dict[int, tuple[int, int]] = {}
@@ -38,10 +41,11 @@ class AccuracyLog(Mapping[int, bytes]):
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):
                     answer = _ANSWER.fullmatch(line)
-                    if answer:
+                    # A byte is two digits; a pattern of pairs would take a hundred times as long.
+                    if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
                         place = start + answer.start(2), answer.end(2) - answer.start(2)
                         self._places.setdefault(int(answer[1]), place)
-                    elif line.strip() not in {b"[", b"]"} or last == b"]":
+                    elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
                         what = f"{line[:60]!r} is no answer"
                         raise self._error(f"{path}:{number} is damaged: {what}")
                     start += len(line)
@@ -50,6 +54,8 @@ class AccuracyLog(Mapping[int, bytes]):
             raise self._error(f"cannot read {path}: {error.strerror}") from error
         if last != b"]":
             raise self._error(f"{path} is cut: its closing bracket is missing")
+        if not self._places:
+            raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
 
     def __getitem__(self, index: int) -> bytes:
         """Read one output.

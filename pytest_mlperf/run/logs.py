@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Mapping
+import math
+import re
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +17,18 @@ from pytest_mlperf.core.errors import RunError
 DETAIL = "mlperf_log_detail.txt"
 
 PREFIX = ":::MLLOG "
-LAST_KEY = {"AccuracyOnly": "power_end"}
-"""The key LoadGen writes after everything else, by test mode; in all others it is "num_errors".
+END_KEY = {"AccuracyOnly": "power_end"}
+"""The key that ends a whole log, by test mode; in all others it is "num_errors".
 
+Only warnings may follow it: LoadGen logs one when a thread that completed many samples ended early.
 An accuracy run has no "num_errors"; whether it is whole shows in the accuracy log's end as well.
 """
+
+COUNTS_ERRORS = (5, 0, 16)
+"""The first LoadGen that writes "num_errors"."""
+
+CLOCK = "%m-%d-%Y %H:%M:%S.%f"
+"""How LoadGen writes power_begin and power_end, in UTC."""
 
 KEPT_ERRORS = 20
 """Error texts kept; `Detail.num_errors` counts all."""
@@ -41,13 +52,63 @@ _THROUGHPUT_KEYS = {
 }
 
 
+def _wall_s(text: str) -> float:
+    """Return the wall-clock time of LoadGen's text, seconds since the epoch.
+
+    Raises:
+        ValueError: It is no such time.
+    """
+    return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**64
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**64
+
+
+def _is_rate(value: object) -> bool:
+    """LoadGen divides by the time: a run of one query has rates that are no numbers."""
+    return value is None or type(value) is float or _is_whole(value)
+
+
+def _is_flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return type(value) is str and math.isfinite(_wall_s(value))
+    except (ValueError, OverflowError):
+        return False
+
+
+_TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
+    (re.compile("num_errors|result_query_count"), _is_count, "a count"),
+    (re.compile(r"result_.*_percentile_\w*ns|result_min_latency_ns"), _is_whole, "whole ns"),
+    (re.compile(r"result_\w+_(samples|tokens)_per_sec(ond)?"), _is_rate, "a number"),
+    (re.compile("result_(samples|tokens)_per_second"), _is_rate, "a number"),
+    (re.compile(r"result_\w+_met|early_stopping_met"), _is_flag, "true or false"),
+    (re.compile("effective_test_mode|loadgen_version"), _is_text, "a text"),
+    (re.compile("power_begin|power_end"), _is_time, "a time as 12-31-2025 23:59:59.123"),
+)
+"""What the values that are read must be, by key; the others are handed on as they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Detail:
     """What `mlperf_log_detail.txt` says.
 
     Attributes:
         path: The file.
-        values: The value of each key; of repeated keys the last.
+        values: The value of each key; of repeated keys the last. Those that this package reads
+            have the types of `_TYPES`.
         errors: The first errors LoadGen logged.
         num_errors: How many it logged.
         invalid_reasons: Why LoadGen says INVALID.
@@ -84,6 +145,19 @@ class Detail:
         """There were queries enough for the percentile to be trusted."""
         return self.values.get("early_stopping_met")
 
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """When the timed part began and ended, wall clock, seconds since the epoch.
+
+        Raises:
+            RunError: The log has no such times.
+        """
+        if missing := {"power_begin", "power_end"} - self.values.keys():
+            raise RunError(
+                "loadgen", f"{self.path} has no {' and no '.join(sorted(missing))}", self.path
+            )
+        return _wall_s(self.values["power_begin"]), _wall_s(self.values["power_end"])
+
     def require_no_errors(self) -> None:
         """Refuse a run during which LoadGen logged errors: it may call such a run VALID.
 
@@ -99,8 +173,10 @@ class Detail:
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
         """Return a logged percentile, the next higher one where this one is not logged."""
         known = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
-        value = self.values.get(_PERCENTILE_KEYS[timed].format(f"{100 * next(known, 0.999):.2f}"))
-        return None if value is None else int(value)
+        value: int | None = self.values.get(
+            _PERCENTILE_KEYS[timed].format(f"{100 * next(known, 0.999):.2f}")
+        )
+        return value
 
     def metrics(self, scenario: str) -> dict[str, float]:
         """Return the metrics of a performance run, by the names of the metric table, SI units.
@@ -130,7 +206,7 @@ class Detail:
 
     def _number(self, key: str) -> float:
         value = self.values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if value is None or not 0 < value < math.inf:
             raise RunError(
                 "loadgen", f"{key} is {value!r} in {self.path}; it must be positive", self.path
             )
@@ -149,41 +225,81 @@ def parse_detail(path: Path) -> Detail:
     values: dict[str, Any] = {}
     errors: list[str] = []
     reasons: list[str] = []
-    key = None
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    last = None
+    for number, line in enumerate(_read(path).split("\n"), start=1):
         if not line.startswith(PREFIX):
             continue
-        key, value, is_error = _entry(path, number, line)
+        key, value, metadata = _entry(path, number, line)
         values[key] = value
         if key == "result_invalid_reason" and value:
-            reasons.append(" ".join(str(value).split()))
-        elif is_error:
-            errors.append(str(value))
-    last = LAST_KEY.get(values.get("effective_test_mode", ""), "num_errors")
-    if key != last:
-        raise RunError(
-            "loadgen",
-            f"{path} is cut: LoadGen ends it with {last!r}, here the last key is {key!r}; "
-            "the run did not end in order",
-            str(path),
-        )
+            reasons.append(" ".join(_shown(value).split()))
+        elif metadata["is_error"]:
+            errors.append(_shown(value))
+        if metadata.get("is_warning") is not True:
+            last = key
+    _require_end(path, values, last)
     return Detail(
         path=str(path),
         values=values,
         errors=tuple(errors[:KEPT_ERRORS]),
-        num_errors=int(values.get("num_errors", len(errors))),
+        num_errors=max(values.get("num_errors", 0), len(errors)),
         invalid_reasons=tuple(reasons),
     )
 
 
-def _entry(path: Path, number: int, line: str) -> tuple[str, Any, bool]:
+def _require_end(path: Path, values: Mapping[str, Any], last: str | None) -> None:
+    """Make sure that a log ends with its last key, which nothing but warnings may follow.
+
+    Args:
+        path: The log.
+        values: What it says.
+        last: Its last key that is no warning's.
+
+    Raises:
+        RunError: It is cut, of a LoadGen too old to tell, or goes on.
+    """
+    end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
+    if last == end:
+        return
+    version = str(values.get("loadgen_version", "")).split(" ")[0]
+    written = tuple(int(part) for part in re.findall(r"\d{1,9}", version))
+    if end in values:
+        what = f"goes on after {end!r}, with {last!r}: it is no log of one run"
+    elif end == "num_errors" and written and written < COUNTS_ERRORS:
+        first = ".".join(map(str, COUNTS_ERRORS))
+        what = (
+            f"is of LoadGen {version}, which counts no errors: whether the log is whole cannot be "
+            f"seen; LoadGen {first} and newer end it with {end!r}"
+        )
+    else:
+        what = (
+            f"is cut: LoadGen ends it with {end!r}, here the last key is {last!r}; "
+            "the run did not end in order"
+        )
+    raise RunError("loadgen", f"{path} {what}", str(path))
+
+
+def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:
+    """Return key, value and metadata of a line, the value of the type that its key asks for."""
     try:
         entry = json.loads(line[len(PREFIX) :])
-        return str(entry["key"]), entry["value"], bool(entry["metadata"]["is_error"])
-    except (ValueError, KeyError, TypeError) as error:
+        key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]
+        metadata["is_error"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            "loadgen", f"{path}:{number} is no log entry of LoadGen: {error}", str(path)
+            "loadgen", f"{path}:{number} is no log entry of LoadGen: {why}", str(path)
         ) from error
+    for keys, fits, words in _TYPES:
+        if keys.fullmatch(key) and not fits(value):
+            what = f"{path}:{number} is damaged: {key} is {reprlib.repr(value)}, not {words}"
+            raise RunError("loadgen", what, str(path))
+    return key, value, metadata
+
+
+def _shown(value: object) -> str:
+    """Return a value as text, whatever it is, however deep."""
+    return value if isinstance(value, str) else reprlib.repr(value)
 
 
 def _read(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,23 +12,14 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
 
-CLOCK = "%m-%d-%Y %H:%M:%S.%f"
-"""How LoadGen writes power_begin and power_end, in UTC."""
-
-
-def wall_s(text: str) -> float:
-    """Return the wall-clock time of LoadGen's text, seconds since the epoch.
-
-    Raises:
-        ValueError: It is no such time.
-    """
-    return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
-
 
 def window_s(run: Run) -> tuple[float, float]:
-    """Return when the timed part began and ended, wall clock, seconds since the epoch."""
-    values = parse_detail(Path(run.folder) / DETAIL).values
-    return wall_s(str(values["power_begin"])), wall_s(str(values["power_end"]))
+    """Return when the timed part began and ended, wall clock, seconds since the epoch.
+
+    Raises:
+        RunError: LoadGen's log does not tell.
+    """
+    return parse_detail(Path(run.folder) / DETAIL).window_s
 
 
 def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:

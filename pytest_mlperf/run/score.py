@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.accuracy_log import AccuracyLog
@@ -62,24 +62,13 @@ def main(spec_file: Path) -> None:
     """Read the blocks' logs, score them together, write scores.json beside the spec.
 
     Raises:
-        ValueError: A sample was answered twice or not at all.
+        RunError: A sample was answered twice or not at all, or is none of those that were asked.
     """
     spec = json.loads(spec_file.read_text("utf-8"))
     sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     dataset: Dataset = as_dataset(build(spec["dataset"]))
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
-    outputs: dict[int, tuple[AccuracyLog, int]] = {}
-    asked: set[int] = set()
-    for block in spec["blocks"]:
-        asked.update(block["indices"])
-        log = AccuracyLog(Path(block["log"]))
-        for position in log:
-            index = block["indices"][position]
-            if index in outputs:
-                raise ValueError(f"sample {index} was answered twice")
-            outputs[index] = log, position
-    if missing := sorted(asked - outputs.keys()):
-        raise ValueError(f"{len(missing)} samples were not answered, first: {missing[:5]}")
+    outputs = answers(spec["blocks"])
     indices = sorted(outputs)
     scores = scorer.score(
         Lazy(indices, lambda index: outputs[index][0][outputs[index][1]]),
@@ -94,6 +83,38 @@ def main(spec_file: Path) -> None:
         "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
     }
     atomic.write_text(spec_file.with_name("scores.json"), json.dumps(found))
+
+
+def answers(
+    blocks: Sequence[Mapping[str, Any]],
+) -> dict[int, tuple[AccuracyLog, int]]:
+    """Return where the answer of each sample is: by data set index the log and LoadGen's index.
+
+    Args:
+        blocks: Each with its `log`, and with `indices`: data set indices by LoadGen's index.
+
+    Raises:
+        RunError: A sample was answered twice or not at all, or is none of those that were asked.
+    """
+    found: dict[int, tuple[AccuracyLog, int]] = {}
+    asked: set[int] = set()
+    for block in blocks:
+        indices, path = block["indices"], str(block["log"])
+        asked.update(indices)
+        log = AccuracyLog(Path(path))
+        for position in log:
+            if position >= len(indices):
+                count = f"{len(indices):,} samples, 0 to {len(indices) - 1:,}"
+                what = f"{path} is damaged: it answers sample {position:,} of a run of {count}"
+                raise RunError("loadgen", what, path)
+            index = indices[position]
+            if index in found:
+                raise RunError("loadgen", f"{path}: sample {index:,} was answered twice", path)
+            found[index] = log, position
+    if missing := sorted(asked - found.keys()):
+        first = ", ".join(map(str, missing[:5]))
+        raise RunError("loadgen", f"{len(missing):,} samples were not answered, first: {first}")
+    return found
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:

@@ -26,7 +26,6 @@ from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import FILE, GpuLog, PowerLog
 from pytest_mlperf.run.power_doubts import INVALID
-from pytest_mlperf.run.power_run import wall_s
 from pytest_mlperf.stores import atomic
 
 PICTURE = "power.svg"
@@ -182,11 +181,7 @@ def _window(folder: Path) -> tuple[float, float]:
     """Return LoadGen's window on the wall clock, seconds since the epoch."""
     paths = [folder / "performance" / DETAIL, folder / DETAIL]
     path = next((path for path in paths if path.exists()), paths[0])
-    values = parse_detail(path).values
-    try:
-        return wall_s(str(values["power_begin"])), wall_s(str(values["power_end"]))
-    except (KeyError, ValueError) as error:
-        raise RunError("loadgen", f"{path} tells no window: {error}", str(path)) from None
+    return parse_detail(path).window_s
 
 
 def _ends(gpu: GpuLog) -> list[float]:

@@ -1,0 +1,325 @@
+"""Whatever a log of LoadGen holds, reading it gives figures or one RunError, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
+from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
+from pytest_mlperf.run.score import answers
+
+Edit = Callable[[bytes], bytes]
+T = TypeVar("T")
+
+TIME = "11-22-2026 08:40:04.123"
+VALUES: dict[str, Any] = {
+    "loadgen_version": "6.0.17 @ d6147c7eb7",
+    "effective_test_mode": "PerformanceOnly",
+    "power_begin": TIME,
+    "power_end": TIME,
+    "result_validity": "VALID",
+    "result_perf_constraints_met": True,
+    "result_min_duration_met": True,
+    "result_min_queries_met": True,
+    "early_stopping_met": True,
+    "result_query_count": 999,
+    "result_samples_per_second": 4987.59,
+    "result_completed_samples_per_sec": 4987.59,
+    "result_completed_tokens_per_second": 77.5,
+    "result_min_latency_ns": 2362,
+    "result_50.00_percentile_latency_ns": 80108,
+    "result_90.00_percentile_latency_ns": 102448,
+    "result_99.00_percentile_latency_ns": 4048193,
+    "result_90.00_percentile_per_query_latency_ns": 5,
+    "result_first_token_99.00_percentile_latency_ns": 5,
+    "result_time_per_output_token_99.00_percentile_ns": 5,
+    "num_errors": 0,
+}
+ALLOCATION = (
+    "warning_generic_message",
+    "Logging allocation detected: tid: 29488 reserved_entries: 1024 max_entries: 3197",
+)
+NASTY = (
+    "null",
+    "[]",
+    "{}",
+    '"a/b"',
+    "-1",
+    "true",
+    "1e999",
+    "-1e999",
+    "NaN",
+    "1" + 400 * "0",
+    "1" + 5000 * "0",
+    '"\\ud800"',
+    90 * "[" + 90 * "]",
+    900 * "[" + 900 * "]",
+    60_000 * "[",
+)
+
+
+def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:
+    """Return a line as LoadGen writes it."""
+    metadata = {"is_error": is_error, "is_warning": is_warning, "file": "x.cc", "line_no": 1}
+    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
+    return f":::MLLOG {text}\n"
+
+
+WHOLE = "".join(entry(key, value) for key, value in VALUES.items())
+WARNING = entry(*ALLOCATION, is_warning=True)
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / DETAIL
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def attempt(call: Callable[[], T]) -> T | RunError:
+    """Return what a call returns, or the one error that it may raise."""
+    try:
+        return call()
+    except RunError as error:
+        return error
+
+
+def read_all(detail: Detail) -> None:
+    """Ask a log everything that it can be asked."""
+    flags = (
+        detail.valid,
+        detail.perf_constraints_met,
+        detail.min_duration_met,
+        detail.min_queries_met,
+        detail.early_stopping_met,
+    )
+    assert {type(flag) for flag in flags} <= {bool, type(None)}
+    asks: list[Callable[[], object]] = [
+        detail.require_no_errors,
+        lambda: detail.window_s,
+        *(partial(detail.metrics, scenario) for scenario in ("Offline", "Server", "MultiStream")),
+        *(partial(detail.percentile_ns, timed, 0.9) for timed in get_args(Timed)),
+    ]
+    refused = [found for ask in asks if isinstance(found := attempt(ask), RunError)]
+    assert {error.log for error in refused} <= {detail.path}
+
+
+# --- detail log ------------------------------------------------------------------------------
+
+
+def test_a_warning_after_the_last_key_is_no_cut(tmp_path: Path) -> None:
+    """LoadGen adds it when a thread that completed many samples has ended."""
+    detail = parse_detail(written(tmp_path, WHOLE + WARNING + WARNING))
+
+    assert detail.valid
+    assert detail.num_errors == 0
+    detail.require_no_errors()
+
+
+def test_a_warning_after_the_end_of_an_accuracy_log_is_no_cut(tmp_path: Path) -> None:
+    lines = entry("effective_test_mode", "AccuracyOnly") + entry("power_end", TIME)
+
+    assert parse_detail(written(tmp_path, lines + WARNING)).num_errors == 0
+
+
+@pytest.mark.parametrize("more", [entry("result_validity", "VALID"), entry("e", "", is_error=True)])
+def test_anything_else_after_the_last_key_is_refused(tmp_path: Path, more: str) -> None:
+    with pytest.raises(RunError, match="goes on after 'num_errors', with"):
+        parse_detail(written(tmp_path, WHOLE + more))
+
+
+def test_an_error_that_was_logged_counts_whatever_the_count_says(tmp_path: Path) -> None:
+    log = written(tmp_path, entry("error_runtime", "twice", is_error=True) + WHOLE)
+
+    assert parse_detail(log).num_errors == 1
+
+
+@pytest.mark.parametrize("version", ["4.1", "5.0.15 @ abc", "5.0"])
+def test_a_log_of_an_old_loadgen_is_not_called_cut(tmp_path: Path, version: str) -> None:
+    log = entry("loadgen_version", version) + entry("result_validity", "VALID")
+
+    with pytest.raises(RunError, match=rf"is of LoadGen {version[:3]}.*5\.0\.16 and newer"):
+        parse_detail(written(tmp_path, log))
+
+
+@pytest.mark.parametrize("version", ["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"])
+def test_without_its_last_key_the_log_of_a_newer_one_is_cut(tmp_path: Path, version: str) -> None:
+    log = entry("loadgen_version", version) + entry("result_validity", "VALID")
+
+    with pytest.raises(RunError, match="is cut: LoadGen ends it with 'num_errors'"):
+        parse_detail(written(tmp_path, log))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("num_errors", "a/b", "num_errors is 'a/b', not a count"),
+        ("num_errors", -1, "num_errors is -1, not a count"),
+        ("num_errors", False, "not a count"),
+        ("result_query_count", 2.5, "not a count"),
+        ("result_90.00_percentile_latency_ns", [5], "not whole ns"),
+        ("result_90.00_percentile_latency_ns", float("inf"), "not whole ns"),
+        ("result_min_duration_met", "false", "not true or false"),
+        ("effective_test_mode", ["AccuracyOnly"], "not a text"),
+        ("power_begin", "yesterday", "not a time as"),
+        ("power_end", None, "not a time as"),
+        ("result_samples_per_second", "fast", "not a number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_file_and_line(
+    tmp_path: Path, key: str, value: Any, words: str
+) -> None:
+    path = written(tmp_path, "".join(entry(k, v) for k, v in {**VALUES, key: value}.items()))
+
+    with pytest.raises(RunError) as raised:
+        parse_detail(path)
+
+    assert f"{path}:{list(VALUES).index(key) + 1} is damaged: {key} is " in str(raised.value)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("rate", [float("inf"), float("nan"), 10**18 - 10**18])
+def test_a_rate_that_is_no_number_is_no_figure(tmp_path: Path, rate: float) -> None:
+    log = "".join(entry(k, v) for k, v in {**VALUES, "result_samples_per_second": rate}.items())
+
+    with pytest.raises(RunError, match=r"result_samples_per_second is .* it must be positive"):
+        parse_detail(written(tmp_path, log)).metrics("Offline")
+
+
+def test_a_log_without_a_window_says_so(tmp_path: Path) -> None:
+    detail = parse_detail(written(tmp_path, entry("num_errors", 0)))
+
+    with pytest.raises(RunError, match="has no power_begin and no power_end"):
+        _ = detail.window_s
+
+
+def edits(text: bytes) -> st.SearchStrategy[bytes]:
+    """Return a strategy of texts that are damaged in a few places."""
+
+    def cut(args: tuple[int, int]) -> Edit:
+        return lambda data: data[: args[0]] + data[args[0] + args[1] :]
+
+    def put(args: tuple[int, bytes]) -> Edit:
+        return lambda data: data[: args[0]] + args[1] + data[args[0] :]
+
+    def double(args: tuple[int, int]) -> Edit:
+        return lambda data: data[: args[0] + args[1]] + data[args[0] :]
+
+    place, size = st.integers(0, len(text)), st.integers(0, 200)
+    some = st.one_of(
+        st.tuples(place, size).map(cut),
+        st.tuples(place, size).map(double),
+        st.tuples(place, st.binary(max_size=4) | st.sampled_from(NASTY).map(str.encode)).map(put),
+    )
+
+    def apply(several: list[Edit]) -> bytes:
+        data = text
+        for edit in several:
+            data = edit(data)
+        return data
+
+    return st.lists(some, min_size=1, max_size=3).map(apply)
+
+
+@given(text=edits((WHOLE + WARNING).encode()))
+def test_a_damaged_detail_log_is_never_another_error(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes
+) -> None:
+    path = written(tmp_path_factory.getbasetemp(), text)
+    found = attempt(lambda: parse_detail(path))
+    if isinstance(found, Detail):
+        read_all(found)
+    else:
+        assert found.log == str(path)
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_no_value_of_any_key_is_another_error(tmp_path: Path, nasty: str) -> None:
+    lines = WHOLE.splitlines()
+    for number, (key, value) in enumerate(VALUES.items()):
+        changed = lines[number].replace(f'"value": {json.dumps(value)}', f'"value": {nasty}')
+        assert changed != lines[number] or json.dumps(value) == nasty, key
+        path = written(tmp_path, "\n".join([*lines[:number], changed, *lines[number + 1 :], ""]))
+        found = attempt(partial(parse_detail, path))
+        if isinstance(found, Detail):
+            read_all(found)
+        else:
+            assert f"{path}:{number + 1} " in str(found) or "is cut" in str(found)
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+@pytest.mark.parametrize("part", ["key", "metadata"])
+def test_no_other_part_of_a_line_is_another_error(tmp_path: Path, part: str, nasty: str) -> None:
+    line = {"key": '"error_runtime"', "value": "1", "metadata": '{"is_error": true}', part: nasty}
+    text = ", ".join(f'"{name}": {value}' for name, value in line.items())
+    path = written(tmp_path, f":::MLLOG {{{text}}}\n{WHOLE}")
+    found = attempt(lambda: parse_detail(path))
+    if isinstance(found, Detail):
+        read_all(found)
+    else:
+        assert f"{path}:1 is no log entry of LoadGen" in str(found)
+
+
+# --- accuracy log ----------------------------------------------------------------------------
+
+
+def accuracy(folder: Path, text: bytes) -> Path:
+    path = folder / ACCURACY
+    path.write_bytes(text)
+    return path
+
+
+def answer(index: object, data: str) -> str:
+    return f'{{ "seq_id" : 0, "qsl_idx" : {index}, "data" : "{data}" }}'
+
+
+ANSWERS = ("[\n" + ",\n".join(answer(i, 4 * f"0{i}") for i in range(3)) + "\n]\n").encode()
+
+
+@pytest.mark.parametrize("text", ["[\n]\n", "[\n\n]\n", "[\n\n]"])
+def test_a_log_without_answers_is_called_empty(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
+        AccuracyLog(accuracy(tmp_path, text.encode()))
+
+
+@pytest.mark.parametrize("line", [answer(0, "ABC"), answer("9" * 5000, "AB"), answer(-1, "AB")])
+def test_a_line_that_is_no_answer_is_named_where_it_is_found(tmp_path: Path, line: str) -> None:
+    with pytest.raises(RunError, match=rf"{ACCURACY}:2 is damaged: .* is no answer"):
+        AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
+
+
+def test_a_sample_beyond_those_that_were_asked_is_named_with_their_count(tmp_path: Path) -> None:
+    path = accuracy(tmp_path, ANSWERS)
+
+    with pytest.raises(RunError, match="answers sample 2 of a run of 2 samples, 0 to 1") as raised:
+        answers([{"log": path, "indices": [70, 80]}])
+    assert raised.value.log == str(path)
+
+
+def test_samples_that_are_missing_or_answered_in_two_blocks_are_named(tmp_path: Path) -> None:
+    block = {"log": accuracy(tmp_path, ANSWERS), "indices": [7, 8, 9]}
+
+    with pytest.raises(RunError, match="sample 7 was answered twice"):
+        answers([block, block])
+    with pytest.raises(RunError, match="1 samples were not answered, first: 5"):
+        answers([{**block, "indices": [7, 8, 9, 5]}])
+
+
+@given(text=edits(ANSWERS))
+def test_a_damaged_accuracy_log_is_never_another_error(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes
+) -> None:
+    path = accuracy(tmp_path_factory.getbasetemp(), text)
+    found = attempt(lambda: answers([{"log": path, "indices": [7, 8, 9]}]))
+    if isinstance(found, RunError):
+        assert found.log in {str(path), None}
+    else:
+        assert [type(log[position]) for log, position in found.values()] == [bytes] * 3
