@@ -75,6 +75,7 @@ SHARED = {
     "engines.model_folder",
     "engines.prompts",
     "engines.queueing",
+    "engines.server_json",
     "engines.serving",
     "engines.streaming",
     "engines.tasks",

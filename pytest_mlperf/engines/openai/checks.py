@@ -110,7 +110,11 @@ def output(answer: Answer, generation: Generation, tokenizer: Any) -> bytes:
         generation: Has the end tokens.
         tokenizer: Makes tokens of text where the server gave no token ids.
     """
-    ids = answer.ids or list(tokenizer("".join(answer.text), add_special_tokens=False)["input_ids"])
+    ids = answer.ids
+    if not ids:
+        # JSON may carry a character in two halves, in two events; one that stays alone is none.
+        text = "".join(answer.text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     ends = generation.ends
     if ends and answer.finish != "length" and (not ids or ids[-1] not in ends):
         ids = [*ids, ends[0]]

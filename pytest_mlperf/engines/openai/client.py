@@ -11,6 +11,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.engines.files import one_line
 from pytest_mlperf.engines.openai.events import Answer, EventError, Events, error_text
 from pytest_mlperf.engines.openai.failures import Failed, refused
+from pytest_mlperf.engines.server_json import LARGEST_PAGE, parse_json
 
 if TYPE_CHECKING:
     import aiohttp
@@ -21,6 +22,9 @@ KEEP_S = 2.0
 
 ERROR_BYTES = 65_536
 """What is read of an answer that is no stream."""
+
+PAGE_S = 60.0
+"""Longest time in which a page about the server must be here, whatever request_timeout is."""
 
 SAID = 300
 """Characters of a server's words in a message."""
@@ -147,20 +151,37 @@ class Client:
             ) from None
         return answer
 
-    async def get(self, path: str) -> str | None:
-        """Return what the server has at a path; None where it has nothing, or no text."""
+    async def get(self, path: str) -> bytes | None:
+        """Return the page that the server has at a path; None where it has none.
+
+        Raises:
+            Failed: It takes too long, or is larger than any page that says something of a server.
+        """
         aiohttp = library()
+        limit_s = min(self._timeout_s, PAGE_S)
         try:
             async with (
-                asyncio.timeout(self._timeout_s),
+                asyncio.timeout(limit_s),
                 self._session.get(self.url + path, allow_redirects=False) as response,
             ):
                 if response.status != 200:
                     response.close()  # servers hang up after an error: the next needs a new one
                     return None
-                return str(await response.text())
-        except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError):
+                return await self._page(response, path)
+        except TimeoutError:
+            raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
+        except (aiohttp.ClientError, OSError):
             return None
+
+    async def _page(self, response: aiohttp.ClientResponse, path: str) -> bytes:
+        """Read a page, of which no more is kept in memory than it may have."""
+        page = bytearray()
+        while data := await _some(response.content):
+            page += data
+            if len(page) > LARGEST_PAGE:
+                response.close()  # the rest would be read else
+                raise Failed("too large", f"{path} has more than {LARGEST_PAGE >> 20} MiB")
+        return bytes(page)
 
     def mask(self, text: str) -> str:
         """Return a server's words as one line that can be shown: no key, no control characters."""
@@ -172,12 +193,12 @@ class Client:
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> Failed:
         """Return the failure that an answer without a stream is."""
-        said = (await response.content.read(ERROR_BYTES)).decode("utf-8", "replace")
+        answer = await response.content.read(ERROR_BYTES)
         try:
-            body: Any = json.loads(said)
+            words = error_text(parse_json(answer))
         except ValueError:
-            body = None
-        said = self.mask(error_text(body) or said)
+            words = ""
+        said = self.mask(words or answer.decode("utf-8", "replace"))
         if response.status != 200:
             return refused(response.status, said)
         return Failed("no event stream", f"the answer is {response.content_type}: {said}")
@@ -238,8 +259,20 @@ def unreachable(url: str, failure: Failed) -> RunError:
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """Return a request's fields as JSON."""
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return a request's fields as JSON.
+
+    Raises:
+        RunError: A text has half a character, which cannot be sent.
+    """
+    try:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        text = error.object[max(0, error.start - 20) : error.start + 20]
+        raise RunError(
+            "engine",
+            f"a request cannot be sent: its text has a lone surrogate, near {text!a}; correct "
+            "the data set, or served_model",
+        ) from None
 
 
 def _take(payloads: Sequence[bytes], answer: Answer, listener: Listener) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_mlperf.engines.server_json import whole_number, words
+
 END = b"[DONE]"
 """Payload of the last event; some servers leave it out."""
 
@@ -147,7 +149,7 @@ class Answer:
     def _read(self, payload: bytes) -> int:
         try:
             event = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EventError("malformed event", f"no JSON: {shown(payload)}") from None
         if not isinstance(event, dict):
             raise EventError("malformed event", f"no JSON object: {shown(payload)}")
@@ -168,6 +170,8 @@ class Answer:
         text = (choice if delta is None else delta).get("text" if delta is None else "content")
         thought = delta and (delta.get("reasoning_content") or delta.get("reasoning"))
         ids = choice.get("token_ids") or []
+        if not isinstance(text or "", str) or not isinstance(ids, list):
+            raise TypeError("text is no text, or token ids are no list")
         reason = choice.get("finish_reason")
         if reason is not None:
             if reason not in FINISHES:
@@ -179,16 +183,16 @@ class Answer:
         self.started |= first
         self.n_ids += len(ids)
         if self._keeps:
-            self.ids += map(int, ids)
+            self.ids += map(whole_number, ids)
             self.text += [text] if text else []
         return len(ids) or int(first)
 
     def _usage(self, usage: dict[str, Any] | None) -> None:
         if not usage or usage.get("completion_tokens") is None:
             return
-        self.completion_tokens = int(usage["completion_tokens"])
+        self.completion_tokens = whole_number(usage["completion_tokens"])
         if usage.get("prompt_tokens") is not None:
-            self.prompt_tokens = int(usage["prompt_tokens"])
+            self.prompt_tokens = whole_number(usage["prompt_tokens"])
         # Before the end it is a running count.
         self.complete = self.finish is not None
 
@@ -204,9 +208,9 @@ def error_text(body: Any) -> str:
         error = error.get("message") or error
     if isinstance(error, list):  # pydantic's list of what is wrong with a request
         error = "; ".join(
-            str(item.get("msg", item)) if isinstance(item, dict) else str(item) for item in error
+            words(item.get("msg", item) if isinstance(item, dict) else item) for item in error
         )
-    return str(error) if error else ""
+    return words(error) if error else ""
 
 
 def shown(data: bytes) -> str:

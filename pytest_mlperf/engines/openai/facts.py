@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.files import some
 from pytest_mlperf.engines.openai.client import Client
+from pytest_mlperf.engines.openai.failures import Failed
+from pytest_mlperf.engines.server_json import parse_json
 
 CACHE = "vllm:cache_config_info{"
 STABLE = (
@@ -31,20 +33,28 @@ async def served_name(client: Client, model: str | None) -> str:
     else the path: some servers list what they could load.
 
     Raises:
-        RunError: There is no path, and not one that is listed.
+        RunError: There is no path, and not one that is listed; or the list cannot be had.
     """
-    listed = _names(await client.get("/v1/models"))
+    try:
+        listed = _names(await client.get("/v1/models"))
+    except Failed as failure:
+        raise RunError(
+            "engine",
+            f"the server at {client.url} gives no list of its models ({failure}); set served_model "
+            "to the name to be asked for, so that none is needed",
+        ) from None
     if model is not None and (model in listed or len(listed) != 1):
         return model
     if len(listed) != 1:
-        has = f"lists {', '.join(sorted(listed))}" if listed else "lists no model at /v1/models"
+        names = client.mask(some(sorted(listed)))
+        has = f"lists {names}" if listed else "lists no model at /v1/models"
         raise RunError("engine", f"the server {has}; set served_model to the name to be asked for")
     return listed[0]
 
 
-def _names(text: str | None) -> list[str]:
+def _names(page: bytes | None) -> list[str]:
     try:
-        return [str(entry["id"]) for entry in json.loads(text or "{}").get("data") or []]
+        return [str(entry["id"]) for entry in parse_json(page or b"{}").get("data") or []]
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
@@ -53,12 +63,12 @@ async def server_facts(client: Client) -> Mapping[str, str]:
     """Return the server's version and how its cache is set up, where it says so."""
     facts = {}
     try:
-        version = json.loads(await client.get("/version") or "{}").get("version")
+        version = parse_json(await _page(client, "/version") or b"{}").get("version")
     except (ValueError, AttributeError):
         version = None
     if isinstance(version, str):
         facts["server.version"] = client.mask(version)
-    for line in (await client.get("/metrics") or "").splitlines():
+    for line in (await _page(client, "/metrics")).decode("utf-8", "replace").splitlines():
         if line.startswith(CACHE):
             labels = _labels(line[len(CACHE) : line.rfind("}")])
             facts.update(
@@ -66,6 +76,14 @@ async def server_facts(client: Client) -> Mapping[str, str]:
             )
             break
     return facts
+
+
+async def _page(client: Client, path: str) -> bytes:
+    """Return a page that a run can do without."""
+    try:
+        return await client.get(path) or b""
+    except Failed:
+        return b""
 
 
 def _labels(text: str) -> Mapping[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import select
 import socket
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pytest_mlperf.engines.server_json import LARGEST_PAGE, parse_json
 from pytest_mlperf.engines.triton.address import Address
 from pytest_mlperf.engines.triton.client import RequestError
 
@@ -27,6 +27,12 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 IDLE_S = 1.0
 """A server may close a connection that rests; one that was just used it has no reason to."""
+
+LARGEST_ANSWER = 1 << 31
+"""Bytes of an answer with arrays at most: what gRPC's messages can hold."""
+
+PIECE = 1 << 20
+"""Bytes that are read at a time of an answer which does not say how long it is."""
 
 OK = 200
 
@@ -85,7 +91,7 @@ class HttpClient:
         """Return the names in the server's repository, where it has that extension."""
         status, _, data = self._ask("repository/index", b"{}")
         try:
-            return [str(each["name"]) for each in json.loads(data)] if status == OK else []
+            return [str(each["name"]) for each in parse_json(data)] if status == OK else []
         except (ValueError, TypeError, KeyError):
             return []
 
@@ -102,7 +108,9 @@ class HttpClient:
             given.append(each.set_data_from_numpy(array, binary_data=self._binary))
         wanted = [InferRequestedOutput(name, binary_data=self._binary) for name in outputs]
         body, length = InferenceServerClient.generate_request_body(given, outputs=wanted)
-        status, headers, data = answer = self._ask(f"{self._model}/infer", body, length)
+        status, headers, data = answer = self._ask(
+            f"{self._model}/infer", body, length, most=LARGEST_ANSWER
+        )
         if status != OK:
             raise _refusal(answer)
         try:
@@ -135,7 +143,12 @@ class HttpClient:
         return _parse(answer)
 
     def _ask(
-        self, path: str, body: bytes | None = None, length: int | None = None
+        self,
+        path: str,
+        body: bytes | None = None,
+        length: int | None = None,
+        *,
+        most: int = LARGEST_PAGE,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Return status, headers and body; a body makes it a POST.
 
@@ -143,6 +156,7 @@ class HttpClient:
             path: Behind v2/.
             body: What to send.
             length: Bytes of it that are JSON, if not all.
+            most: Bytes of an answer.
         """
         headers = {"Content-Type": "application/json" if length is None else BINARY}
         if length is not None:
@@ -152,14 +166,14 @@ class HttpClient:
             try:
                 rested = self._refresh()
                 try:
-                    return self._exchange(method, target, body, headers)
+                    return self._exchange(method, target, body, headers, most)
                 except ConnectionError:
                     if not rested or self._closed:
                         raise
                 # The server closed it while this request was on its way.
                 self._connection.close()
                 self._refresh()
-                return self._exchange(method, target, body, headers)
+                return self._exchange(method, target, body, headers, most)
             except BaseException as error:
                 self._connection.close()
                 if isinstance(error, OSError | http.client.HTTPException):
@@ -183,11 +197,11 @@ class HttpClient:
         return False
 
     def _exchange(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], most: int
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         self._connection.request(method, target, body, headers)
         response = self._connection.getresponse()
-        data = response.read()
+        data = _body(response, most)
         self._used_s = time.monotonic()
         return response.status, response.headers, data
 
@@ -205,6 +219,22 @@ class HttpClient:
 BINARY = "application/octet-stream"
 
 
+def _body(response: http.client.HTTPResponse, most: int) -> bytes:
+    """Read an answer, of which no more is kept in memory than it may have.
+
+    Raises:
+        RequestError: It is longer.
+    """
+    if response.length is not None and response.length <= most:
+        return response.read()
+    body = bytearray()
+    while response.length is None and len(body) <= most and (piece := response.read(PIECE)):
+        body += piece
+    if response.length is not None or len(body) > most:
+        raise RequestError(f"an answer of more than {most >> 20} MiB")
+    return bytes(body)
+
+
 def _whole(arrays: Sequence[NDArray[Any] | None], outputs: Sequence[str]) -> Sequence[NDArray[Any]]:
     """Refuse an answer that lacks an output."""
     for name, array in zip(outputs, arrays, strict=True):
@@ -215,7 +245,7 @@ def _whole(arrays: Sequence[NDArray[Any] | None], outputs: Sequence[str]) -> Seq
 
 def _parse(answer: tuple[int, http.client.HTTPMessage, bytes]) -> Mapping[str, Any]:
     try:
-        found = json.loads(answer[2])
+        found = parse_json(answer[2])
     except ValueError as error:
         raise RequestError(f"an answer that is no JSON: {_shown(answer[2])}") from error
     if not isinstance(found, dict):
@@ -227,11 +257,11 @@ def _refusal(answer: tuple[int, http.client.HTTPMessage, bytes]) -> RequestError
     """Return the server's refusal: KServe puts its reason under "error"."""
     status, _, data = answer
     try:
-        words = str(json.loads(data)["error"])
+        said = str(parse_json(data)["error"])
     except (ValueError, TypeError, KeyError):
-        words = _shown(data)
+        said = _shown(data)
     reason = http.client.responses.get(status, "")
-    return RequestError(f"HTTP {status} {reason}{': ' if words else ''}{words}")
+    return RequestError(f"HTTP {status} {reason}{': ' if said else ''}{said}")
 
 
 def _shown(data: bytes) -> str:

@@ -108,10 +108,13 @@ class ModelFacts:
         Raises:
             RunError: They describe no model that this engine can run.
         """
+        versions = said.get("versions") or []
+        if not isinstance(versions, list):
+            versions = [versions]
         facts = cls(
             inputs=_tensors(said, "inputs", where),
             outputs=_tensors(said, "outputs", where),
-            versions=",".join(map(str, said.get("versions") or [])),
+            versions=",".join(map(str, versions)),
             platform=str(said.get("platform") or ""),
             config=config,
         )
@@ -188,7 +191,7 @@ def _tensors(said: Mapping[str, Any], what: str, where: str) -> tuple[Tensor, ..
             # Over gRPC, 64-bit numbers come as text.
             lengths = [int(length) for length in each.get("shape", ())]
             name = each["name"]
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+        except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
             raise RunError(
                 "engine",
                 f"{where}: its metadata has {what} that cannot be read: {_short(each)}; expected "

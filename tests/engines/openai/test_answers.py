@@ -152,6 +152,31 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
         assert sink.n_tokens == {100: 9}
 
 
+@pytest.mark.parametrize(
+    ("halves", "text"), [(("d83d", "de00"), "\U0001f600"), (("d83d", "0061"), "\ufffda")]
+)
+def test_a_character_may_come_in_two_halves(halves: tuple[str, str], text: str) -> None:
+    """As JSON escapes it, in two events; a half that stays alone is no character."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
+    parts = [
+        b'data: {"choices":[{"text":"\\u%s","finish_reason":null}]}\n\n' % half.encode()
+        for half in halves
+    ]
+    last = piece("", finish="length", counted=usage(3, 9))
+
+    sink = answered(
+        [*parts, last],
+        dataclasses.replace(TRANSFORMERS, prompt_tokens=None),
+        ["text"],
+        wants_output=True,
+        times_tokens=False,
+        model=str(TINY),
+    )
+
+    assert sink.answers == {100: tokenizer(text, add_special_tokens=False)["input_ids"]}
+
+
 def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
     """Text alone, and no tokenizer."""
     manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,11 +282,53 @@ def test_the_name_of_the_model(listed: str, options: dict[str, Any], expected: s
     [
         ({}, "lists no model at /v1/models; set served_model"),
         ({"/v1/models": '{"data":[{"id":"b"},{"id":"a"}]}'}, "lists a, b; set served_model"),
+        ({"/v1/models": '{"data":[{"id":"b"},{"id":"\\u001b[2J"}]}'}, "lists \ufffd[2J, b; set"),
+        ({"/v1/models": '{"data":[{"id":"model-\\udcff"}]}'}, "lists no model at /v1/models"),
+        ({"/v1/models": "[" * 100_000}, "lists no model at /v1/models"),
     ],
 )
 def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str) -> None:
     """Nothing is guessed."""
     assert expected in refusal(Manner(paths=paths))
+
+
+def test_pages_without_an_end_are_not_read_to_their_end() -> None:
+    """The list of models is needed, the other pages are not."""
+    sent: list[int] = []
+
+    def endless() -> Iterator[bytes]:
+        while len(sent) < 64:
+            sent.append(1)
+            yield b" " * (1 << 20)
+
+    def models(asked: Asked) -> Reply:
+        return Reply(parts=endless(), kind="application/json")
+
+    def others(asked: Asked) -> Reply:
+        facts = asked.path in ("/version", "/metrics")
+        return models(asked) if facts else Manner()(asked)
+
+    message = "(too large: /v1/models has more than 16 MiB); set served_model to the name"
+
+    assert message in refusal(models)
+    assert len(sent) < 64
+    assert "server.version" not in described(others)
+
+
+def test_a_page_that_never_ends_is_not_waited_for() -> None:
+    """Whatever time the requests of a run may take."""
+    hanging = Reply(parts=[b'{"data":'], kind="application/json", end="hang")
+
+    assert "(time-out: /v1/models was not here within 0.2 s); set served_model" in refusal(
+        lambda _: hanging, request_timeout=0.2
+    )
+
+
+def test_text_that_cannot_be_sent_is_one_sentence() -> None:
+    """Half a character, of a data set or of a suite."""
+    assert 'its text has a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(
+        Manner(), ["Say \ud83d."]
+    )
 
 
 def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:

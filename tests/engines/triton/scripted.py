@@ -34,6 +34,8 @@ NORMAL: dict[str, Any] = {
     "after": 1 << 30,  # requests that are answered as "first" says, the others as "then" says
     "first": "",  # the end of a name of a method below
     "then": "",
+    "blanks": 0,  # bytes behind what the server says of itself
+    "says_length": True,
     "closes": False,  # the connection after each answer, without a word
 }
 
@@ -64,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
                 ready = wait is not None and Handler.asked > wait
             self.reply(200 if ready and "/echo/" in path else 400, {})
         elif path == "/v2":
-            self.reply(200, script["server"])
+            self.reply(200, script["server"], blanks=script["blanks"])
         elif path.endswith("/config") and script["config"] is not None:
             self.reply(200, script["config"])
         elif path in ("/v2/models/echo", "/v2/models/echo/versions/2"):
@@ -156,13 +158,14 @@ class Handler(BaseHTTPRequestHandler):
         print("the last line of the log", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def reply(self, status: int, said: Any, raw: bytes = b"") -> None:
+    def reply(self, status: int, said: Any, raw: bytes = b"", *, blanks: int = 0) -> None:
         """Send JSON, and bytes behind it."""
-        text = json.dumps(said).encode()
+        text = json.dumps(said).encode() + b" " * blanks
         self.send_response(status)
         if raw:
             self.send_header(HEADER, str(len(text)))
-        self.send_header("Content-Length", str(len(text) + len(raw)))
+        if self.script["says_length"]:
+            self.send_header("Content-Length", str(len(text) + len(raw)))
         self.end_headers()
         self.wfile.write(text + raw)
         self.close_connection = bool(self.script["closes"])

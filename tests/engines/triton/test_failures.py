@@ -32,6 +32,18 @@ BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "what answers there is no KServe v2 server: its metadata is {'hello': 'world'}, without a "
         "name",
     ),
+    "long": ({"blanks": 1 << 24}, {}, "an answer of more than 16 MiB"),
+    "endless": (
+        {"blanks": 1 << 24, "says_length": False, "closes": True},
+        {},
+        "an answer of more than 16 MiB",
+    ),
+    "infinite": (
+        changed("inputs", shape=[float("inf")]),
+        {},
+        "inputs that cannot be read: {'name'",
+    ),
+    "half a character": ({"server": {"name": "\ud800"}}, {}, "an answer that is no JSON: {"),
     "no object": ({"server": [1]}, {}, "an answer that is no JSON object: [1]"),
     "no inputs": ({"model": {**MODEL, "inputs": []}}, {}, "its metadata names no inputs"),
     "no outputs": ({"model": {"name": "echo", "inputs": MODEL["inputs"]}}, {}, "names no outputs"),
