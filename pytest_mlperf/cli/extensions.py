@@ -15,7 +15,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.cli.docstrings import Docstring, parse
 from pytest_mlperf.cli.imported import libraries_of
 from pytest_mlperf.cli.libraries import OURS, extras, is_here, needs, normal
-from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.errors import EnvironmentFault, text_of
 
 NOUNS: Mapping[registry.Group, str] = {
     "engines": "engine",
@@ -137,7 +137,7 @@ def read(group: registry.Group, name: str) -> Extension:
     except Exception as error:  # whatever another package's code raises when it is imported
         raise EnvironmentFault(
             f"{NOUNS[group]} {name!r} ({entry.value}) cannot be imported: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {text_of(error)}"
         ) from error
     own = parse(getattr(factory, "__doc__", None))
     built = parse(factory.__init__.__doc__) if inspect.isclass(factory) else Docstring()

@@ -45,3 +45,11 @@ class RunError(MlperfError):
         super().__init__(message)
         self.layer = layer
         self.log = log
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of any exception in one line, whatever its `__str__` does."""
+    try:
+        return " ".join(str(error).split())
+    except BaseException as broken:  # foreign code runs here
+        return f"(no text: its __str__ raised {type(broken).__name__})"

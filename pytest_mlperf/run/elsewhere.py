@@ -102,6 +102,7 @@ def _about(version: str) -> dict[str, Any]:
 def _answer(events: Events, spec: dict[str, Any]) -> None:
     """Tell which libraries cannot be imported, and what an engine lacks; see `cli.elsewhere`."""
     sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:
         events.tell(event="importing", library=library)
@@ -109,8 +110,8 @@ def _answer(events: Events, spec: dict[str, Any]) -> None:
             importlib.import_module(library)
         except BaseException as found:
             absent = isinstance(found, ModuleNotFoundError) and found.name == library
-            said = f"{type(found).__name__}: {found}".splitlines()[0]
-            lacking[library] = "" if absent else said
+            why = f"{type(found).__name__}: {errors.text_of(found)}"
+            lacking[library] = "" if absent else why
     if question["engine"] and not lacking:
         error = _engine_lacks(question["engine"])
     events.tell(event="answer", lacking=lacking, error=error)

@@ -11,13 +11,22 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.errors import MlperfError, RunError, text_of
 
 FAILED = 70
 """Exit code after an error event (EX_SOFTWARE)."""
 
 KEPT_TRACEBACK = 16_000
 """Characters of a traceback that are sent; the end says most."""
+
+KEPT_MESSAGE = 4_000
+"""Characters of a message that are sent."""
+
+DESCRIBING_S = 5.0
+"""How long the description of an error may take: it calls foreign code, which may hang."""
+
+ROOM = 500
+"""Calls more than before that reporting an error may nest: it may come out of a recursion."""
 
 
 class Reporter:
@@ -40,23 +49,20 @@ class Reporter:
             leave(FAILED)
 
     def fail(self, layer: str, error: BaseException) -> NoReturn:
-        """Send the error event and end the process; the first error of several wins."""
+        """Send the error event and end the process; the first error of several wins.
+
+        Whatever goes wrong on the way, an event goes out and the process ends.
+        """
+        sys.setrecursionlimit(sys.getrecursionlimit() + ROOM)
         # Never released: a second thread that fails waits here for the end of the process.
         self._ending.acquire()
-        if isinstance(error, RunError):
-            layer = error.layer
-        trace = "".join(traceback.format_exception(error))
-        with contextlib.suppress(OSError):  # the disk may be full
-            print(trace, file=sys.stderr)
-        self.event(
-            "error",
-            layer=layer,
-            kind=type(error).__name__,
-            message=one_line(error),
-            designed=isinstance(error, MlperfError),
-            traceback=trace[-KEPT_TRACEBACK:],
-        )
-        leave(FAILED)
+        try:
+            try:
+                self.event("error", **_described(layer, error))
+            except BaseException:  # no memory even for that
+                os.write(self._descriptor, _SPARE)
+        finally:
+            os._exit(FAILED)
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
@@ -67,20 +73,78 @@ class Reporter:
             self.fail(layer, error)
 
 
+_SPARE = (
+    b'{"event": "error", "layer": "worker", "kind": "MemoryError", "message": "the run broke, and '
+    b'there was no memory left to say how", "designed": false, "traceback": ""}\n'
+)
+"""What is sent where nothing else can be made."""
+
+
+def _described(layer: str, error: BaseException) -> dict[str, Any]:
+    """Return the fields of an error event, and print the traceback; never raises."""
+    found: list[dict[str, Any]] = []
+
+    def describe() -> None:
+        with contextlib.suppress(BaseException):
+            if isinstance(error, MemoryError):
+                traceback.clear_frames(error.__traceback__)  # they may hold what filled it
+            found.append(_description(layer, error))
+            print(found[0]["traceback"], file=sys.stderr, flush=True)  # the disk may be full
+
+    # In a thread of its own, because what a foreign `__str__` does may never end.
+    thread = threading.Thread(target=describe, name="describing", daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):  # no room for a thread
+        describe()
+    else:
+        thread.join(DESCRIBING_S)
+    if found:
+        return found[0]
+    kind = type(error).__name__
+    message = f"{kind}: no more is known, because describing it failed or took {DESCRIBING_S:g} s"
+    return _fields(layer, kind, message, designed=False, trace="")
+
+
+def _description(layer: str, error: BaseException) -> dict[str, Any]:
+    kind, designed = type(error).__name__, isinstance(error, MlperfError)
+    if isinstance(error, RunError):
+        layer = str(getattr(error, "layer", layer))
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException as broken:  # foreign code runs here
+        trace = f"{kind}, whose traceback could not be formatted: {type(broken).__name__}"
+    return _fields(layer, kind, one_line(error), designed=designed, trace=trace)
+
+
+def _fields(layer: str, kind: str, message: str, *, designed: bool, trace: str) -> dict[str, Any]:
+    return {
+        "layer": layer,
+        "kind": kind,
+        "message": message if len(message) <= KEPT_MESSAGE else message[:KEPT_MESSAGE] + "…",
+        "designed": designed,
+        "traceback": trace[-KEPT_TRACEBACK:],
+    }
+
+
 def one_line(error: BaseException) -> str:
     """Return an exception as one line: its text, and its type and place where they help.
 
     Errors of this package are written for the user and stay as they are.
     """
-    text = " ".join(str(error).split())
+    text = text_of(error)
     if isinstance(error, MlperfError):
         return text
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
+    kind = type(error).__name__
+    shown = f"{kind}: {text}" if text else kind
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+    except BaseException:  # foreign code may have changed what it reads
+        frames = traceback.StackSummary()
     if not frames:
-        return said
+        return shown
     last = frames[-1]
-    return f"{said} (in {last.name}, {last.filename}:{last.lineno})"
+    return f"{shown} (in {last.name}, {last.filename}:{last.lineno})"
 
 
 def leave(code: int) -> NoReturn:

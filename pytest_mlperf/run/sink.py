@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter
 
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.outstanding import Outstanding
 from pytest_mlperf.run.over_time import moments
 from pytest_mlperf.run.stamps import Stamps
@@ -40,6 +41,14 @@ class Faults:
             left_out = self.count - len(self._texts)
             more = (f"and {left_out} more",) if left_out else ()
             return (*self._texts, *more)
+
+
+def _no_exception(given: object) -> RunError:
+    """Return the error for what an engine handed to `failed` in place of an exception."""
+    if isinstance(given, str):
+        return RunError("engine", f"{given} (sink.failed() was given this text; give an exception)")
+    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return RunError("engine", f"sink.failed() was given {what}; it takes an exception object")
 
 
 class GuardedSink:
@@ -127,8 +136,8 @@ class GuardedSink:
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
-        """End the run as ERROR with this exception."""
-        self._fail(error)
+        """End the run as ERROR with this exception; what is none is told as what it is."""
+        self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:
         """Take ids as completed; return the positions of those that must not be."""

@@ -225,7 +225,9 @@ class Worker:
 
     def _thread_died(self, died: threading.ExceptHookArgs) -> None:
         """End the run when a thread dies under samples: nobody else would ever complete them."""
-        error = died.exc_value or died.exc_type()
+        error = died.exc_value
+        if error is None:
+            error = RunError("engine", f"a thread ended with {died.exc_type.__name__}")
         if self._sink is not None and self._sink.outstanding:
             self._reporter.fail("engine", error)
         threading.__excepthook__(died)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from pytest_mlperf.core.errors import UnavailableError
@@ -146,6 +147,43 @@ class RaisesInQueue(Sound):
 class ReportsFailure(Sound):
     def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.failed(RuntimeError(EXAMPLE))
+
+
+class Unprintable(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError(EXAMPLE)
+
+
+class RaisesUnprintable(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        raise Unprintable
+
+
+class ReportsNothing(Sound):
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        nothing: Any = None
+        sink.failed(nothing)
+
+
+class ReportsFromARecursion(Sound):
+    """Reports at the very end of its stack that it is there."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        try:
+            self.misbehave(ids, indices, sink)
+        except RecursionError as error:
+            sink.failed(error)
+
+
+class RunsOutOfMemory(Sound):
+    """Fills what it may take with small objects, which its frame holds."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        used = 4096 * int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+        hog = [b""]
+        while True:
+            hog.append(bytes(1000))
 
 
 class CompletesTwice(Sound):

@@ -1,0 +1,203 @@
+"""Whatever raises while an error is described, an event goes out that names its type."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, UnavailableError, text_of
+from pytest_mlperf.run import reporter
+from pytest_mlperf.run.reporter import KEPT_MESSAGE, KEPT_TRACEBACK, _described
+from pytest_mlperf.run.sink import CountingSink
+
+
+class Text(RuntimeError):
+    """Its text is what `answer` says."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __str__(self) -> str:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        text: str = self.answer
+        return text
+
+
+class Repr(RuntimeError):
+    def __repr__(self) -> NoReturn:
+        raise SystemExit(3)
+
+
+class HalfMade(RunError):
+    """A RunError whose own constructor was never called."""
+
+    def __init__(self) -> None:
+        """Leave out what the base class keeps."""
+
+
+class Notes(RuntimeError):
+    @property
+    def __notes__(self) -> NoReturn:  # type: ignore[override]
+        raise KeyboardInterrupt
+
+
+def grown() -> RecursionError:
+    """Return an error with the longest traceback there is."""
+
+    def deeper() -> None:
+        deeper()
+
+    try:
+        deeper()
+    except RecursionError as error:
+        return error
+    raise AssertionError
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    try:
+        raise error from cause
+    except type(error) as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Text(ValueError("x")), "Text: (no text: its __str__ raised ValueError)"),
+        (Text(SystemExit(0)), "Text: (no text: its __str__ raised SystemExit)"),
+        (Text(KeyboardInterrupt()), "Text: (no text: its __str__ raised KeyboardInterrupt)"),
+        (Text(None), "Text: (no text: its __str__ raised TypeError)"),
+        (Text(5), "Text: (no text: its __str__ raised TypeError)"),
+        (Text(RecursionError()), "Text: (no text: its __str__ raised RecursionError)"),
+        (Text(MemoryError()), "Text: (no text: its __str__ raised MemoryError)"),
+        (Text("a\n\tb"), "Text: a b"),
+        (Text("\udcff.bin"), "Text: \udcff.bin"),
+        (Repr(), "Repr"),
+        (HalfMade(), ""),
+        (Notes(), "Notes"),
+        (KeyError(Repr()), "KeyError: (no text: its __str__ raised SystemExit)"),
+        (ExceptionGroup("some", [Text(ValueError())]), "ExceptionGroup: some (1 sub-exception)"),
+        (SystemExit(), "SystemExit"),
+        (MemoryError(), "MemoryError"),
+        (Text("x" * 10**6), "Text: " + "x" * (KEPT_MESSAGE - 6) + "…"),
+    ],
+)
+def test_every_exception_has_a_description_that_names_its_type(
+    error: BaseException, message: str
+) -> None:
+    found = _described("engine", error)
+
+    assert found["message"] == message
+    assert (found["layer"], found["kind"]) == ("engine", type(error).__name__)
+    assert len(found["traceback"]) <= KEPT_TRACEBACK
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_place_is_named_also_where_there_is_no_text() -> None:
+    found = _described("engine", caused(Text(ValueError()), Text(SystemExit())))
+
+    assert found["message"].startswith("Text: (no text: its __str__ raised ValueError) (in caused,")
+    assert "in caused" in found["traceback"]
+
+
+def test_a_deep_traceback_is_cut_at_its_start() -> None:
+    found = _described("engine", grown())
+
+    assert found["message"].startswith("RecursionError: maximum recursion depth exceeded")
+    assert found["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
+
+
+def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "DESCRIBING_S", 0.05)
+    over = threading.Event()
+
+    class Hangs(RuntimeError):
+        def __str__(self) -> str:
+            over.wait()
+            return ""
+
+    found = _described("engine", Hangs())
+    over.set()
+
+    assert found["message"] == (
+        "Hangs: no more is known, because describing it failed or took 0.05 s"
+    )
+
+
+def test_our_own_errors_are_told_as_they_are_with_their_own_layer() -> None:
+    found = _described("engine", RunError("dataset", "the data set is empty"))
+    assert (found["layer"], found["message"], found["designed"]) == (
+        "dataset",
+        "the data set is empty",
+        True,
+    )
+    assert _described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
+
+
+def test_where_nothing_can_be_described_the_spare_event_goes_out_and_the_process_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = os.pipe()
+    codes: list[int] = []
+
+    class Ended(BaseException):
+        """Stands for the end of the process."""
+
+    def leave(code: int) -> NoReturn:
+        codes.append(code)
+        raise Ended
+
+    class Nameless(type):
+        @property
+        def __name__(cls) -> NoReturn:  # type: ignore[override]
+            raise MemoryError
+
+    class Hostile(RuntimeError, metaclass=Nameless):
+        """Has not even a name."""
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(Ended):
+        reporter.Reporter(theirs).fail("engine", Hostile())
+    event = json.loads(os.read(ours, 10_000))
+    os.close(ours)
+    os.close(theirs)
+
+    assert codes == [70]
+    assert (event["event"], event["kind"]) == ("error", "MemoryError")
+    assert event.keys() == {"event", *_described("engine", ValueError())}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("server is gone", "server is gone (sink.failed() was given this text; give an exception)"),
+        (None, "sink.failed() was given NoneType; it takes an exception object"),
+        (5, "sink.failed() was given int; it takes an exception object"),
+        (ValueError, "sink.failed() was given the class ValueError; it takes an exception object"),
+    ],
+)
+def test_what_is_no_exception_is_reported_with_what_the_sink_takes(
+    given: Any, message: str
+) -> None:
+    told: list[BaseException] = []
+
+    CountingSink(told.append).failed(given)
+
+    (error,) = told
+    assert isinstance(error, RunError)
+    assert (error.layer, text_of(error)) == ("engine", message)
+
+
+def test_an_exception_reaches_the_run_as_it_is() -> None:
+    told: list[BaseException] = []
+    error = ValueError("x")
+
+    CountingSink(told.append).failed(error)
+
+    assert told == [error]
