@@ -40,7 +40,8 @@ class Machine:
     Attributes:
         cpu: Identity of the CPU.
         gpus: One entry per GPU or MIG instance that CUDA_VISIBLE_DEVICES leaves visible, in CUDA's
-            order: the identity that `nvidia.read` gives, with "uuid" and "nvlink" beside it.
+            order: the identity that `nvidia.read` gives, with "uuid", "nvlink" and "index" beside
+            it, which is its number to CUDA in PCI order; None where that is not certain.
         host: What may change a speed and is no part of an identity, of Linux and the CPU.
         cards: The same of each GPU, by UUID.
         nvml_trouble: Why there is no GPU, or why one is left out, in one sentence; None: all is
@@ -89,7 +90,7 @@ class Machine:
         used = self._used(accelerator)
         if not used:
             return {"pretended": accelerator}
-        beside = {"uuid"} if len(used) > 1 else {"uuid", "nvlink"}
+        beside = {"uuid", "index"} if len(used) > 1 else {"uuid", "index", "nvlink"}
         names = [name for name in used[0] if name not in beside]
         return {"gpus": len(used), **{n: _common([gpu.get(n) for gpu in used]) for n in names}}
 
@@ -104,10 +105,17 @@ class Machine:
     def environment(self, accelerator: str) -> dict[str, str]:
         """Return the variables by which a process sees the GPUs of an accelerator, and no other.
 
+        Whole GPUs go by their numbers, which every library reads: vLLM before 0.24 takes nothing
+        else. A MIG instance has none, and beside one, or beside a GPU that may not be asked, those
+        of others are not certain: then all go by UUID.
+
         None are needed for the CPU, nor for an accelerator that is pretended.
         """
-        uuids = self.uuids(accelerator)
-        return {DEVICES: ",".join(uuids), ORDER: PCI_ORDER} if uuids else {}
+        used = self._used(accelerator)
+        names = [gpu.get("index") for gpu in used]
+        if None in names:
+            names = [gpu["uuid"] for gpu in used]
+        return {DEVICES: ",".join(map(str, names)), ORDER: PCI_ORDER} if used else {}
 
     def surroundings(self, accelerator: str) -> dict[str, str]:
         """Return what is shown when it changed and is no part of the identity.
@@ -154,10 +162,18 @@ def detect(*, gpus: bool) -> Machine:
     except AmbiguousOrder as error:
         seen, trouble = [], str(error)
     by_uuid = {gpu["uuid"]: gpu for gpu in found["gpus"]}
+    # CUDA need not count what is divided or may not be asked, and numbers behind it would shift.
+    counted = not found["trouble"] and not any(gpu["identity"]["mig"] for gpu in found["gpus"])
     return Machine(
         cpu=here,
         gpus=tuple(
-            {"uuid": u, **by_uuid[u]["identity"], "nvlink": by_uuid[u]["nvlink"]} for u in seen
+            {
+                "uuid": uuid,
+                **by_uuid[uuid]["identity"],
+                "nvlink": by_uuid[uuid]["nvlink"],
+                "index": by_uuid[uuid]["index"] if counted else None,
+            }
+            for uuid in seen
         ),
         host=host,
         cards={uuid: by_uuid[uuid]["surroundings"] for uuid in seen},

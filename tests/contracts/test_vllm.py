@@ -20,6 +20,7 @@ from pytest_mlperf.engines.vllm.arguments import (
     OLDEST,
     READ,
     SETTINGS,
+    UUIDS,
     engine_arguments,
     sampling_arguments,
 )
@@ -140,6 +141,19 @@ def test_a_name_that_vanished_fails_with_the_version(
 
     assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
     assert sentence.endswith(said)
+
+
+TAKES_UUIDS = {
+    **dict.fromkeys(("0.20.0", "0.21.0", "0.22.0", "0.23.0"), False),
+    **dict.fromkeys(("0.24.0", "0.25.0", "0.26.0", "0.33.0"), True),
+}
+"""Whether `Platform.device_id_to_physical_device_id` of a version takes a UUID, or int() of it."""
+
+
+@pytest.mark.parametrize("at", list(TAKES_UUIDS))
+def test_gpus_go_by_number_to_versions_that_read_numbers_alone(at: str) -> None:
+    """As each version's own function was found to do when it was run."""
+    assert TAKES_UUIDS[at] is (order(at) >= UUIDS)
 
 
 SMALL = {

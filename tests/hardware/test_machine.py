@@ -43,6 +43,9 @@ SLICED = machine(
     gpu(1, uuid="MIG-1", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb", nvlink=None),
 )
 
+NUMBERED = machine(gpu(7, index=3), gpu(5, index=1))
+"""As CUDA_VISIBLE_DEVICES=3,1 leaves two of four."""
+
 # --- what is here ----------------------------------------------------------------------------
 
 
@@ -88,6 +91,7 @@ def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
 
     assert EIGHT.identity("H200") == {"gpus": 1, **one}
     assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "nvlink": True}
+    assert NUMBERED.identity("2xH200") == EIGHT.identity("2xH200")
     assert EIGHT.identity("cpu") == CPU
     assert SLICED.identity("H200_1g.18gb") == {
         "gpus": 1,
@@ -135,12 +139,15 @@ def test_leases_go_by_uuid_sorted() -> None:
         (EIGHT, "H200", "GPU-9"),
         (EIGHT, "2xH200", "GPU-9,GPU-8"),
         (SLICED, "H200_1g.18gb", "MIG-0"),
+        (NUMBERED, "H200", "3"),
+        (NUMBERED, "2xH200", "3,1"),
+        (machine(gpu(0, index=0), gpu(1, index=None)), "2xH200", "GPU-0,GPU-1"),
     ],
 )
 def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other(
     here: Machine, accelerator: str, devices: str | None
 ) -> None:
-    """By UUID, so that nobody's order matters."""
+    """By number in PCI order where that is certain, else by UUID."""
     order = "PCI_BUS_ID"
     expected = {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": order} if devices else {}
 
@@ -243,6 +250,26 @@ def test_only_visible_gpus_are_here(
     assert found.uuids("H200") == uuids[:1]
     assert list(found.cards) == uuids
     assert found.nvml_trouble == trouble
+
+
+def test_a_worker_gets_the_number_that_the_driver_counts(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all GPUs of the machine, whichever of them are visible; locks go by UUID."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    found = look()
+    assert found.environment("H200") == {
+        "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    assert found.leases("H200") == found.uuids("H200") == ["GPU-1"]
+    assert "index" not in found.identity("H200")
+
+    fake.write("device", "mig 2", "device", "mig 0")
+    assert look().environment("H200")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    fake.write("device", "mig 0", "device", "mig 0", "device", "fail nvmlDeviceGetUUID 15 dev=2")
+    assert look().nvml_trouble
+    assert look().environment("H200")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
 def test_a_number_that_may_mean_another_gpu_is_not_guessed(

@@ -220,12 +220,13 @@ def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
 
 
 def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -> None:
-    """Whatever the order of CUDA's own numbers: by UUID."""
+    """By number, in the order of PCI that is set beside it."""
     fake.write(*scenario("wave const 500"), "device", "wave const 500")
-    seen = 'Path("seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"])\n'
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    seen = f'Path("seen").write_text(" ".join(os.environ[name] for name in {names}))\n'
     project.pytester.makepyfile(working=WORKING + seen)
     suite(project)
 
     run(project, "-k", "performance")
 
-    assert Path(project.path / "seen").read_text("utf-8") == "GPU-0"
+    assert Path(project.path / "seen").read_text("utf-8") == "0 PCI_BUS_ID"

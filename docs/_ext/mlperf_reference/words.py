@@ -161,7 +161,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_DEVICE_ORDER": "`PCI_BUS_ID` is needed where `CUDA_VISIBLE_DEVICES` holds numbers and "
     "GPUs of several products are in the machine.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; others are left alone. Workers get their "
-    "case's GPUs in it, by UUID.",
+    "case's GPUs in it, by number in PCI order, or by UUID beside MIG.",
     "KUBERNETES_SERVICE_HOST": "Set: the machine is recorded as a Kubernetes container.",
     "MKL_NUM_THREADS": "Of the control's matrix product on a CPU; another value is another "
     "control.",

@@ -136,7 +136,8 @@ class VllmEngine(Engine):
         """Load the model; vLLM starts processes of its own for it.
 
         Raises:
-            EnvironmentFault: vLLM is not installed, cannot be imported, or is too old.
+            EnvironmentFault: vLLM is not installed, cannot be imported, or is too old, also for how
+                the GPUs are named.
             RunError: The folder has no complete model, or vLLM cannot load it.
             SuiteError: This vLLM has no such engine argument, or the weights another precision.
         """
@@ -145,6 +146,7 @@ class VllmEngine(Engine):
         with contextlib.ExitStack() as undo:
             undo.enter_context(library.environment())
             found = library.find_version()
+            library.check_devices(found)
             config = read_config(self._folder)
             quantisation.check_agrees(
                 self._folder, self._precision, self._options.quantization, config.quantization

@@ -17,6 +17,9 @@ from pytest_mlperf.engines.vllm.quantisation import DTYPES
 OLDEST = (0, 20)
 """The oldest vLLM that has all of it."""
 
+UUIDS = (0, 24)
+"""The oldest vLLM that takes a GPU's UUID in CUDA_VISIBLE_DEVICES; others take numbers alone."""
+
 IMPORTED: Mapping[str, str] = {
     "AsyncEngineArgs": "vllm.engine.arg_utils",
     "AsyncLLM": "vllm.v1.engine.async_llm",

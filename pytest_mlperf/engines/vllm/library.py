@@ -8,13 +8,14 @@ import difflib
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError
 from pytest_mlperf.engines.files import one_line
-from pytest_mlperf.engines.vllm.arguments import IMPORTED, OLDEST, SETTINGS
+from pytest_mlperf.engines.vllm.arguments import IMPORTED, OLDEST, SETTINGS, UUIDS
 from pytest_mlperf.engines.vllm.causes import Log
 from pytest_mlperf.engines.vllm.options import refused
 
@@ -26,6 +27,14 @@ ENVIRONMENT: Mapping[str, str] = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 """Variables that are set for vLLM and its processes, unless they are set already."""
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+MIG = (
+    "this is a MIG instance, whose number within its GPU vLLM takes for the number of a GPU when "
+    "it asks NVML: it computes on the instance, and may read another GPU's name and memory, or fail "
+    "where there is no GPU of that number"
+)
 
 BESIDE = ("torch", "transformers", "flashinfer-python", "triton")
 """Packages whose versions decide speed too."""
@@ -67,15 +76,33 @@ def find_version() -> str:
     # Its own checks of the machine, and torch's of other packages, raise all kinds.
     except Exception as error:
         raise _broken(error) from error
-    numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
-    # A build of a commit between releases may call itself 0.0 or 0.1.dev.
-    if (0, 2) <= numbers < OLDEST:
+    if _is_before(OLDEST, found):
         oldest = ".".join(map(str, OLDEST))
         raise EnvironmentFault(
             f"engine vllm needs vLLM {oldest} or newer, and this is {found}; "
             f"try: pip install 'vllm>={oldest}'"
         )
     return found
+
+
+def check_devices(found: str) -> None:
+    """Refuse names of GPUs that this vLLM cannot read; say what it makes of a MIG instance's.
+
+    Raises:
+        EnvironmentFault: It takes numbers alone.
+    """
+    names = [name.strip() for name in os.environ.get(DEVICES, "").split(",")]
+    named = next((name for name in names if name.startswith(("GPU-", "MIG-"))), None)
+    if named is None:
+        return
+    if _is_before(UUIDS, found):
+        raise EnvironmentFault(
+            f"engine vllm: {DEVICES} has {named.partition('-')[0]}-…, a UUID, and vLLM {found} "
+            "takes numbers alone; GPUs go by number where none of the machine is divided by MIG "
+            f"and all may be asked; else use vLLM {'.'.join(map(str, UUIDS))} or newer"
+        )
+    if named.startswith("MIG-"):
+        print(f"engine vllm: {MIG}", file=sys.stderr, flush=True)
 
 
 def find(name: str) -> Any:
@@ -125,7 +152,7 @@ def loading(found: str, log: Log) -> Iterator[None]:
         raise RunError(
             "engine",
             f"vLLM {found} cannot load the model: {type(error).__name__}: {one_line(error)}"
-            f"{log.cause()}",
+            f"{log.cause()}{_about_mig()}",
         ) from error
 
 
@@ -159,6 +186,15 @@ def _variables() -> dict[str, str]:
         and not re.search("KEY|TOKEN|SECRET|HOST|PORT", name)
         and "/" not in value
     }
+
+
+def _is_before(oldest: tuple[int, int], found: str) -> bool:
+    """Tell whether a version is older; a build between releases may say 0.0 or 0.1.dev."""
+    return (0, 2) <= tuple(map(int, re.findall(r"\d+", found)[:2])) < oldest
+
+
+def _about_mig() -> str:
+    return f"; {MIG}" if "MIG-" in os.environ.get(DEVICES, "") else ""
 
 
 def _broken(error: Exception) -> EnvironmentFault:

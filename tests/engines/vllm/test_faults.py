@@ -120,6 +120,32 @@ def test_a_vllm_that_is_too_old_is_named(counting: Path, monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.parametrize("at", ["0.20.0", "0.23.0", "0.33.0"])
+@pytest.mark.parametrize("devices", ["3,1", "GPU-8932f937,GPU-1", "MIG-41b3e359"])
+def test_gpus_are_given_as_each_version_reads_them(
+    counting: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    at: str,
+    devices: str,
+) -> None:
+    """Numbers go everywhere; a UUID is refused with a way out where vLLM would fail at int(…)."""
+    monkeypatch.setenv("STANDIN_VLLM_VERSION", at)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    opened = open_engine(counting, PROMPTS)
+
+    if at != "0.33.0" and not devices.startswith("3"):
+        message = f"a UUID, and vLLM {at} takes numbers alone; .* else use vLLM 0.24 or newer"
+        with pytest.raises(EnvironmentFault, match=message), opened:
+            pass
+        return
+    with opened:
+        pass
+    assert ("this is a MIG instance, whose number" in capsys.readouterr().err) is (
+        devices.startswith("MIG-")
+    )
+
+
 def test_a_vllm_that_cannot_be_imported_says_why(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vllm.api import VERSION
 from vllm.faults import fault_of
 from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
@@ -49,6 +50,7 @@ class Model:
             raise ValueError(f"Unknown dtype: {args.dtype}")
         if args.trust_remote_code or not args.skip_tokenizer_init:
             raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")
+        _physical_numbers()
         self.args = args
         self.fault = fault_of(args)
         if self.fault == "load":
@@ -126,6 +128,14 @@ class Model:
             self.process.returncode = 0  # else Python asks for a wait that nobody makes
         else:
             self.process.wait()
+
+
+def _physical_numbers() -> list[int]:
+    """Read the GPUs that may be seen: 0.20 to 0.23 take numbers and nothing else."""
+    entries = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
+    if tuple(map(int, VERSION.split(".")[:2])) >= (0, 24):
+        entries = [entry for entry in entries if not entry.startswith(("GPU-", "MIG-"))]
+    return [int(entry) for entry in entries]
 
 
 def _ends(folder: Path) -> list[int]:
