@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.properties import properties
@@ -46,9 +47,21 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
     if isinstance(skip, tuple) and skip[0] == RAISED_IN:
         report.longrepr = (str(item.path), line, skip[2])
     ours = result is not None or planned_of(item) is not None
+    if ours:
+        _make_visible(report.longrepr)
     if ours and isinstance(error, pytest.fail.Exception) and not error.pytrace:
-        message = _first_line(result) if result else str(error.msg)
+        message = _first_line(result) if result else visible(str(error.msg), keep="\n")
         _point(report.longrepr, message, str(item.path), line)
+
+
+def _make_visible(shown: Any) -> None:
+    """Escape what no terminal should obey, and no pipe of xdist can carry, in an exception."""
+    found = getattr(shown, "chain", [(getattr(shown, "reprtraceback", None), None, None)])
+    for trace, crash, _ in found:
+        for entry in getattr(trace, "reprentries", ()):
+            entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
+        if crash:
+            crash.message = visible(crash.message, keep="\n\t")
 
 
 def attached(report: Any) -> CaseResult | None:
@@ -95,7 +108,7 @@ def _shown(message: str, result: CaseResult, root: Path) -> Any:
 
 
 def _first_line(result: CaseResult) -> str:
-    return f"{result.verdict.outcome} {result.verdict.headline}"
+    return visible(f"{result.verdict.outcome} {result.verdict.headline}")
 
 
 def _point(shown: Any, message: str, path: str, line: int) -> None:

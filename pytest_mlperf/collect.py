@@ -16,6 +16,7 @@ from pytest_mlperf.carry import planned_of
 from pytest_mlperf.case_runs import baselines_root
 from pytest_mlperf.core.case import Case, Kind, Profile
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.session import KINDS, MlperfSession
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
@@ -46,7 +47,7 @@ class SuiteFile(pytest.Module):
             claim(own, cases)
             self.planned = [*cases, *plan_pairs(cases)]
         except SuiteError as error:
-            raise self.CollectError(str(error)) from None
+            raise self.CollectError(visible(str(error), keep="\n")) from None
         position = {id(planned): index for index, planned in enumerate(self.planned)}
         items = [item for item in super().collect() if isinstance(item, pytest.Function)]
         for item in items:

@@ -17,6 +17,7 @@ from pytest_mlperf import session
 from pytest_mlperf.collect import adjusted
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports import benchmark
 from pytest_mlperf.suite.load import defects_in
@@ -81,7 +82,7 @@ class Mlperf:
         except UnavailableError as error:
             self._session.unavailable(error)
         except SuiteError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+            raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
         waits = self._session.waits(planned, verdict)
         result = Result(
             verdict,

@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import pytest
 
+from pytest_mlperf.core.foreign_text import visible
+
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
 
@@ -50,7 +52,7 @@ class Live:
         now = time.monotonic()
         if self._writer is None or now - self._last < self._interval:
             return
-        self._last = now
+        self._last, line = now, visible(line)
         if self._on_terminal:
             width = self._writer.fullwidth - 1
             start = "\r\x1b[K" if self._shown else "\n"

@@ -12,6 +12,7 @@ from pytest_mlperf.bench import Bench, known_failures
 from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import encodable
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
@@ -133,7 +134,7 @@ def result_of(
         failed: The test failed.
     """
     path = planned.path.resolve()
-    return CaseResult(
+    found = CaseResult(
         test=test,
         suite=str(path.relative_to(root) if path.is_relative_to(root) else path),
         line=planned.line,
@@ -155,3 +156,5 @@ def result_of(
         elsewhere=planned.elsewhere,
         expected_failures=known_failures(planned),
     )
+    # Here what others wrote becomes part of a result, which every file must be able to hold.
+    return encodable(found)

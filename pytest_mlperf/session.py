@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,13 +19,15 @@ from pytest_mlperf.bench import Bench
 from pytest_mlperf.carry import VERDICT, case_result, planned_of
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import causes
-from pytest_mlperf.core.errors import MlperfError, UnavailableError
+from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.judge.together import FALLS, is_open
 from pytest_mlperf.core.results import CaseResult, Results, by_case
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.held import Holding
 from pytest_mlperf.invocation import commit_of, reproducing, run_id
+from pytest_mlperf.keeping import Keeping, unforeseen
 from pytest_mlperf.live import Live
 from pytest_mlperf.measuring import bench_for, pairs_of, planned_pairs, result_of
 from pytest_mlperf.options import Options, read_options
@@ -73,7 +75,7 @@ class MlperfSession:
         self.live = Live(config)
         self.phase = ALONE
         self.holding = Holding(self)
-        self._written: list[str] = []
+        self._keeping = Keeping()
         self._wanted: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Testable] = []
         self.claimed: dict[tuple[Path, str, str], Path] = {}
@@ -188,10 +190,11 @@ class MlperfSession:
 
     def unavailable(self, error: UnavailableError) -> NoReturn:
         """Skip, or fail where a silent skip would hide that nothing was tested."""
+        reason = visible(str(error), keep="\n")
         if self.options.strict or os.environ.get("CI") or self.options.power == "require":
             why = "a skip becomes a failure under CI and --mlperf-strict"
-            raise pytest.fail.Exception(f"{error} ({why})", pytrace=False) from None
-        raise pytest.skip.Exception(str(error)) from None
+            raise pytest.fail.Exception(f"{reason} ({why})", pytrace=False) from None
+        raise pytest.skip.Exception(reason) from None
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
@@ -262,23 +265,14 @@ class MlperfSession:
             notices = (*left_out, self.phase.pairs, self.holding.packed)
             self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
         elif self.results or (self.skipped and self.options.json):
-            self._keep(partial(remember, self.results, self.options.runs_dir))
             summary = self.summary  # once: its length of time goes on
             own = self.folder / "results.json" if self.results else None
             for path in filter(None, (own, self.options.json)):
-                if self._keep(partial(write_results, path, summary)):
-                    self._written.append(f"results: {selection.relative(path)}")
-                else:
+                write, told = partial(write_results, path, summary), selection.relative(path)
+                if not self._keeping.keep("the results", write, f"results: {told}"):
                     session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
-
-    def _keep(self, write: Callable[[], None]) -> bool:
-        """Write something and return whether that worked."""
-        try:
-            write()
-        except MlperfError as error:
-            self._written.append(f"ERROR {error}")
-            return False
-        return True
+            suspects = partial(remember, self.results, self.options.runs_dir)
+            self._keeping.keep("the tests that are SUSPECT", suspects)
 
     @cached_property
     def _commit(self) -> str | None:
@@ -304,7 +298,13 @@ class MlperfSession:
     def summarise(self, reporter: Any) -> None:
         """Print the summary."""
         width = reporter._tw.fullwidth
-        if lines := self._lines(width, colour=reporter._tw.hasmarkup):
+        try:
+            lines = self._lines(width, colour=reporter._tw.hasmarkup)
+        except Exception as error:  # pytest's own summary must follow all the same
+            lines = [unforeseen("the summary could not be made", error), *self._keeping.lines]
+            session = reporter._session
+            session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
+        if lines:
             reporter.write_sep("=", "mlperf")
             for line in lines:
                 reporter.write_line(line)
@@ -320,5 +320,5 @@ class MlperfSession:
                 cases, self._wanted, width, max_runs=self.options.max_runs
             )
         if self.results:
-            lines += [*text.summary(self.summary, width, colour=colour), *self._written]
-        return lines
+            lines += text.summary(self.summary, width, colour=colour)
+        return lines + self._keeping.lines

@@ -37,6 +37,7 @@ LAYERS = {
     "__main__": 3,
     "confirm": 3,
     "efficiency": 3,
+    "keeping": 3,
     "pair": 3,
     "performance": 3,
     "phases": 3,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.readiness import CaseState, SuiteState, suite_state
 from pytest_mlperf.cli.suites import DEFAULT, add_suites, find_suites
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.layout import fold, plural, table
 from pytest_mlperf.reports.selection import relative
@@ -99,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
     suites = on(found, parsed.accelerator)
     code = exit_code(checks, suites)
     if parsed.json:
-        print(json.dumps(_document(checks, suites, code), indent=1, ensure_ascii=False))
+        print(json_text(_document(checks, suites, code)))
     else:
         show(lines(checks, suites, parsed.suites, code))
     return code

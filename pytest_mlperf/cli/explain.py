@@ -18,6 +18,7 @@ from pytest_mlperf.cli.turns import turns
 from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
@@ -122,7 +123,7 @@ def choose(
 
 
 def _listed(head: str, cases: Iterable[str]) -> str:
-    return "\n".join([f"{head}:", *(f"  {case}" for case in cases)])
+    return "\n".join([f"{head}:", *(f"  {visible(case)}" for case in cases)])
 
 
 def matching(wanted: str, ids: Sequence[str]) -> list[str]:

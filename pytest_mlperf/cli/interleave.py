@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_mlperf.calibrated import rule_for
 from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.cli.interleave_cases import Given, cases, given
-from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.output import clean, show, width
 from pytest_mlperf.confirm import NotComparable, Side, in_turns
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.core.judge.ratio import Ratio
@@ -191,7 +191,7 @@ def _folder(runs_dir: Path, run_id: str) -> Path:
 
 def _progress(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{line[: width() - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+        print(f"\r{clean(line)[: width() - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _pairs(text: str) -> int:

@@ -15,6 +15,7 @@ from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.merging import Absent, absent, merge
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.keeping import unforeseen
 from pytest_mlperf.reports import text
 from pytest_mlperf.reports.junit import junit
 from pytest_mlperf.reports.layout import fold, plural
@@ -88,19 +89,41 @@ def run(parsed: argparse.Namespace) -> int:
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
     merged = _merged(_files(parsed.results, parsed.manifest), manifest, parsed.inconclusive)
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
-    show(_lines(merged, missing, manifest))
-    if parsed.output:
-        write_results(parsed.output, merged)
-        show([f"results: {parsed.output}"])
-    if parsed.junit:
-        write(parsed.junit, junit(merged, missing, _message(merged, WIDE)))
-        show([f"JUnit: {parsed.junit}"])
     beside = parsed.output or parsed.results[0]
     whole = Session(results=merged, file=beside, absent=missing, links=Links())
-    for form, file in parsed.report:
-        write(file, FORMATS[form](whole))
-        show([f"{form}: {file}"])
+    written, failures = _write_each(parsed, whole)
+    show([*_lines(merged, missing, manifest), *written])
+    if failures:
+        raise failures[0] if len(failures) == 1 else MlperfError("\n".join(map(str, failures)))
     return int(bool(missing) or any(result.failed for result in merged.cases))
+
+
+def _write_each(parsed: argparse.Namespace, whole: Session) -> tuple[list[str], list[MlperfError]]:
+    """Write the results and each report; one that fails does not keep the others from it."""
+    merged, missing = whole.results, whole.absent
+    asked: list[tuple[str, Path, Callable[[Path], None]]] = []
+
+    def report(form: str) -> Callable[[Path], None]:
+        return lambda file: write(file, FORMATS[form](whole))
+
+    if parsed.output:
+        asked.append(("results", parsed.output, lambda file: write_results(file, merged)))
+    if parsed.junit:
+        message = _message(merged, WIDE)
+        asked.append(
+            ("JUnit", parsed.junit, lambda file: write(file, junit(merged, missing, message)))
+        )
+    asked += [(form, file, report(form)) for form, file in parsed.report]
+    written, failures = [], []
+    for what, file, make in asked:
+        try:
+            make(file)
+            written.append(f"{what}: {file}")
+        except MlperfError as error:
+            failures.append(error)
+        except Exception as error:
+            failures.append(MlperfError(unforeseen(f"{what} could not be written", error)))
+    return written, failures
 
 
 def _files(named: Sequence[Path], manifest: Path | None) -> list[Path]:

@@ -13,6 +13,7 @@ from pytest_mlperf.cli.extensions import NOUNS, Extension, Option, read
 from pytest_mlperf.cli.libraries import OURS
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.reports.layout import fold, paragraph, paragraphs
 from pytest_mlperf.suite.values import nearest
 
@@ -125,7 +126,7 @@ def _print_json(documents: dict[Found, dict[str, Any]]) -> None:
     for (group, name), content in documents.items():
         groups[group][name] = content
     content = {"schema": SCHEMA, "kind": "pytest-mlperf options", **groups}
-    print(json.dumps(content, indent=1, ensure_ascii=False, default=repr))
+    print(json_text(content, default=repr))
 
 
 # --- what there is ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.stores import atomic
 
 WIDEST = 120
@@ -74,7 +75,10 @@ def write(path: Path, content: str | bytes) -> None:
         MlperfError: It cannot be written.
     """
     try:
-        atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
+        if isinstance(content, str):
+            atomic.write_text(path, content)
+        else:
+            atomic.write_bytes(path, content)
     except OSError as error:
         raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -84,7 +88,7 @@ def clean(line: str) -> str:
 
     Test ids hold "::" and are there to be copied, so only a line that begins so is broken up.
     """
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    shown = visible(line)
     start = len(shown) - len(shown.lstrip())
     if shown.startswith(("::", "##["), start):
         return f"{shown[:start]}\\{shown[start:]}"

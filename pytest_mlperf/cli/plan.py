@@ -16,6 +16,7 @@ from pytest_mlperf.cli.plan_jobs import jobs_of
 from pytest_mlperf.cli.plan_slurm import script
 from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.phases import gated_pairs
 from pytest_mlperf.reports import selection
@@ -120,7 +121,7 @@ def run(parsed: argparse.Namespace) -> int:
     elif parsed.format == "json":
         root = rootdir(parsed.suites)
         content = manifest(planned, measured, root=root, max_runs=parsed.max_runs)
-        print(json.dumps(content, indent=1, ensure_ascii=False))
+        print(json_text(content))
     else:
         show(_table(planned, measured, parsed.max_runs))
         show(sessions.notes)

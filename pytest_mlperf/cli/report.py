@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from pytest_mlperf.cli.output import add_parser, clean, show, width, write
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.merging import Absent, absent
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.hardware.machine import detect
@@ -148,7 +149,7 @@ def _text(results: Results) -> str:
 
 def _json(results: Results) -> str:
     content = TypeAdapter(Results).dump_python(results, mode="json")
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json_text(content) + "\n"
 
 
 def _benchmark(results: Results) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.round_workload import ADAPTERS, detail, full_name, limit
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.reports.layout import Row, fold, paragraphs, table
 from pytest_mlperf.rounds import (
     ROUNDS,
@@ -77,7 +77,7 @@ def run(parsed: argparse.Namespace) -> int:
     one = None if parsed.workload is None else _one(found, parsed.workload)
     if parsed.json:
         content = document(found, found.workloads.values() if one is None else [one])
-        print(json.dumps(content, indent=1, ensure_ascii=False))
+        print(json_text(content))
     else:
         show(_overview(found, width()) if one is None else detail(found, one, width()))
     return 0

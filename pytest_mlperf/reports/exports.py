@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pytest_mlperf.core.foreign_text import json_text, visible
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import MetricVerdict
@@ -15,6 +15,9 @@ from pytest_mlperf.core.verdict import MetricVerdict
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 
 FIGURES = ("now", "baseline", "change", "low", "high", "limit", "detectable")
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that a spreadsheet takes for a formula."""
 
 HEAD = (
     *("test", "case", *CASE, "kind", "verdict", "failed", "metric", "unit", "metric_verdict"),
@@ -90,9 +93,9 @@ def _unit(metric: str) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.startswith(FORMULA) else visible(value)
 
 
 # --- Prometheus ------------------------------------------------------------------------------
@@ -137,7 +140,8 @@ def prometheus(results: Results) -> str:
 
 
 def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    shown = visible(text, keep="\n")
+    return shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # --- github-action-benchmark -----------------------------------------------------------------
@@ -155,7 +159,7 @@ def smaller_is_better(results: Results) -> str:
 
 def _benchmarks(results: Results, direction: Direction) -> str:
     found = [one for result in results.cases for one in _of(result, direction)]
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json_text(found) + "\n"
 
 
 def _of(result: CaseResult, direction: Direction) -> Iterator[dict[str, Any]]:
@@ -165,8 +169,8 @@ def _of(result: CaseResult, direction: Direction) -> Iterator[dict[str, Any]]:
         if known is None or known.direction is not direction or metric.now is None:
             continue
         yield {
-            "name": f"{verdict.case.id} {known.title}",
+            "name": f"{visible(verdict.case.id)} {known.title}",
             "unit": known.unit,
             "value": metric.now,
-            "extra": f"{verdict.outcome} {verdict.headline}\n{LABEL}",
+            "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{LABEL}",
         }

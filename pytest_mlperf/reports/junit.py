@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.reports.properties import properties
@@ -20,7 +21,7 @@ def junit(results: Results, absent: Iterable[Absent], message: Message) -> str:
         absent: Planned tests without a verdict: errors.
         message: Gives the text of a failure.
     """
-    suite = ET.Element("testsuite", name="pytest-mlperf", timestamp=results.started)
+    suite = ET.Element("testsuite", name="pytest-mlperf", timestamp=_clean(results.started))
     missing = list(absent)
     without = {one.test for one in missing}
     failed = [result for result in results.cases if result.failed]
@@ -66,6 +67,4 @@ def _test(suite: ET.Element, nodeid: str, seconds: float = 0.0) -> ET.Element:
 
 def _clean(text: str) -> str:
     """Return a text without what XML cannot hold."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
+    return visible(text, keep="\n\t")

@@ -1,10 +1,15 @@
-"""Lines, paragraphs and tables of a terminal's width."""
+"""Lines, paragraphs and tables of a terminal's width.
+
+Every text that comes in here may be anybody's: what goes out has no control character in it but the
+colours that `table` was asked for.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.verdict import Outcome
 
 LABEL = 10
@@ -29,7 +34,7 @@ _NO_BREAK = "\u00a0"
 
 def line(label: str, text: str) -> str:
     """Return a labelled line that is meant to be copied: it is never folded."""
-    return f"{label:<{LABEL - 1}} {text}"
+    return f"{label:<{LABEL - 1}} {visible(text)}"
 
 
 def paragraph(label: str, text: str, width: int) -> list[str]:
@@ -56,7 +61,7 @@ def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace(_NO_BREAK, " ") for line in folded]
+    return [visible(line.replace(_NO_BREAK, " ")) for line in folded]
 
 
 def unbroken(text: str) -> str:
@@ -83,6 +88,7 @@ def table(
         spare: Columns to leave out where the table is too wide, the most dispensable first.
         colour: Colour the words of the column "verdict".
     """
+    rows = [{name: visible(text) for name, text in row.items()} for row in rows]
     kept = [c for c in columns if any(row.get(c) for row in rows)]
     for column in spare:
         if column in kept and sum(column_widths(kept, rows)) + 2 * len(kept) - 2 > width:
@@ -104,7 +110,7 @@ def table(
 
 def column_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
     """Return the width that each column needs."""
-    return [max(len(text) for text in (c, *(row.get(c, "") for row in rows))) for c in columns]
+    return [max(len(visible(text)) for text in (c, *(r.get(c, "") for r in rows))) for c in columns]
 
 
 def _coloured(cell: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
@@ -95,10 +96,7 @@ def comment(
 
 def escape(text: str) -> str:
     """Return foreign text as plain words in a cell: no markup, HTML, mention or new line."""
-    shown = "".join(
-        c if c.isprintable() or c in "\n\r" else c.encode("unicode_escape").decode() for c in text
-    )
-    return shown.translate(_SPECIAL)
+    return visible(text, keep="\n\r").translate(_SPECIAL)
 
 
 def code(text: str) -> str:
@@ -133,7 +131,7 @@ def _verdict(results: Results, absent: Sequence[Absent]) -> str:
 def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
     shown = ", ".join(f"{counts[word]} {word}" for word in SEVERITY if counts[word])
-    commit = f" at commit {results.commit[:12]}" if results.commit else ""
+    commit = f" at commit {escape(results.commit[:12])}" if results.commit else ""
     among = f"; {results.pairs} pairs judged together" if results.pairs else ""
     tests = plural(len(results.cases), "test")
     return f"{tests}: {shown or 'none'}; {duration(results.seconds)} of measuring{commit}{among}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import CaseResult
 
 
@@ -34,4 +35,4 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
             found.append((f"mlperf.{metric.metric}.baseline", f"{metric.baseline:.9g}"))
         if metric.change is not None:
             found.append((f"mlperf.{metric.metric}.change", f"{metric.change:.6f}"))
-    return found
+    return [(visible(name), visible(value)) for name, value in found]

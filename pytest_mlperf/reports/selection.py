@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.reports.layout import duration, fold, plural, table
 
 
@@ -146,7 +147,7 @@ def notices(
     if uncollected:
         folders = sorted({_suites_root(path) for path in uncollected})
         count = plural(len(uncollected), "suite")
-        lines.append(f"{count} not collected (pytest {' '.join(folders)})")
+        lines.append(f"{count} not collected (pytest {visible(' '.join(folders))})")
     if not_here:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
         count = plural(sum(not_here.values()), "test")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_mlperf.core.causes import Cause
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.judge.together import INTERRUPTED
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
@@ -81,7 +82,7 @@ def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[C
     reasons, steps = _reasons(verdict, result, width), _next_steps(verdict, result, width)
     for block in (*reasons, likely(causes, width), *steps):
         lines += block
-    return "\n".join(text.rstrip() for text in lines)
+    return "\n".join(visible(text.rstrip()) for text in lines)
 
 
 def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
@@ -162,7 +163,7 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
-            lines.append(last)
+            lines.append(visible(last))
             for text_beside in (*declared(result).values(), *beside(fullest[last])):
                 lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken, encodable
 from pytest_mlperf.run.builds import PACKAGE, import_path
 from pytest_mlperf.run.protocol import Event
-from pytest_mlperf.run.supervisor import GRACE_S, THIS_PYTHON, Designed, Patience, printable
+from pytest_mlperf.run.supervisor import GRACE_S, THIS_PYTHON, Designed, Patience
 
 TICK_S = 0.5
 """Time between two looks at the log, which counts as progress when it grows."""
@@ -121,7 +122,7 @@ class Child:
             if event.get("event") == "done":
                 return event
             of = f", {event['done']:,} of {event['total']:,} {event['what']}" if event else ""
-            self.show(printable(f"{self.title}{of}, {time.monotonic() - started:.0f} s"))
+            self.show(broken(f"{self.title}{of}, {time.monotonic() - started:.0f} s"))
         raise self._died(process)
 
     def _heard(self, events: int) -> Iterator[Event]:
@@ -151,7 +152,7 @@ class Child:
 
     def _event(self, line: bytes) -> Event:
         try:
-            event: Event = json.loads(line)
+            event: Event = encodable(json.loads(line))
         except ValueError:
             raise RunError("build", f"unreadable message: {line[:80]!r}", str(self.log)) from None
         return event

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_mlperf.core.control import COPY, MATMUL, Control
-from pytest_mlperf.run.supervisor import printable
+from pytest_mlperf.core.foreign_text import broken
 
 GRACE_S = 5.0
 """How long a killed child may take to be gone; one that hangs in a driver may never be."""
@@ -90,11 +90,11 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
         if returncode < 0:
             ended = f"signal {-returncode} ({signal.strsignal(-returncode)})"
         said = _last_line(err)
-        return {}, f"the control ended with {ended}" + (f": {printable(said)[:200]}" * bool(said))
+        return {}, f"the control ended with {ended}" + (f": {broken(said)[:200]}" * bool(said))
     try:
         found = json.loads(_last_line(out))
         if "unavailable" in found:
-            return {}, printable(str(found["unavailable"]))
+            return {}, broken(str(found["unavailable"]))
         values = {str(name): float(value) for name, value in found.items()}
     except (ValueError, TypeError, AttributeError):
         return {}, "the control printed no figures"

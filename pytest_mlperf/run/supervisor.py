@@ -17,6 +17,7 @@ from types import MappingProxyType, TracebackType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken, encodable
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
@@ -212,7 +213,7 @@ class Worker:
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            event: Event = json.loads(line)
+            event: Event = encodable(json.loads(line))
         except ValueError:
             raise RunError("worker", f"unreadable message: {line[:80]!r}", str(self.log)) from None
         return event
@@ -313,10 +314,4 @@ def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:
     except OSError:
         return []
     kept = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return [printable(line)[:200] for line in kept[-lines:]]
-
-
-def printable(text: str) -> str:
-    """Escape control characters and break "::", so that foreign text cannot pose as ours."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return shown.replace("::", ":\u200b:")
+    return [broken(line)[:200] for line in kept[-lines:]]

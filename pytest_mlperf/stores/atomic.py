@@ -9,8 +9,11 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file's content by `text` in UTF-8; see `write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))
+    """Replace the file's content by `text` in UTF-8; see `write_bytes`.
+
+    What UTF-8 cannot hold is written as an escape: nothing else in a text may be lost for it.
+    """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import encodable
 
 Document = TypeVar("Document")
 
@@ -36,7 +37,7 @@ def read_foreign(path: Path, what: str) -> Any:
             f"{path}: larger than {LARGEST >> 20} MiB, which no {what} is; is it the right file?"
         )
     try:
-        return json.loads(content)
+        return encodable(json.loads(content))
     except (ValueError, RecursionError) as error:
         raise MlperfError(f"{path}: not a {what}: {error}") from None
 

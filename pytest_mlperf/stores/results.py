@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import encodable, json_text
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import as_document, read_foreign
@@ -22,10 +22,10 @@ def write_results(path: Path, results: Results) -> None:
     Raises:
         MlperfError: It cannot be written.
     """
-    content = _RESULTS.dump_python(results, mode="json")
+    content = _RESULTS.dump_python(encodable(results), mode="json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        atomic.write_text(path, json_text(content) + "\n")
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
 

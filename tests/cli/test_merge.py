@@ -203,3 +203,16 @@ def test_a_report_that_cannot_be_made_is_refused(
         main(["merge", "h200.json", "--report", given])
 
     assert f"{given!r} is not FORMAT=FILE with one of text, html, " in capsys.readouterr().err
+
+
+def test_a_report_that_fails_costs_neither_the_results_nor_the_others(here: Path, say: Say) -> None:
+    (here / "folder.html").mkdir()
+
+    code, shown = say(
+        *("merge", "h100.json", "-o", "all.json", "--report", "html=folder.html"),
+        *("--report", "csv=all.csv", "--junit", "all.xml"),
+    )
+
+    assert code == 2
+    assert "folder.html cannot be written" in shown
+    assert {one.name for one in here.glob("all.*")} == {"all.json", "all.csv", "all.xml"}

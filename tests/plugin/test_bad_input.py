@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,65 @@ def test_an_engine_of_a_python_test_is_asked_too_and_the_test_is_named(own: Proj
         "needed"
     )
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+HOSTILE = r"""
+import os
+from pytest_mlperf.core.extension import Dataset, Engine
+
+class Raises(Engine):
+    def __init__(self, dataset, model, precision): pass
+    def submit(self, ids, indices, sink):
+        raise FileNotFoundError("model-\udcff.bin \x1b[2J\x1b[32m1 passed\x1b[0m \u202eko\x9b31m")
+
+class Describes(Raises):
+    def describe(self):
+        return {"weights": "w\udc80", "k\ud800": "\u202e\x1b[2J"}
+
+class Data(Dataset):
+    digest = "\ud800"
+    def __len__(self): return 8
+    def __getitem__(self, index): return b"x"
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "data"),
+    [
+        ("hostile:Raises", 'dataset = { use = "synthetic", samples = 8 }'),
+        ("hostile:Describes", 'dataset = { use = "hostile:Data" }'),
+    ],
+)
+def test_no_text_of_others_loses_a_result_or_reaches_the_terminal(
+    own: Project, engine: str, data: str
+) -> None:
+    (own.path / "hostile.py").write_text(HOSTILE, "utf-8")
+    suite(own, data, f'use = "{engine}"\nname = "bad"')
+    own.suite("suites/second.mlperf.toml", name="second")
+
+    result = own.run("suites", "--junit-xml=junit.xml", "-rA")
+
+    found = {one.verdict.case.workload: one.verdict for one in own.results().cases}
+    assert {name: str(one.outcome) for name, one in found.items()} == {
+        "first": "ERROR",
+        "second": "NO BASELINE",
+    }
+    assert "model-\\udcff.bin" in found["first"].headline
+    for text in (str(result.stdout), (own.path / "junit.xml").read_text("utf-8")):
+        assert "model-\\udcff.bin \\x1b[2J" in text
+        assert not set(text) & set("\x1b\x9b\u202e\udcff\r")
+
+
+def test_a_place_that_is_no_utf8_is_a_skip_and_keeps_the_results(
+    own: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODD_FOLDER", "/nowhere/\udcff\x1b[2J")
+    suite(own, 'dataset = { use = "openorca", path = "${ODD_FOLDER}" }')
+    own.suite("suites/second.mlperf.toml", name="second")
+
+    result = own.run("suites", "--mlperf-json=all.json", "-rs")
+
+    assert "\x1b" not in str(result.stdout)
+    assert len(own.results().cases) >= 1
+    (why,) = json.loads((own.path / "all.json").read_text("utf-8"))["skipped"].values()
+    assert "/nowhere/" in why

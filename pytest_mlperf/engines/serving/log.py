@@ -7,6 +7,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from pytest_mlperf.core.foreign_text import broken
+
 LINES = 6
 """Last lines that a message shows."""
 
@@ -82,11 +84,5 @@ def _lines(log: Path) -> list[str]:
         return []
     # A progress bar writes its line again and again: the last state is what is seen.
     raw = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
-    shown = (_printable(_ESCAPES.sub("", line)).strip() for line in raw)
+    shown = (broken(_ESCAPES.sub("", line)).strip() for line in raw)
     return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown if line]
-
-
-def _printable(text: str) -> str:
-    """Escape control characters and break "::", so that foreign text cannot pose as ours."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return shown.replace("::", ":\u200b:")

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.foreign_text import every_text, visible
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import LABEL, Results
 from pytest_mlperf.reports.html.case_figures import Packed, figures_of
@@ -67,7 +68,11 @@ def render(
             "pip install 'pytest-mlperf[html]'"
         ) from None
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda said: _shown(said) if type(said) is str else said,  # Markup is our own
     )
     template = environment.from_string(_text("page.html.j2"))
     style, script, library = _text("page.css"), _text("page.js"), _library(vl_convert)
@@ -115,7 +120,7 @@ def _of_cases(every: Sequence[Grouped], beside: Beside, points: int, listed: int
         "more_subjects": len(subjects[ENVIRONMENTS:]),
         "workloads": sorted({one.case.workload for one in cases}),
         "accelerators": sorted({one.case.accelerator for one in cases}),
-        "data": _json(_data(cases, figures, drawn)),
+        "data": _json(every_text(_data(cases, figures, drawn), _shown)),
         "figures": [figure for figure in figures if figure.rows],
         "without": [
             *((figure.title, figure.without) for figure in figures if not figure.rows),
@@ -223,6 +228,11 @@ def _json(content: Any) -> str:
     except ValueError:  # a figure of a file from elsewhere is no number
         return _json(_finite(content))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _shown(text: str) -> str:
+    """Return a text as the page shows it: nothing in it turns a line round or hides in it."""
+    return visible(text, keep="\n\t\u00a0")
 
 
 def _finite(content: Any) -> Any:

@@ -1,0 +1,84 @@
+"""Text that others wrote is shown and never obeyed, and every file can hold it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.foreign_text import BROKEN, broken, encodable, json_text, visible
+
+HOSTILE = st.text(st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs", "L", "So"]))
+
+
+@dataclass(frozen=True)
+class Words:
+    first: str
+    rest: tuple[str, ...] = ()
+
+
+@given(HOSTILE)
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    shown = visible(text.replace(BROKEN, ""))
+
+    assert shown.isprintable()
+    assert visible(shown) == shown
+    shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2J\x1b[32m1 passed", "\\x1b[2J\\x1b[32m1 passed"),
+        ("a\rb\x9b31m", "a\\rb\\x9b31m"),
+        ("\u202eright\u2066", "\\u202eright\\u2066"),
+        ("model-\udcff.bin", "model-\\udcff.bin"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        ("−3 % exceeded, 22 µs → ok", "−3 % exceeded, 22 µs → ok"),
+    ],
+)
+def test_a_control_character_is_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_our_own_newlines_stay_where_they_are_asked_for() -> None:
+    assert visible("a\nb\x1b", keep="\n") == "a\nb\\x1b"
+
+
+def test_broken_colons_begin_no_command_and_stay_as_they_are() -> None:
+    assert broken("::error::\x07") == f"{BROKEN}error{BROKEN}\\x07"
+    assert visible(broken("a::b\x07")) == f"a{BROKEN}b\\x07"
+    assert visible("\u200b") == "\\u200b"
+
+
+@given(
+    st.recursive(
+        st.one_of(HOSTILE, st.none(), st.integers(), st.booleans()),
+        lambda inner: st.one_of(st.lists(inner), st.dictionaries(HOSTILE, inner)),
+        max_leaves=20,
+    )
+)
+def test_every_value_becomes_text_that_says_the_same(value: Any) -> None:
+    text = json_text(value)
+
+    assert text.replace("\n", "").isprintable()
+    text.encode()
+    assert json.loads(text) == encodable(value)
+
+
+def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:
+    words = Words("a\udcff", ("b", "\ud800"))
+
+    found = encodable({"\udc80": [words, MappingProxyType({"k": "\udcff"})], "n": 3})
+
+    assert found == {
+        "\\udc80": [Words("a\\udcff", ("b", "\\ud800")), {"k": "\\udcff"}],
+        "n": 3,
+    }
+    clean = Words("ü")
+    assert encodable(clean) is clean

@@ -1,0 +1,132 @@
+"""Every writer gets every text: none loses a result, and none lets a control character through."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.foreign_text import BROKEN, encodable, every_text, visible
+from pytest_mlperf.core.merging import Absent
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.reports import exports, junit, markdown, properties, text
+from pytest_mlperf.reports.annotations import commands
+from pytest_mlperf.reports.html import render
+from pytest_mlperf.reports.html.model import Beside
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.reports.verdicts import DROP, OK, result, session
+
+OBEYED = "\x1b[2J\x9b31m\r\n::error::\u202e\u2066\u200f\u2028\x85\x00\udcff"
+LETTERS = st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp", "Ll"])
+HOSTILE = st.one_of(st.just(OBEYED), st.text(LETTERS, max_size=12))
+
+
+def spoilt(more: str) -> Results:
+    """Return a session in which every free text holds `more`; enumerations stay what they are."""
+    return session(*(_spoilt(result(one), more) for one in (DROP, OK)), skipped={more: more})
+
+
+def _spoilt(found: CaseResult, more: str) -> CaseResult:
+    def change(said: str) -> str:
+        fixed = type(said) is not str or said.startswith("2026-") or said in FIXED
+        return said if fixed else f"{said}{more}"
+
+    return every_text(found, change)
+
+
+FIXED = {"performance", "Offline", "closed", "quick", "suite", "throughput", "latency_p50"}
+
+
+def lines_of_junit(results: Results) -> str:
+    text_of = junit.junit(
+        results,
+        [Absent(test=OBEYED, why=OBEYED)],
+        lambda one: text.failure(one.verdict, one, 80),
+    )
+    root = ET.fromstring(text_of)
+    return "\n".join([*root.itertext(), *(v for node in root.iter() for v in node.attrib.values())])
+
+
+WRITERS: dict[str, Callable[[Results], str]] = {
+    "failure": lambda found: "\n".join(text.failure(r.verdict, r, 80) for r in found.cases),
+    "summary": lambda found: "\n".join(text.summary(found, 80, colour=False)),
+    "markdown": lambda found: markdown.summary(found, [Absent(test=OBEYED, why=OBEYED)]),
+    "comment": markdown.comment,
+    "annotations": commands,
+    "csv": exports.csv_table,
+    "prometheus": exports.prometheus,
+    "bigger": lambda found: json.loads(exports.bigger_is_better(found))[0]["extra"],
+    "junit": lines_of_junit,
+    "properties": lambda found: "\n".join(
+        part for one in found.cases for pair in properties.properties(one) for part in pair
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@settings(deadline=None, max_examples=25)
+@given(more=HOSTILE)
+def test_no_writer_lets_a_control_character_through(name: str, more: str) -> None:
+    written = WRITERS[name](spoilt(more))
+
+    written.encode()
+    assert visible(written.replace(BROKEN, ""), keep="\n\t") == written.replace(BROKEN, "")
+
+
+def test_no_line_can_be_added_to_a_table_for_other_programs() -> None:
+    results, plain = spoilt(OBEYED), spoilt("")
+
+    for write in (exports.csv_table, exports.prometheus, commands):
+        assert len(write(results).splitlines()) == len(write(plain).splitlines())
+
+
+def test_colours_are_ours_alone() -> None:
+    lines = text.summary(spoilt("\x1b[32mok\x1b[0m"), 100, colour=True)
+
+    shown = "\n".join(lines)
+    assert "\x1b[31mPERF DROP\x1b[0m" in shown
+    assert shown.count("\x1b") == 2 * sum(line.count("\x1b[3") for line in lines)
+    assert "\\x1b[32mok\\x1b[0m" in shown
+
+
+@settings(deadline=None, max_examples=25)
+@given(more=HOSTILE)
+def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> None:
+    results = spoilt(more)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.json"
+        write_results(file, results)
+        content = file.read_text("utf-8")
+
+        assert visible(content, keep="\n") == content
+        assert read_results(file) == encodable(results)
+
+
+def test_a_results_file_from_elsewhere_cannot_hand_on_what_no_file_can_hold(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    write_results(file, session(result(DROP)))
+    file.write_text(file.read_text("utf-8").replace("set 2026-10-02", "\\udcff"), "utf-8")
+
+    (found,) = read_results(file).cases
+
+    assert str(found.verdict.baseline_set).startswith("\\udcff")
+
+
+def test_the_page_shows_what_it_must_not_obey() -> None:
+    page = render(spoilt(OBEYED), Beside())
+
+    page.encode()
+    assert not set(page) & set("\x1b\x9b\x00\x85\u202e\u2066\u200f\u2028\udcff")
+
+
+def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> None:
+    atomic.write_text(tmp_path / "log", "a\udcffb")
+
+    assert (tmp_path / "log").read_text("utf-8") == "a\\udcffb"
