@@ -267,7 +267,7 @@ def test_a_worker_gets_the_number_that_the_driver_counts(
 
     fake.write("device", "mig 2", "device", "mig 0")
     assert look().environment("H200")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    fake.write("device", "mig 0", "device", "mig 0", "device", "fail nvmlDeviceGetUUID 15 dev=2")
+    fake.write("fail nvmlDeviceGetUUID 999 dev=0", "device", "mig 0", "device", "mig 0")
     assert look().nvml_trouble
     assert look().environment("H200")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 

@@ -32,8 +32,8 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 MIG = (
     "this is a MIG instance, whose number within its GPU vLLM takes for the number of a GPU when "
-    "it asks NVML: it computes on the instance, and may read another GPU's name and memory, or fail "
-    "where there is no GPU of that number"
+    "it asks NVML: it computes on the instance, and may read another GPU's name and memory, or "
+    "fail where there is no GPU of that number"
 )
 
 BESIDE = ("torch", "transformers", "flashinfer-python", "triton")
