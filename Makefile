@@ -10,6 +10,7 @@
 # make mlserver a real KServe v2 server, for the tests of engine triton
 # make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
+# make gpu-bundle  wheels for a GPU machine without network: build/gpu-bundle
 # make train   train the tiny models anew
 # make docs    the documentation, built strictly into build/docs
 # make schemas write the published JSON Schemas
@@ -20,7 +21,7 @@ MLSERVER := .venv-mlserver
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench repeats precisions energy decisions engines searches mlserver gpu train schemas clean
+.PHONY: demo test check docs bench repeats precisions energy decisions engines searches mlserver gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +76,9 @@ searches: $(READY)
 
 gpu: $(READY)
 	$(BIN)/python -m benchmarks.gpu
+
+gpu-bundle: $(READY)
+	$(BIN)/python -m benchmarks.gpu.bundle
 
 train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,vision,diffusion]'

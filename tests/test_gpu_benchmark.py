@@ -6,25 +6,41 @@ import dataclasses
 import json
 import math
 import os
+import platform
 import random
 import statistics
 import subprocess
 import sys
 import tomllib
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from benchmarks.gpu import __main__ as script
 from benchmarks.gpu import board, models, report
-from benchmarks.gpu.__main__ import ROOT, run_part
-from benchmarks.gpu.figures import CHI_SQUARE_95, abba, apart, spread_of, steps_of, tail_of
+from benchmarks.gpu.bundle import MACHINE, PURE, WHEELS, BundleError, unpacked
+from benchmarks.gpu.figures import (
+    CHI_SQUARE_95,
+    abba,
+    apart,
+    sd_interval,
+    spread_of,
+    steps_of,
+    tail_of,
+)
 from benchmarks.gpu.load import square
 from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.run import ROOT, run_part, status_of
+from benchmarks.gpu.sessions import RATES, Run, components
 from benchmarks.gpu.setting import SIMULATED, Setting, show
 from benchmarks.gpu.simulated import ENGINES
-from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of
+from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
 from pytest_mlperf.core.counter import Reading
 from tests.nvml.library import Fake, binding, build
 
@@ -100,8 +116,16 @@ def test_few_values_have_no_spread() -> None:
     same = spread_of([2.0, 2.0])
     assert same is not None
     assert (same.mean, same.sd, same.high) == (2.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="12 values"):
-        spread_of([1.0] * 12)
+
+
+@pytest.mark.parametrize("freedom", [11, 20, 60])
+def test_beyond_the_table_the_points_are_approximate(freedom: int) -> None:
+    chi2 = pytest.importorskip("scipy.stats").chi2
+    low, high = chi2.ppf([0.025, 0.975], freedom)
+
+    found = sd_interval(1.0, freedom)
+
+    assert found == pytest.approx((math.sqrt(freedom / high), math.sqrt(freedom / low)), rel=4e-3)
 
 
 @given(ratio=st.floats(0.5, 2), drift=st.floats(0.9, 1.1), blocks=st.integers(1, 4))
@@ -244,6 +268,159 @@ def test_a_session_without_energy_says_unknown() -> None:
     assert "INVALID because" in row
     assert "0" not in row
     assert values["metrics"] == {}
+
+
+VERDICTS = {"accuracy": ("ok", "auc 86"), "performance": ("NO BASELINE", "samples/s")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "failures"),
+    [
+        ({}, []),
+        ({"performance": ("INVALID", "shared GPU")}, ["performance INVALID shared GPU"]),
+        ({"accuracy": ("GATE FAIL", "auc 50")}, ["accuracy GATE FAIL auc 50"]),
+        ({"accuracy": None}, ["no accuracy test ran"]),
+    ],
+)
+def test_a_red_test_or_a_missing_one_is_a_row_that_failed(
+    changed: dict[str, tuple[str, str] | None], failures: list[str]
+) -> None:
+    cases = [
+        {"verdict": {"kind": kind, "outcome": both[0], "headline": both[1], "runs": []}}
+        for kind, both in {**VERDICTS, **changed}.items()
+        if both is not None
+    ]
+
+    assert row_of("dlrm-v2", {"cases": cases}, 3.0)[1]["failures"] == failures
+
+
+@pytest.mark.parametrize(
+    ("failures", "status"),
+    [
+        ([], "ok"),
+        (["bert: no"], "failed: bert: no"),
+        (["bert: no", "a", "b"], "failed: bert: no (and 2 more)"),
+    ],
+)
+def test_a_row_that_failed_makes_its_part_fail(failures: list[str], status: str) -> None:
+    assert status_of(failures) == status
+
+
+def test_the_line_that_tells_is_the_error_not_the_last() -> None:
+    said = """ERROR: usage: __main__.py [options] [file_or_dir]
+    __main__.py: error: unrecognized arguments: --mlperf-accelerator=H100
+      inifile: None
+      rootdir: /somewhere
+    """
+
+    assert telling(said) == (
+        "__main__.py: error: unrecognized arguments: --mlperf-accelerator=H100"
+    )
+    assert telling("") == "no output"
+
+
+def test_what_runs_and_sessions_vary_by_is_found() -> None:
+    """Runs vary by 1 %, sessions by 3 %, first runs are 5 % slow: over 400 sessions of 4."""
+    numbers = random.Random(7)
+    runs = [
+        Run(session=session, position=position, rates={RATES[0]: 100 * math.exp(level + noise)})
+        for session in range(400)
+        for level in [numbers.gauss(0, 0.03)]
+        for position in range(1, 5)
+        for noise in [numbers.gauss(-0.05 if position == 1 else 0.0, 0.01)]
+    ]
+
+    found = components(runs, RATES[0])
+    later = components([run for run in runs if run.position > 1], RATES[0])
+
+    assert found["first"] == pytest.approx(-0.05, abs=0.003)
+    assert later["run"] == pytest.approx(0.01, rel=0.1)
+    assert later["session"] == pytest.approx(0.03, rel=0.1)
+    assert later["share"] == pytest.approx(0.9, abs=0.03)
+
+
+def test_one_session_says_nothing_of_sessions() -> None:
+    runs = [Run(session=1, position=i, rates={RATES[0]: 100.0 + i}) for i in (1, 2, 3)]
+
+    found = components(runs, RATES[0])
+
+    assert found["run"] is not None
+    assert found["session"] is found["share"] is found["first"] is None
+    assert set(components(runs[:1], RATES[0]).values()) == {None}
+
+
+# --- the bundle -----------------------------------------------------------------------------------
+
+HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+def wheel(folder: Path, name: str, text: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/__init__.py", text)
+    return path
+
+
+def needs(*roots: str) -> set[str]:
+    """Return what distributions need that are installed here, and what these need, and so on."""
+    seen, left = set[str](), [Requirement(root) for root in roots]
+    done = set[str]()
+    while left:
+        asked = left.pop()
+        if str(asked) in done:
+            continue
+        done.add(str(asked))
+        seen.add(canonicalize_name(asked.name))
+        extras = asked.extras or {""}
+        for one in map(Requirement, metadata.requires(asked.name) or ()):
+            if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in extras):
+                left.append(one)
+    return seen
+
+
+def test_a_bundle_has_all_that_torch_and_transformers_do_not_bring() -> None:
+    pytest.importorskip("diffusers")
+    bring = needs("torch", "transformers", "numpy")
+
+    missing = needs("pytest-mlperf[diffusion]") - bring - {"pytest-mlperf"} - set(WHEELS)
+
+    assert not missing
+
+
+@pytest.mark.skipif(platform.machine() != MACHINE, reason="wheels are for another machine")
+def test_a_bundle_is_unpacked_for_this_python_and_gone_afterwards(tmp_path: Path) -> None:
+    wheel(tmp_path / PURE, "pure")
+    wheel(tmp_path / HERE, "compiled")
+    wheel(tmp_path / "cp27", "ancient")
+
+    with unpacked(tmp_path) as site:
+        assert sorted(each.name for each in site.iterdir()) == ["compiled", "pure"]
+
+    assert not site.exists()
+
+
+def test_a_bundle_for_another_python_says_how_to_make_one(tmp_path: Path) -> None:
+    wheel(tmp_path / "cp27", "ancient")
+
+    with pytest.raises(BundleError, match=r"has no wheels for CPython .*: it has cp27, .*--python"):
+        unpacked(tmp_path).__enter__()
+
+
+@pytest.mark.skipif(platform.machine() != MACHINE, reason="wheels are for another machine")
+def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
+    path = wheel(tmp_path / HERE, "compiled")
+    path.write_bytes(path.read_bytes()[:40])
+
+    with pytest.raises(BundleError, match=r"compiled-1-py3-none-any\.whl cannot be unpacked"):
+        unpacked(tmp_path).__enter__()
+
+
+def test_without_a_bundle_where_one_is_named_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--bundle", str(tmp_path / "nowhere")]) == 2
+    assert "it has none at all" in capsys.readouterr().err
 
 
 def test_numbers_are_printed_with_three_digits() -> None:

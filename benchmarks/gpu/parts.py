@@ -42,18 +42,23 @@ PARTS = (
         name="counter",
         title="Energy counter and power",
         module="counter",
-        seconds=90,
+        seconds=80,
         rehearsal_s=36,
     ),
     PartSpec(
         name="sampling", title="Cost of sampling", module="sampling", seconds=30, rehearsal_s=18
     ),
     PartSpec(
-        name="real", title="Real sizes, random weights", module="real", seconds=120, rehearsal_s=40
+        name="real", title="Real sizes, random weights", module="real", seconds=110, rehearsal_s=36
     ),
-    PartSpec(name="suite", title="Tiny suite", module="suite", seconds=85, rehearsal_s=42),
+    PartSpec(name="suite", title="Tiny suite", module="suite", seconds=85, rehearsal_s=36),
+    PartSpec(name="spread", title="Run-to-run spread", module="spread", seconds=60, rehearsal_s=12),
     PartSpec(
-        name="spread", title="Run-to-run spread", module="spread", seconds=185, rehearsal_s=22
+        name="sessions",
+        title="Noise of runs and sessions",
+        module="sessions",
+        seconds=150,
+        rehearsal_s=26,
     ),
 )
 """In the order in which they run: the last one has no end of its own and fills what is left."""

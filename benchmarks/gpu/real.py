@@ -65,6 +65,7 @@ def part(setting: Setting) -> Part:
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             answer.tables[0].rows.append((name, f"failed: {why}", *[""] * 11))
+            answer.failures.append(f"{name}: {why}")
         _free(setting)
         longest_s = max(longest_s, time.monotonic() - begin_s)
         yield answer

@@ -73,11 +73,13 @@ class Answer:
         tables: For the Markdown file; the JSON file has them too.
         values: Plain numbers by name, SI units, for programs.
         notes: Sentences about how to read the tables.
+        failures: What broke of it, a sentence each: the part has failed then, whatever else it has.
     """
 
     tables: list[Table] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def as_json(self) -> Mapping[str, Any]:
         """Return plain lists, dicts, numbers and texts."""

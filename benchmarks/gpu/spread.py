@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmarks.gpu.board import BUSY_W, Watch, watch
-from benchmarks.gpu.figures import CHI_SQUARE_95, spread_of
+from benchmarks.gpu.figures import spread_of
 from benchmarks.gpu.load import Decoder
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, show
 from pytest_mlperf.core.counter import Reading, at
@@ -23,9 +23,6 @@ SMALL = 0.1
 
 RUN_COST_S = 3.5
 """What a run takes beside its window."""
-
-MOST = max(CHI_SQUARE_95) + 1
-"""More values have no interval."""
 
 
 def part(setting: Setting) -> Part:
@@ -90,7 +87,7 @@ def _tell(
     for unit, name in (("tokens/J", "per_joule"), ("tokens/s", "per_second")):
         for kind, each in kinds.items():
             values = [getattr(one, name) for one in each]
-            spread = spread_of(values[:MOST])
+            spread = spread_of(values)
             interval = spread and f"{100 * spread.low:.2g} … {100 * spread.high:.3g}"
             answer.values[f"{unit}, {kind}"] = values
             table.rows.append(

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.gpu.board import simulate
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, show
 from benchmarks.gpu.simulated import ENGINES
+from pytest_mlperf.core.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
@@ -98,6 +99,7 @@ def part(setting: Setting) -> Part:
             simulate("const", "500")
         row, values = _session(setting, twin, folder, left_s - 2.0)
         answer.tables[0].rows.append(row)
+        answer.failures += [f"{twin.name}: {why}" for why in values["failures"]]
         answer.values["cases"][twin.name] = values
         slowest_s = max(slowest_s, min(time.monotonic() - begin_s, 20.0))
         yield answer
@@ -146,6 +148,16 @@ def _stand_in(found: re.Match[str]) -> str:
     return f'use = "{own.__module__}:{own.__name__}"{named}'
 
 
+def _failures(verdicts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return which tests of a session failed or are missing."""
+    return [
+        f"{kind} {verdict['outcome']} {verdict['headline']}" if verdict else f"no {kind} test ran"
+        for kind in ("accuracy", "performance")
+        for verdict in [verdicts.get(kind)]
+        if verdict is None or Outcome(verdict["outcome"]).fails
+    ]
+
+
 def _session(
     setting: Setting, twin: Twin, folder: Path, limit_s: float
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -173,16 +185,25 @@ def _session(
             check=False,
             timeout=max(limit_s, 1.0),
         )
-        said = done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        said = f"not finished in the {limit_s:.0f} s that were left"
-    seconds = time.monotonic() - begin_s
+        late = f"not finished in the {limit_s:.0f} s that were left"
+        return (twin.name, late, *[""] * 10), {"late": late, "failures": []}
+    seconds, said = time.monotonic() - begin_s, done.stdout + done.stderr
     (folder / f"{twin.name}.log").write_text(said, "utf-8")
     if not results.is_file():
-        why = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
-        how = why if why.startswith("not finished") else f"failed: {why}"
-        return (twin.name, how, *[""] * 10), {"failed": why}
+        why = telling(said)
+        return (twin.name, f"failed: {why}", *[""] * 10), {"failures": [why]}
     return row_of(twin.name, json.loads(results.read_text("utf-8")), seconds)
+
+
+def telling(said: str) -> str:
+    """Return the line of pytest's output that says why there are no results.
+
+    A usage error ends in lines about its ini file.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\berror\b|Error\b", line, re.IGNORECASE)]
+    return (errors or lines or ["no output"])[-1]
 
 
 def _path() -> str:
@@ -213,6 +234,7 @@ def row_of(
         "metrics": metrics,
         "power": power,
         "fingerprint": subject,
+        "failures": _failures(verdicts),
     }
     row = (
         name,
