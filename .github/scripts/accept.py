@@ -166,7 +166,7 @@ def loaded(path: Path) -> AccuracyBaseline:
 
 def performance(parsed: argparse.Namespace, known: frozenset[str]) -> int:
     """Run `pytest-mlperf update` on the results; its exit code is 1 where it refused a case."""
-    command = ["pytest-mlperf", "update", "--baselines", str(parsed.baselines)]
+    command = ["pytest-mlperf", "update", "--no-runs", "--baselines", str(parsed.baselines)]
     for option, cases in (("--case", parsed.select), ("--accept-regression", parsed.accept)):
         command += [word for case in cases if case in known for word in (option, case)]
     if parsed.write:

@@ -86,7 +86,7 @@ class Session:
         """
         for case in self.cases:
             name = case.planned.case.accelerator
-            found = calibration.load(self.folder / f"{name}.json", name)
+            found = calibration.load(calibration.file_in(self.folder, name), name)
             identity = self.conditions.machine.identity(name)
             machine = found.of(identity) if found else None
             for kept in machine.cases if machine else ():
@@ -190,7 +190,7 @@ class Session:
             cases, _ = merged(machine.cases, [kept])
             return old.having(dataclasses.replace(machine, cases=cases))
 
-        calibration.update(self.folder / f"{name}.json", name, put)
+        calibration.update(calibration.file_in(self.folder, name), name, put)
 
 
 def digest(planned: Planned, subject: Subject) -> str:

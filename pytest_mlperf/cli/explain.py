@@ -12,6 +12,7 @@ from typing import Any
 from pytest_mlperf.calibrated import rule_beside, rule_for
 from pytest_mlperf.case_runs import load_checked
 from pytest_mlperf.cli.history import Sessions, add_runs_dir
+from pytest_mlperf.cli.judged_against import judged_against
 from pytest_mlperf.cli.looks import looks
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.cli.turns import turns
@@ -141,9 +142,10 @@ def matching(wanted: str, ids: Sequence[str]) -> list[str]:
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     verdict = _with_short_paths(result.verdict)
     result = dataclasses.replace(result, verdict=verdict)
-    record = baseline_record(verdict, path)
+    file = judged_against(result, (Path(), *path.resolve().parents))
+    record = baseline_record(verdict, file)
     baseline = record.runs if record else ()
-    rule = rule_of(verdict, path, result.max_runs)
+    rule = rule_of(verdict, file, result.max_runs)
     judged = [
         looks(metric, verdict.runs, baseline, rule, width())
         for metric in verdict.metrics
@@ -168,24 +170,14 @@ def _likely(verdict: Verdict, record: Record | None, results: Results) -> list[s
     return section(causes(verdict, same, others), len(others), width())
 
 
-def baseline_record(verdict: Verdict, results: Path) -> Record | None:
-    """Return the record that a verdict on performance or energy names, as its file is now.
-
-    The file's path is relative to pytest's root folder: that is the working folder, or one above
-    the results file.
+def baseline_record(verdict: Verdict, file: Path | None) -> Record | None:
+    """Return the record that a verdict was judged against, as its file is now.
 
     Raises:
         BaselineError: The file is damaged.
     """
-    judged = verdict.kind in {"performance", "efficiency"}
-    if not judged or not verdict.baseline_file or not verdict.subject:
-        return None
-    for folder in (Path(), *results.resolve().parents):
-        file = folder / verdict.baseline_file
-        if file.is_file():
-            loaded = load_checked(file, verdict.case)
-            return find(loaded, verdict.subject.identity) if loaded else None
-    return None
+    loaded = load_checked(file, verdict.case) if file else None
+    return find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
 
 
 def _with_short_paths(verdict: Verdict) -> Verdict:
@@ -201,11 +193,9 @@ def _short(folder: str) -> str:
     return relative(Path(folder))
 
 
-def rule_of(verdict: Verdict, results: Path, max_runs: int) -> RuleR:
+def rule_of(verdict: Verdict, file: Path | None, max_runs: int) -> RuleR:
     """Return the rule that a verdict was reached by, with the noise as it is calibrated now."""
     accelerator = verdict.case.accelerator
-    for folder in (Path(), *results.resolve().parents):
-        file = folder / (verdict.baseline_file or "-")
-        if verdict.kind in {"performance", "efficiency"} and verdict.subject and file.is_file():
-            return rule_beside(file, accelerator, verdict.subject.identity, max_runs)[0]
+    if file and verdict.subject:
+        return rule_beside(file, accelerator, verdict.subject.identity, max_runs)[0]
     return rule_for(accelerator, max_runs)

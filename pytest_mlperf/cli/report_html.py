@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from pytest_mlperf.case_runs import baseline_file, load_checked
+from pytest_mlperf.case_runs import load_checked
+from pytest_mlperf.cli.judged_against import judged_against
 from pytest_mlperf.cli.report_logs import (
     folder_below,
     moments_of,
@@ -25,9 +26,6 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.trend import versions
 from pytest_mlperf.reports.html import render
 from pytest_mlperf.reports.html.model import Beside
-
-LARGEST = 32 * 2**20
-"""Bytes of a baseline file that is read."""
 
 ASKED = 40
 """Cases whose baselines git is asked for."""
@@ -152,16 +150,4 @@ class _Search:
         return record
 
     def _baseline(self, result: CaseResult) -> Path | None:
-        """Return the file that a verdict names, if it may be one: its path's end says of what."""
-        verdict = result.verdict
-        if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline_file:
-            return None
-        named = Path(verdict.baseline_file)
-        end = baseline_file(Path(), verdict.case, result.profile).parts
-        if named.parts[-len(end) :] != end or ".." in named.parts:
-            return None
-        for folder in (Path(), self._root, *self._root.parents):
-            file = folder / named
-            if file.is_file():
-                return file if file.stat().st_size <= LARGEST else None
-        return None
+        return judged_against(result, (Path(), self._root, *self._root.parents))

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_mlperf.core.errors import BaselineError
+
 ScenarioName = Literal["Offline", "Server", "Interactive", "SingleStream", "MultiStream"]
 Profile = Literal["quick", "official"]
 Kind = Literal["accuracy", "performance", "efficiency", "pair"]
@@ -38,3 +40,25 @@ class Case:
         return "-".join(
             (self.workload, self.scenario, self.engine, self.precision, self.accelerator)
         )
+
+
+def path_part(what: str, name: str) -> str:
+    """Return a name that becomes one part of a path, where it may.
+
+    Names also come from files that were made elsewhere: whatever builds a path of them asks here,
+    so that none leads out of its folder.
+
+    Args:
+        what: What it names, for the message: "workload".
+        name: The name.
+
+    Raises:
+        BaselineError: It is no plain name.
+    """
+    if NAME.fullmatch(name):
+        return name
+    shown = name if len(name) <= 60 else f"{name[:60]}..."
+    raise BaselineError(
+        f"{what} {shown!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
+        "single inner '-' only"
+    )

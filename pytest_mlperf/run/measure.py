@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
@@ -228,7 +229,9 @@ def new_folder(parent: Path, name: str) -> Path:
 
     Raises:
         RunError: It cannot be made.
+        BaselineError: The name would lead elsewhere.
     """
+    path_part("case", name)
     for attempt in range(1, 1000):
         path = parent / (name if attempt == 1 else f"{name}-{attempt}")
         try:

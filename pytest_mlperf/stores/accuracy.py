@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.outputs import ScoredOutputs, outputs_of
@@ -26,7 +27,7 @@ class AccuracyPasses:
         Raises:
             RunError: The folder cannot be written.
         """
-        path = self._folder / f"{key}.json"
+        path = self._file(key)
         content = {
             "accuracy": dataclasses.asdict(accuracy),
             "scored": {
@@ -44,10 +45,13 @@ class AccuracyPasses:
     def load(self, key: str) -> tuple[Accuracy, Scored] | None:
         """Return a pass, or None where there is none that can be read."""
         try:
-            found = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
+            found = json.loads(self._file(key).read_text("utf-8"))
             return _accuracy(found["accuracy"]), _scored(found["scored"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{path_part('fingerprint', key)}.json"
 
 
 def _scored(kept: dict[str, Any]) -> Scored:

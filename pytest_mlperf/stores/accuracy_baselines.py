@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.accuracy_baseline import SCHEMA, AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.documents import Document
@@ -27,8 +28,13 @@ OUTPUTS = "output digests"
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
-    """Return the place of an accuracy baseline below `root`: no hardware is part of it."""
-    return root / "accuracy" / workload / f"{engine}.{precision}.json"
+    """Return the place of an accuracy baseline below `root`: no hardware is part of it.
+
+    Raises:
+        BaselineError: A name would lead elsewhere.
+    """
+    file = f"{path_part('engine', engine)}.{path_part('precision', precision)}.json"
+    return root / "accuracy" / path_part("workload", workload) / file
 
 
 def scores_path(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_mlperf.core.baseline import SCHEMA, Baseline
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.stores.documents import Document
 
 FILE = Document(Baseline, schema=SCHEMA, what="baseline")
@@ -22,5 +23,17 @@ def path_for(
     engine: str,
     precision: str,
 ) -> Path:
-    """Return the place of a case's baseline below `root`; the names are safe as file names."""
-    return root / accelerator / profile / workload / f"{scenario}.{engine}.{precision}.json"
+    """Return the place of a case's baseline below `root`.
+
+    Raises:
+        BaselineError: A name would lead elsewhere.
+    """
+    folder = (
+        root
+        / path_part("accelerator", accelerator)
+        / path_part("profile", profile)
+        / path_part("workload", workload)
+    )
+    names = {"scenario": scenario, "engine": engine, "precision": precision}
+    file = ".".join(path_part(what, name) for what, name in names.items())
+    return folder / f"{file}.json"

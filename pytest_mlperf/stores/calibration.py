@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_mlperf.core.calibration import SCHEMA, Calibration
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores.documents import Document
 
@@ -18,8 +19,21 @@ save = FILE.save
 
 
 def path_for(root: Path, accelerator: str) -> Path:
-    """Return the place of an accelerator's calibration below the folder of the baselines."""
-    return root / "calibration" / f"{accelerator}.json"
+    """Return the place of an accelerator's calibration below the folder of the baselines.
+
+    Raises:
+        BaselineError: The name would lead elsewhere.
+    """
+    return file_in(root / "calibration", accelerator)
+
+
+def file_in(folder: Path, accelerator: str) -> Path:
+    """Return where a folder keeps what belongs to an accelerator.
+
+    Raises:
+        BaselineError: The name would lead elsewhere.
+    """
+    return folder / f"{path_part('accelerator', accelerator)}.json"
 
 
 def load(path: Path, accelerator: str) -> Calibration | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.published import SCHEMA, PublishedFile
 from pytest_mlperf.stores.documents import Document
 
@@ -13,5 +14,9 @@ load, save = FILE.load, FILE.save
 
 
 def path_for(root: Path, *, round_name: str) -> Path:
-    """Return the place of a round's figures below the folder of baselines."""
-    return root / "published" / f"{round_name}.json"
+    """Return the place of a round's figures below the folder of baselines.
+
+    Raises:
+        BaselineError: The name would lead elsewhere.
+    """
+    return root / "published" / f"{path_part('round', round_name)}.json"

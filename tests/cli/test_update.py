@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.cli import main
+from pytest_mlperf.cli.update_proposals import PerformanceProposal
 from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import baselines
@@ -179,11 +181,79 @@ def test_only_named_cases_are_taken(shown: Any) -> None:
     assert FILE.with_name("Offline.trt.fp16.json").exists()
 
 
-def test_accuracy_tests_are_no_baselines(shown: Any) -> None:
+def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(shown: Any) -> None:
     save(result(verdicts.UNGATED))
 
-    assert update() == 0
+    assert update("--no-runs") == 0
     assert shown().endswith("nothing to write, 0 refused\n")
+    assert update() == 1
+    assert shown().splitlines()[1:] == [
+        f"{CASE.id} accuracy",
+        "  refused: scores are kept of a whole data set, and H200 is not here; where it is: "
+        f'pytest "{SUITE}::test_accuracy[{CASE.id}]" --mlperf-update=replace '
+        '--mlperf-reason "..."',
+        "nothing to write, 1 refused",
+    ]
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        verdicts.GATE_FAIL,
+        replace(verdicts.GATE_FAIL, outcome=Outcome.INVALID),
+        replace(verdicts.GATE_FAIL, outcome=Outcome.ERROR),
+    ],
+    ids=lambda verdict: str(verdict.outcome),
+)
+def test_scores_that_may_never_be_a_baseline_are_refused(verdict: Verdict, shown: Any) -> None:
+    save(result(verdict))
+
+    assert update(*WRITE) == 1
+
+    expected = f"  refused: {verdict.outcome} top1 71.650 < 75.695, 99 % of MLPerf's reference"
+    assert shown().splitlines()[2] == expected
+    assert list(Path("baselines").iterdir()) == []
+
+
+def test_a_drop_of_the_energy_is_accepted_by_name_too(shown: Any) -> None:
+    def session_with(joules: float) -> list[CaseResult]:
+        runs = tuple(run(n, throughput=100.0, samples_per_joule=joules) for n in range(8))
+        energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
+        return [
+            measured(verdict={"runs": runs}),
+            result(energy, limits={"samples_per_joule": 0.05}),
+        ]
+
+    save(*session_with(10.0))
+    assert update(*WRITE) == 0
+    shown()
+    save(*session_with(8.0))
+
+    assert update(*WRITE) == 1
+    assert "gets worse (samples_per_joule 10 -> 8 (−20.0 %))" in shown()
+    assert update("--accept-regression", CASE.id, *WRITE) == 0
+
+
+def test_runs_that_this_command_made_and_refused_can_be_accepted_afterwards() -> None:
+    copy = f".mlperf/update-x1/{FILE}"
+    save(measured(outcome=Outcome.RECORDED, verdict={"baseline_file": copy}))
+
+    assert update(*WRITE) == 0
+    assert FILE.exists()
+
+
+def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    record = stored().records[0]
+    other = replace(record, target_qps=1.0)
+    proposal = PerformanceProposal(
+        result=measured(), file=FILE, old=other, new=record, limits={"throughput": 0.03}
+    )
+
+    with pytest.raises(BaselineError, match="was changed while this was measured"):
+        proposal.write()
+    assert stored().records == (record,)
 
 
 def test_one_refused_case_does_not_hinder_the_others(shown: Any) -> None:
@@ -240,13 +310,13 @@ TEST = f"{SUITE}::test_performance[{CASE.id}]"
         ),
         (
             measured(*(100.0,) * 4),
-            f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" '
-            "--mlperf-update=missing",
+            "4 runs, a baseline needs 5, and H200 is not here; where it is: "
+            f'pytest "{TEST}" --mlperf-update=missing',
         ),
         (
-            measured(*(100.0,) * 2, outcome=Outcome.PERF_DROP),
-            f'2 runs, a baseline needs 5; record them with: pytest "{TEST}" '
-            '--mlperf-update=replace --mlperf-reason "..."',
+            measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
+            "2 runs, a baseline needs 5, and H200 is not here; where it is: "
+            f'pytest "{TEST}" --mlperf-update=replace --mlperf-reason "..."',
         ),
     ],
     ids=[
@@ -331,7 +401,14 @@ def test_the_wrong_folder_is_noticed(
     monkeypatch.chdir("elsewhere")
 
     assert refusal(measured(), shown) == (
-        f"{SUITE} is not here: run this in the folder that the tests ran in"
+        f"{SUITE} is not here: run this in the folder that the tests ran in, or name the folder "
+        "of its baselines with --baselines"
+    )
+
+
+def test_without_runs_it_says_what_records_them(shown: Any) -> None:
+    assert refusal(measured(*(100.0,) * 4), shown, "--no-runs") == (
+        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
     )
 
 

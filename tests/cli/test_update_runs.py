@@ -1,0 +1,203 @@
+"""`pytest-mlperf update` accepts an ordinary session: it makes the runs that are missing."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.cli.update_cases import Terms, ToMeasure
+from pytest_mlperf.cli.update_runs import taken
+from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.stores import accuracy_baselines, baselines
+from pytest_mlperf.stores.results import read_results
+from tests.cli.lab import CASE, PERFORMANCE, Lab
+
+SPEED = Path("baselines/cpu/quick/first/Offline.Acme.fp32.json")
+SCORES = Path("baselines/accuracy/first/Acme.fp32.json")
+
+WRITE = ("--write", "--reason", "acme 2.0: security", "--runs", "5")
+ACCEPT = ("--accept-regression", CASE)
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def update(
+    own_lab: Lab,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Say:
+    """Run the command in a project of its own; return its exit code and what it printed."""
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:cacheprovider")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+    def run(results: Path, *arguments: str) -> tuple[int, str]:
+        code = main(["update", str(results), *arguments])
+        return code, "".join(capfd.readouterr())
+
+    assert own_lab.path == Path.cwd()
+    return run
+
+
+def line(shown: str) -> str:
+    """Return a text as one line."""
+    return " ".join(shown.split())
+
+
+def speed() -> Record:
+    """Return the only record of the speed's baseline."""
+    loaded = baselines.load(SPEED)
+    assert loaded is not None
+    (record,) = loaded.records
+    return record
+
+
+def scores() -> AccuracyBaseline:
+    """Return the accuracy baseline; its scores lie beside it."""
+    loaded = accuracy_baselines.load(SCORES)
+    assert loaded is not None
+    return loaded[0]
+
+
+def content() -> dict[str, bytes]:
+    """Return every file of the baselines."""
+    return {str(p): p.read_bytes() for p in Path("baselines").rglob("*") if p.is_file()}
+
+
+def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
+    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
+
+    assert code == 0, shown
+    assert "wrote 2, refused 0; review and commit: git add baselines" in shown
+    record = speed()
+    assert record.fingerprint["engine.acme"] == scores().fingerprint["engine.acme"] == "2.0"
+    assert len(record.runs) == 5
+    assert len({run.session for run in record.runs}) == 1
+    assert record.runs[0].session not in own_lab.upgraded.parent.name
+    assert [entry.reason for entry in record.history] == ["first baseline", "acme 2.0: security"]
+    assert [entry.action for entry in scores().history] == ["record", "replace"]
+    assert list(Path(".mlperf").glob("update-*")) == []
+    assert [p.suffix for p in Path("baselines").rglob("*") if p.suffix == ".tmp"] == []
+
+
+def test_a_dry_run_says_what_would_be_measured_and_how_long_it_takes(
+    own_lab: Lab, update: Say
+) -> None:
+    before = content()
+
+    code, shown = update(own_lab.upgraded, *ACCEPT)
+
+    assert code == 0
+    runs = len(speed_of(own_lab.upgraded).verdict.runs)
+    assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
+    assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
+    assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in line(shown)
+    assert content() == before
+
+
+def speed_of(results: Path) -> CaseResult:
+    """Return the only performance test of a session."""
+    (only,) = [r for r in read_results(results).cases if r.verdict.kind == "performance"]
+    return only
+
+
+def test_a_drop_is_not_measured_before_it_is_accepted(own_lab: Lab, update: Say) -> None:
+    code, shown = update(own_lab.upgraded, "--case", CASE)
+
+    assert code == 1
+    assert "refused: gets worse (PERF DROP samples/s −" in line(shown)
+    assert f"to accept it: --accept-regression {CASE}" in line(shown)
+
+
+def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -> None:
+    code, shown = update(own_lab.unchanged)
+
+    assert code == 0
+    assert shown.count("  kept: ok, and the build is the baseline's: ") == 2
+    assert shown.endswith("nothing to write, 0 refused\n")
+
+    code, shown = update(own_lab.unchanged, "--case", CASE)
+
+    assert "dry run: 0 to write, 2 to measure first" in line(shown)
+
+
+@pytest.mark.usefixtures("update")
+def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> None:
+    before, made = speed_of(own_lab.upgraded), speed_of(own_lab.unchanged)
+    wanted = ToMeasure(result=before, root=Path("baselines"), why="2 runs", limits=before.limits)
+    terms = Terms(
+        baselines=None,
+        reason="acme 2.0",
+        regressions=frozenset({CASE}),
+        chosen=frozenset(),
+        measure=True,
+    )
+
+    with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
+        taken(wanted, made, Path("baselines"), terms)
+    with pytest.raises(BaselineError, match="pytest did not measure it: see above"):
+        taken(wanted, None, Path("baselines"), terms)
+
+
+def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, update: Say) -> None:
+    data = json.loads(own_lab.upgraded.read_text("utf-8"))
+    for case in data["cases"]:
+        case["verdict"]["subject"]["identity"]["cores"] = 192
+    own_lab.upgraded.write_text(json.dumps(data), "utf-8")
+
+    code, shown = update(own_lab.upgraded, *ACCEPT, "--case", CASE)
+
+    assert code == 1
+    assert "and it was measured on another machine (cores 192 there," in line(shown)
+    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in line(shown)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts this process, as at a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
+    """A terminal interrupts both: here the tests' own conftest does."""
+    before = content()
+    Path("conftest.py").write_text(
+        "import os, signal\n"
+        "def pytest_runtest_logreport(report):\n"
+        "    if report.when == 'teardown' and 'accuracy' in report.nodeid:\n"
+        "        os.kill(os.getppid(), signal.SIGINT)\n"
+        "        raise KeyboardInterrupt\n",
+        "utf-8",
+    )
+
+    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
+
+    assert code == 1
+    assert "pytest-mlperf: interrupted; nothing was written" in shown
+    assert content() == before
+    assert list(Path(".mlperf").glob("update-*")) == []
+
+
+def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: Say) -> None:
+    before = content()
+    suite = Path("suites/first.mlperf.toml")
+    suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
+
+    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
+
+    assert code == 2
+    assert "pytest ended with exit code 4, see above; nothing was written" in line(shown)
+    assert content() == before

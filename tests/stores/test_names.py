@@ -1,0 +1,86 @@
+"""Names of a results file, or of anything else, lead nowhere but below their folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.run.measure import new_folder
+from pytest_mlperf.stores import accuracy_baselines, baselines, calibration, published
+
+ROOT = Path("/project/baselines")
+
+HOSTILE = st.sampled_from(
+    [
+        "..",
+        "../../../escaped",
+        "/etc",
+        "a/b",
+        "a\nb",
+        "a\0b",
+        "",
+        ".",
+        "-",
+        "a\\b",
+        "C:",
+        "a b",
+        "~",
+    ]
+)
+
+NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n+-]{0,4}\w?"))
+
+
+def performance(names: list[str]) -> Path:
+    """Return the place of a performance baseline."""
+    fields = ("accelerator", "profile", "workload", "scenario", "engine", "precision")
+    return baselines.path_for(ROOT, **dict(zip(fields, names, strict=True)))
+
+
+def accuracy(names: list[str]) -> Path:
+    """Return the place of an accuracy baseline, and of its scores."""
+    fields = ("workload", "engine", "precision")
+    return accuracy_baselines.path_for(ROOT, **dict(zip(fields, names[:3], strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("place", "depth"),
+    [
+        (performance, 4),
+        (accuracy, 3),
+        (lambda names: accuracy_baselines.scores_path(accuracy(names)), 3),
+        (lambda names: calibration.path_for(ROOT, names[0]), 2),
+        (lambda names: calibration.file_in(ROOT, names[0]), 1),
+        (lambda names: published.path_for(ROOT, round_name=names[0]), 2),
+    ],
+    ids=["performance", "accuracy", "scores", "calibration", "calibration run", "published"],
+)
+@given(names=st.lists(NAMES, min_size=6, max_size=6))
+def test_no_name_leads_out_of_its_folder(
+    place: Callable[[list[str]], Path], depth: int, names: list[str]
+) -> None:
+    try:
+        path = place(names)
+    except BaselineError:
+        return
+    assert path.resolve().is_relative_to(ROOT)
+    assert len(path.relative_to(ROOT).parts) == depth
+    assert path.name.isprintable()
+
+
+def test_plain_names_are_taken() -> None:
+    names = ["8xH100", "official", "llama2-70b-99.9", "Server", "trtllm-tp1", "fp8"]
+
+    expected = "8xH100/official/llama2-70b-99.9/Server.trtllm-tp1.fp8.json"
+    assert performance(names) == ROOT / expected
+
+
+@given(name=HOSTILE)
+def test_a_run_folder_lies_in_its_session_s(name: str) -> None:
+    with pytest.raises(BaselineError, match="cannot be part of a file's path"):
+        new_folder(Path("/nowhere"), name)
