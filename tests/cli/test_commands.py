@@ -68,7 +68,7 @@ commands:
     plan         cases, runs, minutes and accelerator-hours
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
-    update       accept a session's values as baselines
+    update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
     report       results as text, HTML, Markdown, CSV and for other tools
