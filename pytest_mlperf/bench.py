@@ -70,7 +70,7 @@ class Bench:
         try:
             verdict = self._verdict(case, kind, answer(case, {*wanted, kind}, phase))
         except Unjudgeable as error:
-            first, *more = error.run.invalid
+            first, *more = map(str, error.run.invalid)
             more += [f"not judged: {measured(error.run, planned.limits)}"]
             found = Answer(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
             verdict = self._verdict(case, kind, found)
@@ -166,6 +166,8 @@ class Bench:
             metrics=answer.metrics,
             paired=answer.paired,
             runs=tuple(case.runs),
+            invalid_runs=tuple(case.invalid_runs),
+            reasons=case.reasons,
             accuracy=case.accuracy,
             subject=subject,
             changed=against.changes(subject) if subject else (),

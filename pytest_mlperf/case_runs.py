@@ -16,6 +16,7 @@ from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, s
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.run.accuracy_pass import accuracy_key
 from pytest_mlperf.run.conditions import Conditions, held
@@ -70,6 +71,7 @@ class CaseRuns:
         rule: Settings of rule R.
         noise: Where its noise comes from; None: nobody calibrated this machine.
         runs: Performance runs that may be judged, oldest first.
+        invalid_runs: Those that may not, and were measured again as often as is allowed.
         accuracy: The accuracy pass, measured or stored.
         scored: Its scores sample by sample.
         unscored: Why there are none, when the scorer broke.
@@ -111,6 +113,7 @@ class CaseRuns:
             _require_writable(self.file)
         self.rule, self.noise = rule_beside(self.file, case.accelerator, identity, policy.max_runs)
         self.runs: list[Run] = []
+        self.invalid_runs: list[Run] = []
         self.accuracy: Accuracy | None = None
         self.scored: Scored | None = None
         self.unscored: RunError | None = None
@@ -197,6 +200,11 @@ class CaseRuns:
         found = slow(now, baseline, floor=FLOOR_CPU if on_cpu else FLOOR_GPU)
         self.steady, self.uncompared = found is None, cannot_say(now, baseline)
         return found
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why the last run may not be judged, where no further one was made."""
+        return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
     def set_by(self) -> str | None:

@@ -17,6 +17,7 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import BY_METER, EFFICIENCY, METRICS, Direction
 from pytest_mlperf.core.numbers import change, interval
 from pytest_mlperf.core.numbers import limit as shown_limit
+from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -45,6 +46,7 @@ class Side:
         planned: Its case.
         rate: Offered or expected rate; None until the first process has probed it.
         runs: Performance runs that may be judged, oldest first.
+        invalid_runs: Those that may not, and were measured again as often as is allowed.
         subject: What the last process was of.
     """
 
@@ -79,6 +81,7 @@ class Side:
         self._done = done
         self.rate = rate
         self.runs: list[Run] = []
+        self.invalid_runs: list[Run] = []
         self.subject: Subject | None = None
 
     def add_run(self) -> None:
@@ -184,19 +187,19 @@ def confirm(
     if not limits:
         return _noted(answer, NO_METRIC)
     try:
-        found, title = _beside(case, limits, conditions, show)
+        found, how = _beside(case, limits, conditions, show)
     except (Unjudgeable, NotComparable, MlperfError) as error:
         return _noted(answer, f"not confirmed by A/B: {error}")
+    how += f"; runs in {policy.shown(conditions.folder)}"
     if few := [METRICS[name].title for name in limits if name not in found]:
         return _noted(answer, f"not confirmed by A/B: too few queries a run for {', '.join(few)}")
-    how = f"with {title}; runs in {policy.shown(conditions.folder)}"
     return _decided(answer, found, dropped, how)
 
 
 def _beside(
     case: CaseRuns, limits: Mapping[str, float], conditions: Conditions, show: Show
 ) -> tuple[dict[str, Ratio], str]:
-    """Return what runs in turns with the baseline's build say, and what that build is called."""
+    """Return what runs in turns with the baseline's build say, and how they were made."""
     planned = case.planned
     folder = new_folder(conditions.folder, f"{planned.case.id}.{LABEL}")
     with baseline_build(planned, folder) as build:
@@ -208,7 +211,9 @@ def _beside(
         def check() -> None:
             _require_same(before, case.record)
 
-        return in_turns(now, before, limits, case.rule, check=check), build.title
+        found = in_turns(now, before, limits, case.rule, check=check)
+        invalid = [run.invalid for side in (now, before) for run in side.invalid_runs]
+        return found, f"with {build.title}" + (f"; {measured_again(invalid)}" if invalid else "")
 
 
 # --- answers ---------------------------------------------------------------------------------

@@ -52,9 +52,14 @@ def judge_pair(
             try:
                 case.add_run()
             except Unjudgeable as error:
-                first, *notes = error.run.invalid
+                first, *notes = map(str, error.run.invalid)
                 why = f"{_name(case)}: {first}"
-                return _verdict(pair, a, b, policy, Outcome.INVALID, why, notes)
+                other = b if case is a else a
+                return dataclasses.replace(
+                    _verdict(pair, a, b, policy, Outcome.INVALID, why, notes),
+                    invalid_runs=(*other.invalid_runs, *case.invalid_runs),
+                    reasons=case.reasons,
+                )
         if reason := _not_comparable(pair, a) or _not_comparable(pair, b):
             return _verdict(pair, a, b, policy, Outcome.INVALID, reason)
         found = judge_ratio(
@@ -132,6 +137,7 @@ def _verdict(
         outcome=outcome,
         headline=headline,
         runs=tuple(runs),
+        invalid_runs=(*a.invalid_runs, *b.invalid_runs),
         subject=a.subject,
         notes=tuple(notes),
         folder=policy.shown(Path(runs[-1].folder)) if runs else None,

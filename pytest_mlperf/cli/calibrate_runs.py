@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf.core.calibration import (
@@ -20,6 +20,7 @@ from pytest_mlperf.core.calibration import (
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.ruling import countable
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import Process, measure
 from pytest_mlperf.run.tries import INVALID_TRIES, Unjudgeable, valid_run
@@ -40,6 +41,7 @@ class Repeated:
         kept: Its runs of this session so far; None before the first.
         broken: Why it is given up; None: it is not.
         processes: Processes started, for their folders' names.
+        invalid_runs: Runs that may not be judged.
     """
 
     planned: Planned
@@ -47,6 +49,7 @@ class Repeated:
     kept: CalibratedCase | None = None
     broken: str | None = None
     processes: int = 0
+    invalid_runs: list[Run] = field(default_factory=list)
 
     @property
     def gated(self) -> dict[str, float]:
@@ -107,6 +110,7 @@ class Session:
                 done += 1
                 if case.broken or number in case.numbers:
                     continue
+                before = len(case.invalid_runs)
                 place = f"{done:>{len(str(total))}} of {total}  {case.planned.case.id}"
                 try:
                     run, start_s, process = self._valid_run(case)
@@ -116,7 +120,9 @@ class Session:
                     continue
                 self._keep(case, run, start_s, process, number)
                 took = f"{run.duration_s:.1f} s, start-up {start_s:.1f} s"
-                self.say(f"{place}  {took}")
+                invalid = [one.invalid for one in case.invalid_runs[before:]]
+                again = f"; {measured_again(invalid)}" if invalid else ""
+                self.say(f"{place}  {took}{again}")
 
     def _valid_run(self, case: Repeated) -> tuple[Run, float, Process]:
         """Return a run that may be judged, what it cost beside its length, and its process."""

@@ -21,6 +21,7 @@ from pytest_mlperf.core.judge.rule_r import Decision
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.layout import fold, paragraph, paragraphs, table, unbroken
@@ -222,7 +223,9 @@ def _page(found: Sequence[Found], names: tuple[str, str], folder: Path) -> list[
     lines += ["", f"  {head}"]
     last = ""
     for (one, _), text in zip(rows, body, strict=True):
-        lines += [one.name] * (one.name != last)
+        if one.name != last:
+            lines.append(one.name)
+            lines += _measured_again(one, columns)
         last = one.name
         lines.append(f"  {text}")
         lines += fold(one.why, columns, first="    ", rest="    ") if one.why else []
@@ -236,6 +239,14 @@ def _page(found: Sequence[Found], names: tuple[str, str], folder: Path) -> list[
     outcomes = [word for one in found for word in one.outcomes]
     counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
     return [*lines, *fold(counts, columns)]
+
+
+def _measured_again(one: Found, columns: int) -> list[str]:
+    """Return which runs were INVALID; where that ended the case, the reason stands for them."""
+    invalid = [run.invalid for side in (one.a, one.b) for run in side.invalid_runs]
+    if one.why or not invalid:
+        return []
+    return fold(measured_again(invalid), columns, first="  ", rest="    ")
 
 
 def _rows(one: Found) -> list[Mapping[str, str]]:

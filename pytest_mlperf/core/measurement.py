@@ -10,6 +10,7 @@ from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.found import Found
 from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.light import Light
 
 
@@ -53,7 +54,7 @@ class Run:
     started: str
     commit: str | None
     folder: str
-    invalid: tuple[str, ...] = ()
+    invalid: tuple[Reason, ...] = ()
     limit_missed: bool = False
     power: Power | None = None
     power_unknown: str | None = None

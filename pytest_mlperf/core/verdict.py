@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.cost import PerDollar
 
 
@@ -207,6 +208,9 @@ class Verdict:
         ratio: What was found about a claim, where a pair was judged.
         runs: Every performance run of the case so far, oldest first; of a pair a's first, b's
             first, a's second, and so on.
+        invalid_runs: Runs that may not be judged, oldest first. Each was measured again, but for
+            the last one where `reasons` says why there is no verdict on it.
+        reasons: Why the last run may not be judged, where no further one was made.
         accuracy: The accuracy pass the verdict rests on.
         subject: Machine, engine and data.
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.
@@ -229,6 +233,8 @@ class Verdict:
     paired: tuple[PairedVerdict, ...] = ()
     ratio: RatioVerdict | None = None
     runs: tuple[Run, ...] = ()
+    invalid_runs: tuple[Run, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     accuracy: Accuracy | None = None
     subject: Subject | None = None
     changed: tuple[str, ...] = ()
@@ -240,3 +246,8 @@ class Verdict:
     timeline: str | None = None
     steady: bool | None = None
     log: str | None = None
+
+    @property
+    def measured_again(self) -> tuple[Run, ...]:
+        """The INVALID runs that another run stands for."""
+        return self.invalid_runs[:-1] if self.reasons else self.invalid_runs

@@ -57,7 +57,8 @@ def evidence(
 
 def _measured(verdict: Verdict, width: int) -> list[str]:
     if not verdict.runs:
-        return ["No run could be judged: the first lines say why."]
+        head = "No run could be judged: the first lines say why."
+        return [head, *_invalid(verdict, width)]
     names = [m.metric for m in verdict.metrics if m.metric in METRICS and m.outcome is not None]
     names = names or list(verdict.runs[0].metrics)[:2]
     titles = {name: METRICS[name].title for name in names if name in METRICS}
@@ -88,7 +89,19 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
         of = f"of {plural(tries, 'run')}"
         many = f"a search {of}" if len(verdict.runs) == 1 else f"{len(verdict.runs)} searches {of}"
         head = f"Measured: {many}, each in a fresh process"
-    return [head, *_indented(shown), *folders, *_searched(verdict, width)]
+    shown = [*_indented(shown), *folders, *_invalid(verdict, width)]
+    return [head, *shown, *_searched(verdict, width)]
+
+
+def _invalid(verdict: Verdict, width: int) -> list[str]:
+    """Return each run that may not be judged, why, and where its logs lie."""
+    lines = []
+    for run in verdict.invalid_runs:
+        why = "; ".join(map(str, run.invalid))
+        text = f"INVALID {_minute(run.started)}: {why}"
+        lines += fold(text, width, first=INDENT, rest=INDENT * 2)
+        lines.append(f"{INDENT * 2}{run.folder}")
+    return lines
 
 
 def _searched(verdict: Verdict, width: int) -> list[str]:

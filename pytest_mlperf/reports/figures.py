@@ -6,6 +6,7 @@ from statistics import geometric_mean
 
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.limit import share_in_words
 from pytest_mlperf.core.verdict import Verdict
@@ -54,6 +55,12 @@ def cost(verdict: Verdict) -> str | None:
     return f"{value} {found.of}/USD ({price})"
 
 
+def invalid_runs(verdict: Verdict) -> str | None:
+    """Return which runs were INVALID and measured again, and why; None: none was."""
+    again = [run.invalid for run in verdict.measured_again]
+    return measured_again(again) if again else None
+
+
 def searched(verdict: Verdict) -> list[str]:
     """Return what each search of a rate found, and how sure it is."""
     return [run.search.in_words for run in verdict.runs if run.search]
@@ -61,4 +68,5 @@ def searched(verdict: Verdict) -> list[str]:
 
 def beside(verdict: Verdict) -> list[str]:
     """Return all that is known, of several searches the last."""
-    return [text for text in (*searched(verdict)[-1:], light(verdict), cost(verdict)) if text]
+    found = (*searched(verdict)[-1:], light(verdict), cost(verdict), invalid_runs(verdict))
+    return [text for text in found if text]

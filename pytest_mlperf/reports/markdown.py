@@ -11,6 +11,7 @@ from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.reports.commands import DROPS, may_be_recorded
+from pytest_mlperf.reports.figures import invalid_runs
 from pytest_mlperf.reports.layout import duration, plural
 from pytest_mlperf.reports.rows import rows
 
@@ -65,6 +66,7 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
     blocks = [f"## {_verdict(results, absent)}\n\n{_counts(results)}\n"]
     blocks += _missing(absent)
     blocks += _failures(results)
+    blocks += _again(results)
     blocks += _table("Every test", results.cases, open_=True)
     return _within(blocks, [f"\n{LABEL}\n"], limit)
 
@@ -89,6 +91,7 @@ def comment(
     blocks = [f"{MARKER}\n**{_verdict(results, absent)}**\n\n{_counts(results)}\n"]
     blocks += _missing(absent)
     blocks += _table("Not ok", loud, open_=True)
+    blocks += _again(results)
     blocks += _accepting(results)
     blocks += _table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False)
     return _within(blocks, [_further(links or Links()), f"\n{LABEL}\n"], limit)
@@ -155,6 +158,15 @@ def _failures(results: Results) -> Iterator[str]:
             yield f"  - {escape(note)}\n"
         if verdict.changed:
             yield f"  - changed: {escape('; '.join(verdict.changed))}\n"
+
+
+def _again(results: Results) -> Iterator[str]:
+    """Yield which runs were INVALID and measured again, once for each case."""
+    found = {r.verdict.case.id: said for r in results.cases if (said := invalid_runs(r.verdict))}
+    if found:
+        yield "\n### Measured again\n\n"
+    for case, said in found.items():
+        yield f"- {code(case)}: {escape(said)}\n"
 
 
 def _accepting(results: Results) -> Iterator[str]:

@@ -18,6 +18,8 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         *(("mlperf.technique", name) for name in result.techniques),
         ("mlperf.runs", str(len(verdict.runs))),
     ]
+    for run in verdict.invalid_runs:
+        found += [("mlperf.invalid_run", f"{reason.key}: {reason}") for reason in run.invalid]
     if verdict.runs and verdict.runs[-1].light and verdict.runs[-1].light[0].share is not None:
         found.append(("mlperf.speed_of_light", f"{verdict.runs[-1].light[0].share:.4f}"))
     if verdict.runs and (search := verdict.runs[-1].search):

@@ -27,7 +27,7 @@ from pytest_mlperf.reports.commands import (
     may_be_recorded,
     record,
 )
-from pytest_mlperf.reports.figures import beside, cost, declared, light, searched
+from pytest_mlperf.reports.figures import beside, cost, declared, invalid_runs, light, searched
 from pytest_mlperf.reports.layout import (
     column_widths,
     duration,
@@ -92,6 +92,7 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         if metric.note and metric.note not in verdict.headline:
             notes.append(f"{title(metric.metric)}: {metric.note}")
     yield paragraphs("note", notes, width)
+    yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
     if found := light(verdict):
         yield paragraph("physics", found, width)
@@ -258,10 +259,13 @@ def _what_decides(verdict: Verdict) -> str:
 def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
     runs = {run.folder for result in results.cases for run in result.verdict.runs}
+    invalid = {run.folder for r in results.cases for run in r.verdict.invalid_runs}
+    also = f" and {len(invalid)} INVALID" if invalid else ""
     shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     return (
         f"{plural(len(results.cases), 'test')}: {shown}; "
-        f"{unbroken(plural(len(runs), 'run'))}, {unbroken(duration(results.seconds))}, "
+        f"{unbroken(plural(len(runs), 'run'))}{unbroken(also)}, "
+        f"{unbroken(duration(results.seconds))}, "
         f"profile {profiles}"
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.roofline.gpu import GpuSpec
 from pytest_mlperf.core.roofline.light import lights
 from pytest_mlperf.core.roofline.seen import Seen
@@ -69,7 +70,11 @@ def with_light(
         work=work_of(planned),
         seen=seen,
     )
-    beyond = tuple(light.beyond for light in found if light.impossible)
+    beyond = tuple(
+        Reason(key=Key.ABOVE_PHYSICAL_LIMIT, text=light.beyond)
+        for light in found
+        if light.impossible
+    )
     return dataclasses.replace(run, light=found, invalid=(*run.invalid, *beyond))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.builds import LABEL, Build, build_for, import_path
 from pytest_mlperf.run.checkpoints import checkpoint_for
@@ -284,7 +285,7 @@ def _read_run(
     )
 
 
-def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...], bool]:
+def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[Reason, ...], bool]:
     """Return why a run may not be judged, and whether it only missed its latency limit."""
     if detail.valid:
         return (), False
@@ -299,4 +300,5 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[str, ...
         queries: detail.early_stopping_met,
     }
     reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
-    return tuple(f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]), False
+    texts = [f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]]
+    return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts), False

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.power_gpu import GpuLog, Process
 
 THROTTLED = 0.01
@@ -33,13 +34,13 @@ ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
 TAKEN = 64 * 2**20
 """Bytes of memory that whoever computes takes at least."""
 
-INVALID = {
+HALTED = {
     "hw_slowdown": "a hardware slowdown",
     "sw_thermal_slowdown": "heat (software slowdown)",
     "hw_thermal_slowdown": "heat (hardware slowdown)",
     "hw_power_brake_slowdown": "the power supply's brake",
 }
-"""Reasons that make a window invalid, in words."""
+"""Clock event reasons that make a window invalid, in words; each is a `Key` too."""
 
 NOTED = {
     "application_clocks": "clocks are set by hand",
@@ -62,7 +63,7 @@ class Doubts:
         notes: What is to be known beside the verdict.
     """
 
-    invalid: tuple[str, ...] = ()
+    invalid: tuple[Reason, ...] = ()
     energy: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -79,7 +80,7 @@ def doubts(
         warm_s: When the engine had warmed up: a process that comes later is foreign.
         allowed: Processes that may be there, as the host numbers them.
     """
-    lost = [f"the GPU was lost: {gpu.lost}"] if gpu.lost else []
+    lost = [_lost(gpu.lost)] if gpu.lost else []
     if gpu.unavailable:
         return Doubts(invalid=tuple(lost), energy=(gpu.unavailable,))
     invalid, notes = _clocks(gpu, begin_s, end_s)
@@ -97,15 +98,22 @@ def doubts(
     )
 
 
-def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[str]]:
-    invalid: list[str] = []
+def _lost(why: str) -> Reason:
+    return Reason(key=Key.GPU_LOST, text=f"the GPU was lost: {why}")
+
+
+def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[str]]:
+    invalid: list[Reason] = []
     notes: list[str] = []
     for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
         share = seconds / (end_s - begin_s)
         told = f"{seconds:.2f} s, {share:.1%} of the window"
-        if reason in INVALID:
-            said = f"{INVALID[reason]} halted the clocks for {told}"
-            (invalid if share >= THROTTLED else notes).append(said)
+        if reason in HALTED:
+            said = f"{HALTED[reason]} halted the clocks for {told}"
+            if share >= THROTTLED:
+                invalid.append(Reason(key=Key(reason), text=said))
+            else:
+                notes.append(said)
         elif reason == "gpu_idle":
             if share > STARVED:
                 notes.append(f"the GPU had nothing to do for {told}: the engine starved it")
@@ -114,12 +122,13 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[
     return invalid, notes
 
 
-def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[str]]:
+def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[str]]:
     """Return errors of memory and link."""
     invalid, notes = [], []
     risen = gpu.risen(begin_s, end_s)
     if errors := risen.get("ecc_uncorrected", 0):
-        invalid.append(f"{errors} uncorrected memory errors (ECC) during the run")
+        text = f"{errors} uncorrected memory errors (ECC) during the run"
+        invalid.append(Reason(key=Key.ECC_UNCORRECTED, text=text))
     if errors := risen.get("ecc_corrected", 0):
         notes.append(f"{errors} corrected memory errors (ECC) during the run")
     if replays := risen.get("pcie_replays", 0):
@@ -142,16 +151,19 @@ def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[str], list[
     return invalid, notes
 
 
-def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[str], list[str]]:
+def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[Reason], list[str]]:
     """Return who else used the GPU."""
     invalid, notes = [], []
     if before := gpu.before_us(allowed):
-        invalid.append(f"in use before the engine was loaded: {_named(before)}")
+        text = f"in use before the engine was loaded: {_named(before)}"
+        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     if late := gpu.foreign(warm_s, allowed):
-        invalid.append(f"used by others during the run: {_named(late)}")
+        text = f"used by others during the run: {_named(late)}"
+        invalid.append(Reason(key=Key.USED_BY_OTHERS, text=text))
     busy = gpu.facts.get("identity", {}).get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
-        invalid.append(f"{busy} % busy before the engine was loaded")
+        text = f"{busy} % busy before the engine was loaded"
+        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
     memory = gpu.facts.get("memory_used") or 0
     if memory > MEMORY_IN_USE and not before:
         notes.append(
@@ -161,7 +173,7 @@ def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[
     return invalid, notes
 
 
-def _idle(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
+def _idle(gpu: GpuLog, begin_s: float, end_s: float) -> list[Reason]:
     """Return that the GPU did nothing, where all that is known says so.
 
     One sign of work is enough: power above that before the engine was loaded, utilisation, a new
@@ -187,7 +199,8 @@ def _idle(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
     if not told or seen or (memory and max(memory) > rest_bytes + TAKEN):
         return []
     told += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
-    return [f"the GPU did not do the work: {', '.join(told)}"] if len(told) > 1 else []
+    text = f"the GPU did not do the work: {', '.join(told)}"
+    return [Reason(key=Key.GPU_UNUSED, text=text)] if len(told) > 1 else []
 
 
 def _named(processes: Collection[Process]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.power import together
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
@@ -34,23 +35,23 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
         why = log.unavailable
         if why == NO_GPU:
             return run
-        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *log.lost))
+        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *_lost(log)))
     if log.clock_stepped:
         why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
-        return dataclasses.replace(run, power_unknown=why)
+        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *_lost(log)))
     begin_s, end_s = map(log.monotonic, window_s(run))
     found = {gpu.uuid: doubts(gpu, begin_s, end_s, warm_s=warm_s) for gpu in log.gpus}
     power = together(
         {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus},
-        doubts=_each(found, "energy"),
+        doubts=_each({uuid: each.energy for uuid, each in found.items()}),
     )
     return dataclasses.replace(
         run,
         metrics={**run.metrics, **per_joule(run, power.joules)},
         power=power,
         state=_worst([gpu.state(begin_s, end_s) for gpu in log.gpus if not gpu.unavailable]),
-        invalid=(*run.invalid, *_each(found, "invalid")),
-        notes=(*run.notes, *_each(found, "notes")),
+        invalid=(*run.invalid, *_reasons(found)),
+        notes=(*run.notes, *_each({uuid: each.notes for uuid, each in found.items()})),
     )
 
 
@@ -63,13 +64,28 @@ def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _each(found: Mapping[str, Doubts], what: str) -> tuple[str, ...]:
+def _each(texts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return each GPU's sentences, with its UUID where there are several."""
     return tuple(
-        f"GPU {uuid}: {text}" if len(found) > 1 else text
-        for uuid, each in found.items()
-        for text in getattr(each, what)
+        f"GPU {uuid}: {text}" if len(texts) > 1 else text
+        for uuid, each in texts.items()
+        for text in each
     )
+
+
+def _reasons(found: Mapping[str, Doubts]) -> tuple[Reason, ...]:
+    """Return each GPU's reasons, likewise."""
+    several = len(found) > 1
+    return tuple(
+        dataclasses.replace(reason, text=f"GPU {uuid}: {reason}") if several else reason
+        for uuid, each in found.items()
+        for reason in each.invalid
+    )
+
+
+def _lost(log: PowerLog) -> tuple[Reason, ...]:
+    """Return that GPUs were lost, where nothing else is known of them."""
+    return tuple(Reason(key=Key.GPU_LOST, text=text) for text in log.lost)
 
 
 def per_joule(run: Run, joules: float | None, suffix: str = "") -> dict[str, float]:

@@ -12,6 +12,7 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.found import Condition, Tried, tried
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import NoRate, Plan, narrow_step, next_rate, result
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.logs import DETAIL, parse_detail
@@ -95,7 +96,7 @@ class Searches:
             tries.append(self._tried(rate, run))
             rate = next_rate(tries, plan)
         assert plan is not None
-        found = self._found(tries, runs, plan, folder)
+        found = self._found(case, tries, runs, plan, folder)
         self._known.append(found.metrics["throughput"])
         return found
 
@@ -115,12 +116,21 @@ class Searches:
             )
         return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
 
-    def _found(self, tries: Sequence[Tried], runs: Sequence[Run], plan: Plan, folder: Path) -> Run:
+    def _found(
+        self,
+        case: Rated,
+        tries: Sequence[Tried],
+        runs: Sequence[Run],
+        plan: Plan,
+        folder: Path,
+    ) -> Run:
         """Return what a search gives, as one run."""
         try:
             found = result(tries, plan, self._find.in_words)
         except NoRate as error:
-            raise Unjudgeable(replace(runs[-1], invalid=(str(error),))) from None
+            invalid = replace(runs[-1], invalid=(Reason(key=Key.NO_RATE, text=str(error)),))
+            case.invalid_runs.append(invalid)
+            raise Unjudgeable(invalid) from None
         places = [i for i, one in enumerate(tries) if one.rate == found.low]
         best = runs[places[-1]]
         return replace(
@@ -176,7 +186,7 @@ def _made(attempt: Callable[[At], Run], at: At) -> Run:
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
     detail = parse_detail(Path(run.folder) / DETAIL)
-    ours = all(reason.startswith("LoadGen: ") for reason in run.invalid)
+    ours = all(reason.key is Key.LOADGEN for reason in run.invalid)
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
     if ours and long_enough and detail.early_stopping_met is False:
         return replace(run, invalid=(), limit_missed=True)

@@ -25,7 +25,7 @@ from pytest_mlperf.reports.timeline_model import GpuLines, Lane, Timeline
 from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import FILE, GpuLog, PowerLog
-from pytest_mlperf.run.power_doubts import INVALID
+from pytest_mlperf.run.power_doubts import HALTED
 from pytest_mlperf.stores import atomic
 
 PICTURE = "power.svg"
@@ -231,7 +231,7 @@ def _lanes(
     return [
         Lane(
             label=_label(reason, shares[reason], len(gpus)),
-            kind="fault" if reason in INVALID else "cap" if reason == CAP else "plain",
+            kind="fault" if reason in HALTED else "cap" if reason == CAP else "plain",
             spans=spans.get(reason, []),
         )
         for reason in order

@@ -20,12 +20,12 @@ class Unjudgeable(Exception):
 
     def __init__(self, run: Run) -> None:
         """Keep the run whose reasons are shown."""
-        super().__init__("; ".join(run.invalid))
+        super().__init__("; ".join(map(str, run.invalid)))
         self.run = run
 
 
 class Rated(Protocol):
-    """A case, and the rate that its next run is offered or sized by."""
+    """A case, the rate that its next run is offered or sized by, and its INVALID runs so far."""
 
     @property
     def planned(self) -> Planned:
@@ -33,13 +33,14 @@ class Rated(Protocol):
         ...
 
     rate: float | None
+    invalid_runs: list[Run]
 
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
     """Return the first run that may be judged.
 
     Args:
-        case: Its rate is raised where an Offline run was INVALID.
+        case: Takes the INVALID runs; its rate is raised where one of Offline was.
         attempt: Makes one run, in a fresh process.
 
     Raises:
@@ -49,6 +50,7 @@ def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
         run = attempt()
         if not run.invalid:
             return run
+        case.invalid_runs.append(run)
         if left and case.planned.case.scenario == "Offline":
             case.rate = max(case.rate or 0.0, FASTER * run.metrics.get("throughput", 0.0))
     raise Unjudgeable(run)

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml import (
     Device,
     Library,
@@ -95,7 +96,7 @@ def sampled(
 
 def faults(given: Doubts) -> tuple[str, ...]:
     """Return why a run is invalid, but for the idle GPU that all of these are."""
-    return tuple(why for why in given.invalid if not why.startswith("the GPU did not do the work"))
+    return tuple(str(why) for why in given.invalid if why.key is not Key.GPU_UNUSED)
 
 
 def together_with(name: str) -> set[str]:

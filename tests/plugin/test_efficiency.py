@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run.tries import INVALID_TRIES
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import OPTIONS, Project
 
@@ -95,6 +98,10 @@ def outcomes(project: Project) -> dict[str, Outcome]:
     return {each.verdict.kind: each.verdict.outcome for each in read_results(newest).cases}
 
 
+def newest(project: Project) -> CaseResult:
+    return project.results().cases[-1]
+
+
 def rescale(fake: Fake, watts: float) -> None:
     fake.write(*scenario(f"wave const {watts:g}"))
 
@@ -142,12 +149,54 @@ def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project:
     result = run(project, "-k", "performance")
 
     assert outcomes(project) == {"performance": Outcome.INVALID}
+    found = newest(project).verdict
+    assert [each.key for each in found.reasons] == [Key.HW_THERMAL_SLOWDOWN]
+    assert [len(run.invalid) for run in found.invalid_runs] == [1] * INVALID_TRIES
+    assert len(found.measured_again) == INVALID_TRIES - 1
     result.stdout.re_match_lines(
         [
             r"INVALID heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of",
             r"note +not judged: samples/s \d+",
         ]
     )
+
+
+RECOVERS = """
+import os
+from pathlib import Path
+
+import working
+
+TRIED = Path("tried")
+
+
+class Recovers(working.Working):
+    # Uncorrected memory errors in the first process's run, and in no other.
+    def submit(self, ids, indices, sink):
+        if len(ids) > 500 and not TRIED.exists():  # the run's only query, no warm-up
+            TRIED.touch()
+            self.put(working.SCENARIO.read_text() + "ecc 1 1 uncorrected=2 after=0\\n")
+        super().submit(ids, indices, sink)
+"""
+
+
+def test_a_run_that_was_invalid_and_measured_again_is_told(fake: Fake, project: Project) -> None:
+    """In the summary, in results.json with the reason's key, and in JUnit's file."""
+    project.pytester.makepyfile(recovers=RECOVERS)
+    project.suite(engines=ENGINE.replace("working:Working", "recovers:Recovers"), scenarios=OFFLINE)
+
+    result = run(project, "-k", "performance", "--junit-xml=junit.xml")
+
+    said = "2 uncorrected memory errors (ECC) during the run"
+    assert f"  1 run INVALID, measured again: {said}" in result.outlines
+    result.stdout.re_match_lines([r"1 test: 1 NO BASELINE; 1 run and 1 INVALID, .*"])
+    (invalid,) = newest(project).verdict.invalid_runs
+    assert invalid.invalid == (Reason(key=Key.ECC_UNCORRECTED, text=said),)
+    assert Path(invalid.folder).is_dir()
+    assert newest(project).verdict.reasons == ()
+    assert f'"mlperf.invalid_run" value="ecc_uncorrected: {said}"' in (
+        project.path / "junit.xml"
+    ).read_text("utf-8")
 
 
 def test_someone_elses_process_makes_a_run_invalid(fake: Fake, project: Project) -> None:

@@ -13,7 +13,7 @@ from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import LABEL, CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.markdown import MARKER, Links, code, comment, escape, summary
-from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict
+from tests.reports.verdicts import CASE, DROP, OK, TOO_SHORT, result, run, session, verdict
 
 GONE = [Absent(test="s.mlperf.toml::test_performance[x]", why="the runner was lost")]
 HOSTILE = "</details><script>alert(1)</script> @everyone #1 | **x** [a](javascript:b)\n::error::"
@@ -50,6 +50,15 @@ def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
     assert "PERF DROP" in rows[0]
     assert '`pytest suites/rn.mlperf.toml --mlperf-update=replace --mlperf-reason "why"`' in text
     assert text.endswith(f"\n{LABEL}\n")
+
+
+def test_a_run_that_was_measured_again_is_told() -> None:
+    again = replace(OK, invalid_runs=(replace(run(1), invalid=(TOO_SHORT,)),))
+    told = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"
+
+    assert told in comment(session(result(again)))
+    assert told in summary(session(result(again)))
+    assert "easured again" not in summary(session(result(OK)))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pytest_mlperf.reports.precisions import blocks_of
 from pytest_mlperf.reports.precisions_model import Block, Entry, Score, Speed
 from pytest_mlperf.reports.precisions_text import document, hardware, markdown, rows, text
 from tests.reports import verdicts
-from tests.reports.verdicts import result, run, session
+from tests.reports.verdicts import TOO_SHORT, result, run, session
 
 FILE = "baselines/accuracy/resnet50/ort.fp32.json"
 
@@ -311,7 +311,7 @@ def test_a_ratio_turned_round_is_its_inverse_and_lies_in_its_spread(
 
 
 def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
-    good, bad = run(1, throughput=100.0), replace(run(2, throughput=900.0), invalid=("too short",))
+    good, bad = run(1, throughput=100.0), replace(run(2, throughput=900.0), invalid=(TOO_SHORT,))
     broken = measured(case("int8"), 500.0)
     broken = replace(
         broken, verdict=replace(broken.verdict, outcome=Outcome.ERROR, headline="engine: x")

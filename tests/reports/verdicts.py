@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, RatioVerdict, Verdict
 
@@ -16,6 +17,7 @@ CASE = Case(
 )
 SERVER = replace(CASE, scenario="Server")
 SUITE = "suites/rn.mlperf.toml"
+TOO_SHORT = Reason(key=Key.LOADGEN, text="LoadGen: the run was too short")
 RUNS = ".mlperf/runs/20261120-ab12"
 SUBJECT = Subject(
     identity={"gpu": "NVIDIA H200", "ecc": True, "mig": None},

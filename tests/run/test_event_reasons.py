@@ -9,12 +9,14 @@ import datetime as dt
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.logs import DETAIL, PREFIX
 from pytest_mlperf.run.power import PowerLog, Sampling
@@ -60,7 +62,7 @@ def until(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
 
 
-LATE = ("LoadGen: the run was too short",)
+LATE = (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
 
 OURS = "proc 77 2000000000 after=0.5"
 """The engine's process: a GPU without one would not have done the work."""
@@ -114,6 +116,10 @@ def unsampled(fake: Fake, folder: Path) -> Run:
     )
 
 
+def texts(reasons: Sequence[Reason]) -> tuple[str, ...]:
+    return tuple(map(str, reasons))
+
+
 def test_every_reason_is_in_one_of_the_tables() -> None:
     assert set(INVALID) | set(NOTED) >= set(REASONS)
     assert set(INVALID) & set(NOTED) == set()
@@ -127,7 +133,7 @@ def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
 
     for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, [], *gpus)), strict=True):
         said = f"{bit:#x} for {seconds:.3f} s: {given}"
-        told = given.invalid if bit in INVALID else given.notes
+        told = texts(given.invalid) if bit in INVALID else given.notes
         assert given.energy == (), said
         assert len([*given.invalid, *given.notes]) == len(told), said
         if bit == 0x1 and seconds < 0.2 * window_s:
@@ -145,7 +151,7 @@ def test_heat_that_no_sample_shows_is_judged_by_its_count(fake: Fake) -> None:
     blind = ["fail nvmlDeviceGetCurrentClocks* 3"]
 
     for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, blind, *gpus)), strict=True):
-        told, other = (given.invalid, given.notes)[:: 1 if seconds > 0.03 else -1]
+        told, other = (texts(given.invalid), given.notes)[:: 1 if seconds > 0.03 else -1]
         (sentence,) = told
         assert sentence.startswith(INVALID[bit])
         assert f"for {seconds:.2f} s" in sentence
@@ -166,7 +172,8 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(fake: Fake, tmp_path: Path,
     log = sampled(fake, [f"fail * {code} dev=1 after=2"], ["wave const 300"], ["wave const 300"])
     run = measured(fake, log, tmp_path / "run")
 
-    (why,) = run.invalid
+    (why,) = texts(run.invalid)
+    assert run.invalid[0].key is Key.GPU_LOST
     assert why.startswith("GPU GPU-1: the GPU was lost: ")
     assert f"({code})" in why
     assert run.power is not None
@@ -181,7 +188,8 @@ def test_a_process_that_comes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: 
     log = sampled(fake, [], [ours], [ours, "proc 666 1073741824 after=1.8 until=4"])
     run = measured(fake, log, tmp_path / "run")
 
-    assert run.invalid == ("GPU GPU-1: used by others during the run: process 666 (1.0 GiB)",)
+    said = "GPU GPU-1: used by others during the run: process 666 (1.0 GiB)"
+    assert run.invalid == (Reason(key=Key.USED_BY_OTHERS, text=said),)
 
 
 def test_a_counter_that_goes_back_is_not_gated(fake: Fake, tmp_path: Path) -> None:

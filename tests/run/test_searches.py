@@ -13,6 +13,7 @@ import pytest
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.logs import DETAIL
@@ -23,8 +24,11 @@ from pytest_mlperf.suite.plan import Planned, plan_suite
 
 CAPACITY = 100.0
 
-TOO_SHORT = "LoadGen: the run was too short"
-EARLY = "LoadGen: too few queries for its percentile (early stopping): raise min_query_count"
+TOO_SHORT = Reason(key=Key.LOADGEN, text="LoadGen: the run was too short")
+EARLY = Reason(
+    key=Key.LOADGEN,
+    text="LoadGen: too few queries for its percentile (early stopping): raise min_query_count",
+)
 
 
 def planned(folder: Path, find: str = "", accelerators: str = '["cpu"]') -> Planned:
@@ -46,10 +50,11 @@ class Bench:
 
     folder: Path
     planned: Planned
-    invalid: Callable[[float], tuple[str, ...]] = lambda rate: ()
+    invalid: Callable[[float], tuple[Reason, ...]] = lambda rate: ()
     metric: str = "latency_p90"
     rate: float | None = None
     asked: list[At] = field(default_factory=list)
+    invalid_runs: list[Run] = field(default_factory=list)
 
     @property
     def conditions(self) -> Conditions:
@@ -221,7 +226,7 @@ def test_a_run_that_is_invalid_for_another_reason_ends_the_search(tmp_path: Path
         made(bench).run(bench, bench.attempt)
 
     assert caught.value.run.invalid == (TOO_SHORT,)
-    assert len(bench.asked) == INVALID_TRIES
+    assert len(bench.asked) == len(bench.invalid_runs) == INVALID_TRIES
 
 
 def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
@@ -231,7 +236,10 @@ def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
         made(bench).run(bench, bench.attempt)
 
     (why,) = caught.value.run.invalid
-    assert why.startswith("no rate found: 768/s, the lowest of 4 tried, does not hold latency_p90 ")
+    assert why.key is Key.NO_RATE
+    assert why.text.startswith(
+        "no rate found: 768/s, the lowest of 4 tried, does not hold latency_p90 "
+    )
 
 
 def test_a_latency_that_the_engine_does_not_report_is_an_error(tmp_path: Path) -> None:

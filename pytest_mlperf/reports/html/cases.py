@@ -12,7 +12,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.cells import metric_cells, paired_cells, ratio_cells, score_cells, title
 from pytest_mlperf.reports.commands import LOG, REPLACE, accept, again, may_be_recorded, record
-from pytest_mlperf.reports.figures import cost, declared, light, searched
+from pytest_mlperf.reports.figures import cost, declared, invalid_runs, light, searched
 from pytest_mlperf.reports.html.case_figures import engine_version
 from pytest_mlperf.reports.html.model import Beside, Grouped, Tone, tone
 
@@ -170,7 +170,11 @@ def _facts(result: CaseResult) -> Iterator[tuple[str, str]]:
     verdict = result.verdict
     yield from declared(result).items()
     yield from (("search", said) for said in searched(verdict)[-1:])
-    known = (("physics", light(verdict)), ("cost", cost(verdict)))
+    known = (
+        ("invalid", invalid_runs(verdict)),
+        ("physics", light(verdict)),
+        ("cost", cost(verdict)),
+    )
     yield from ((name, said) for name, said in known if said)
     judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if judged:
