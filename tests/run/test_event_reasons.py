@@ -18,10 +18,10 @@ import pytest
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.nvml_quantities import REASONS
-from pytest_mlperf.run.logs import DETAIL, PREFIX
+from pytest_mlperf.run.logs import CLOCK, DETAIL, PREFIX
 from pytest_mlperf.run.power import PowerLog, Sampling
 from pytest_mlperf.run.power_doubts import Doubts, doubts
-from pytest_mlperf.run.power_run import CLOCK, with_power
+from pytest_mlperf.run.power_run import with_power
 from tests.nvml.library import Fake
 
 BEGIN_S, END_S = 1.0, 3.0
