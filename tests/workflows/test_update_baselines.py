@@ -297,7 +297,7 @@ def test_a_name_that_is_a_path_is_refused(job: Runner) -> None:
     done = job.run(TABLE)
 
     assert done.returncode == 2
-    assert "a name that is a path" in done.stderr
+    assert "workload '../../../escape' cannot be part of a file's path" in done.stderr
     assert list(job.folder.rglob("escape*")) == []
 
 
