@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.roofline.gpu import GpuSpec
@@ -26,9 +27,11 @@ DONE = {
         name: (f"work.{name}",)
         for name in ("accepted_tokens", "calls", "network_share", "work_share", "replica_gpus")
     },
-    "batch": ("work.batch",),
 }
 """What an engine may tell of its work, by the keys of its description that say so."""
+
+BATCH = "work.batch"
+"""The key by which it tells how many sequences it works on together, at most."""
 
 
 def with_light(
@@ -55,13 +58,17 @@ def with_light(
     if "pretended" in identity or (gpu is None and kind == "cpu"):
         return run
     told: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
-    seen = Seen(
-        gpus=count,
-        precision=planned.case.precision,
-        techniques=planned.techniques,
-        output_tokens=run.metrics.get("tokens_per_sample"),
-        **told,
-    )
+    try:
+        seen = Seen(
+            gpus=count,
+            precision=planned.case.precision,
+            techniques=planned.techniques,
+            output_tokens=run.metrics.get("tokens_per_sample"),
+            batch=most_together(run, planned, engine),
+            **told,
+        )
+    except ValueError as error:
+        raise RunError("engine", f"describe() tells of its work what cannot be: {error}") from None
     found = lights(
         run.metrics,
         planned.case.scenario,
@@ -76,6 +83,22 @@ def with_light(
         if light.impossible
     )
     return dataclasses.replace(run, light=found, invalid=(*run.invalid, *beyond))
+
+
+def most_together(run: Run, planned: Planned, engine: Mapping[str, str]) -> float | None:
+    """Return how many samples can have been under way at a time, by all who set an upper bound.
+
+    SingleStream has one, MultiStream a query's, an engine what it says, and no run more than it
+    had. Neither a prefix cache nor several copies of the model put more into one step.
+    """
+    most = [float(run.samples)] if run.samples else []
+    if planned.case.scenario == "SingleStream":
+        most.append(1.0)
+    if planned.case.scenario == "MultiStream":
+        most.append(float(planned.round_scenario.samples_per_query))
+    if BATCH in engine:
+        most.append(_number(BATCH, engine))
+    return min(most, default=None)
 
 
 def gpu_of(planned: Planned, identity: Mapping[str, object]) -> GpuSpec | None:
@@ -99,6 +122,13 @@ def work_of(planned: Planned) -> AnyWork | None:
 
 def _done(engine: Mapping[str, str]) -> dict[str, int | float]:
     """Return what the engine said of its work, as numbers."""
-    told = {n: float(engine[key]) for n, keys in DONE.items() for key in keys if key in engine}
+    told = {n: _number(key, engine) for n, keys in DONE.items() for key in keys if key in engine}
     whole = {"calls", "replica_gpus"}
     return {name: int(value) if name in whole else value for name, value in told.items()}
+
+
+def _number(key: str, engine: Mapping[str, str]) -> float:
+    try:
+        return float(engine[key])
+    except ValueError:
+        raise RunError("engine", f"describe() says {key} = {engine[key]!r}: no number") from None

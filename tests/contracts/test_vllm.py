@@ -22,6 +22,7 @@ from pytest_mlperf.engines.vllm.arguments import (
     SETTINGS,
     UUIDS,
     engine_arguments,
+    most_together,
     sampling_arguments,
 )
 from pytest_mlperf.engines.vllm.options import RESERVED, Options
@@ -141,6 +142,26 @@ def test_a_name_that_vanished_fails_with_the_version(
 
     assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
     assert sentence.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settled", "batch_size", "most"),
+    [
+        ({}, "256", None, "256"),
+        ({}, "256", 8, "8"),
+        ({}, "4", 8, "4"),
+        ({"data_parallel_size": 2}, "4", None, "8"),
+        ({"speculative_config": {"method": "ngram"}}, "256", None, None),
+        ({}, "", None, None),
+    ],
+)
+def test_how_many_samples_share_a_step_is_an_upper_bound(
+    arguments: dict[str, Any], settled: str, batch_size: int | None, most: str | None
+) -> None:
+    """Beyond it a speed would be called impossible, so it is never said too low."""
+    found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
+
+    assert found.get("work.batch") == most
 
 
 TAKES_UUIDS = {

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.roofline.precision import PRECISIONS
+from pytest_mlperf.rounds.claims import Claim, known_claims
+from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.light import with_light
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.reports.verdicts import run
@@ -86,3 +93,157 @@ def test_a_pretended_gpu_and_a_cpu_without_figures_have_no_limit(tmp_path: Path)
     on_cpu = with_light(measured, planned(tmp_path, accelerator="cpu"), {}, engine={}, sizes={})
 
     assert (pretended, on_cpu) == (measured, measured)
+
+
+# --- decoding --------------------------------------------------------------------------------
+
+LLAMA = """
+schema = 1
+round = "v4.1"
+division = "open"
+
+[workload]
+name = "my-llama2-70b"
+
+[workload.work]
+kind = "decode"
+{dimensions}
+
+[[engines]]
+use = "null"
+precision = "{precision}"
+accelerators = ["{accelerator}"]
+techniques = {techniques}
+
+[[scenarios]]
+name = "{scenario}"
+"""
+
+PRODUCTS = {
+    "H200-SXM": ("H200", {"gpu": "NVIDIA H200", "memory_gib": 140}),
+    "H100-SXM": ("H100", {"gpu": "NVIDIA H100 80GB HBM3", "memory_gib": 80}),
+    "A100-SXM-80": ("A100", {"gpu": "NVIDIA A100-SXM4-80GB", "memory_gib": 80}),
+}
+"""What NVML calls the GPUs of the claims."""
+
+ANSWER = 294.45
+
+DECODING = [
+    claim
+    for claim in known_claims()
+    if claim.metric == "decode_tokens_per_second" and claim.expect == "certain"
+]
+
+
+def decoded(
+    folder: Path,
+    claim: Claim,
+    scenario: str,
+    engine: dict[str, str],
+    *techniques: str,
+    precision: str | None = None,
+) -> Run:
+    """Return a run of a claim as the plugin would have judged it."""
+    accelerator, identity = PRODUCTS[claim.accelerator]
+    path = folder / "llama.mlperf.toml"
+    about = find_work("llama2-70b")
+    assert about is not None
+    sizes = dataclasses.asdict(about.work)
+    text = LLAMA.format(
+        dimensions="\n".join(f"{name} = {size}" for name, size in sizes.items() if name != "share"),
+        precision=precision or claim.precision,
+        accelerator=accelerator,
+        scenario=scenario,
+        techniques=[*techniques],
+    )
+    text += 'latency_limit = "20s"\n' if scenario == "Server" else ""
+    path.write_text(text, "utf-8")
+    (case,) = plan_suite(path)
+    figures: dict[str, Any] = {
+        "tokens_per_second": claim.value,
+        "throughput": claim.value / ANSWER,
+        "tokens_per_sample": ANSWER,
+        "latency_p90": ANSWER / claim.value,
+        "latency_p99": ANSWER / claim.value,
+    }
+    return with_light(run(**figures), case, identity, engine=engine, sizes={"input_tokens": 290.0})
+
+
+def invalid(measured: Run) -> str:
+    return "; ".join(measured.invalid)
+
+
+@pytest.mark.parametrize("claim", DECODING, ids=lambda claim: f"{claim.page}{claim.line}")
+@pytest.mark.parametrize(
+    ("scenario", "engine"),
+    [
+        ("SingleStream", {}),
+        ("SingleStream", {"work.batch": "256"}),
+        ("Offline", {"work.batch": "1"}),
+        ("Server", {"work.batch": "1"}),
+    ],
+)
+def test_the_ten_impossible_speeds_are_no_measurements(
+    tmp_path: Path, claim: Claim, scenario: str, engine: dict[str, str]
+) -> None:
+    """One sequence at a time, as the scenario has it or as the engine says."""
+    assert len(DECODING) == 10
+    found = decoded(tmp_path, claim, scenario, engine)
+
+    assert "tokens/s is" in invalid(found)
+    assert "above the physical limit (memory)" in invalid(found)
+
+
+@pytest.mark.parametrize("line", [34, 36])
+def test_an_engines_own_word_for_four_bits_is_known(tmp_path: Path, line: int) -> None:
+    """Or no claim of such weights would have a limit."""
+    claim = next(claim for claim in DECODING if claim.line == line)
+
+    for word in ("int4-awq", "w4a8-awq", "mixed"):
+        assert invalid(decoded(tmp_path, claim, "SingleStream", {}, precision=word)), word
+
+
+def test_every_precision_of_an_engine_of_language_models_has_a_limit() -> None:
+    from pytest_mlperf.engines.tensorrt_llm import quantisation as tensorrt_llm
+    from pytest_mlperf.engines.torch import options as torch
+    from pytest_mlperf.engines.vllm import quantisation as vllm
+
+    words = {*vllm.DTYPES, *vllm.QUANTISED, *tensorrt_llm.PRECISIONS, *torch.PRECISIONS}
+
+    assert words <= set(PRECISIONS)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "engine", "techniques"),
+    [
+        ("Offline", {}, ()),
+        ("Offline", {"work.batch": "64"}, ()),
+        ("Server", {}, ()),
+        ("MultiStream", {}, ()),  # a query has 8 samples, which is enough for 155 tokens/s
+        ("SingleStream", {}, ("speculative-decoding",)),
+        ("SingleStream", {"work.accepted_tokens": "5"}, ("speculative-decoding",)),
+        ("Offline", {"work.batch": "1"}, ("speculative-decoding",)),
+    ],
+)
+def test_what_is_possible_is_not_called_impossible(
+    tmp_path: Path, scenario: str, engine: dict[str, str], techniques: tuple[str, ...]
+) -> None:
+    """A step gives a token of every sequence, and of a technique as many as are accepted."""
+    claim = next(claim for claim in DECODING if claim.line == 21)
+
+    assert not invalid(decoded(tmp_path, claim, scenario, engine, *techniques))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"work.batch": "many"}, "describe() says work.batch = 'many': no number"),
+        ({"work.batch": "0"}, "describe() tells of its work what cannot be: batch is 0.0"),
+        ({"work.accepted_tokens": "nan"}, "what cannot be: accepted_tokens is nan"),
+    ],
+)
+def test_what_an_engine_cannot_mean_is_its_error(
+    tmp_path: Path, engine: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RunError, match=re.escape(message)):
+        decoded(tmp_path, DECODING[0], "Offline", engine)

@@ -1,13 +1,15 @@
 """The formulas: how fast a number of GPUs could do a workload if nothing ever waited.
 
 Each level has a compute term, all FLOP of a sample at the dense peak of all GPUs, and for language
-models of a known batch a memory term, one reading of the weights for each step of all sequences.
+models a memory term, one reading of the weights for each step of all sequences: of no more than are
+said to be under way, and for the estimate of no more than fit into the memory.
 The certain level counts only what cannot be less: no prompt, no padding, no overlap, no key-value
 cache, all sequences at the same experts. The estimated one counts what the run did.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +20,8 @@ from pytest_mlperf.core.roofline.seen import Seen
 from pytest_mlperf.core.roofline.work import AnyWork, Decode
 
 Resource = Literal["compute", "memory"]
+
+GIB_PER_GB = 2**30 / 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +34,7 @@ class Hardware:
         weight: Bytes of a weight; None: not known.
         kv: Bytes of an element of the key-value cache, at least.
         cache: Bytes of weights that may stay in the caches from step to step.
+        memory: Bytes for one copy of the model; None: not known.
     """
 
     flops: float
@@ -37,6 +42,7 @@ class Hardware:
     weight: float | None
     kv: float
     cache: float = 0.0
+    memory: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +85,7 @@ def hardware(
         raise ValueError(f"unknown format of weights {weights!r}")
     if seen.kv is not None and seen.kv not in KV_BYTES:
         raise ValueError(f"unknown format of the key-value cache {seen.kv!r}")
+    copy = seen.replica_gpus or seen.gpus
     about = PRECISIONS[weights] if weights else None
     bytes_each = (about.sparse if sparse else about.weight) if about else None
     return Hardware(
@@ -86,7 +93,9 @@ def hardware(
         bandwidth=None if gpu.bandwidth is None else gpu.bandwidth * seen.gpus,
         weight=bytes_each,
         kv=KV_BYTES[seen.kv] if seen.kv else min(KV_BYTES.values()),
-        cache=gpu.cache * (seen.replica_gpus or seen.gpus) if best else 0.0,
+        cache=gpu.cache * copy if best else 0.0,
+        # A datasheet's "141 GB" are GiB, as NVML shows.
+        memory=None if gpu.memory is None else gpu.memory * GIB_PER_GB * copy,
     )
 
 
@@ -120,10 +129,27 @@ def tokens(
     if not flop:
         return []
     found = [_rate("compute", flop, has.flops)]
+    if not certain:
+        seen = replace(seen, batch=likely_batch(work, has, seen))
     read = step_bytes(work, has, seen, certain=certain)
     if read and has.bandwidth and seen.batch and drafts:
         found.append(_rate("memory", read / (seen.batch * drafts), has.bandwidth))
     return found
+
+
+def likely_batch(work: Decode, has: Hardware, seen: Seen) -> float | None:
+    """Return how many sequences one copy of the model decodes together: what was said, if it fits.
+
+    Each is counted at its full length. Nothing is certain of that: a cache may be in the host's
+    memory, and sequences are short at first.
+    """
+    if has.memory is None or has.weight is None or seen.input_tokens is None:
+        return seen.batch
+    length = seen.input_tokens + work.beams * (seen.output_tokens or 0.0)
+    room = has.memory - (work.shared + work.experts * work.expert) * has.weight
+    if not length or room <= 0:
+        return seen.batch
+    return max(1.0, min(room / (length * work.kv_bytes(has.kv)), seen.batch or math.inf))
 
 
 def step_bytes(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> float | None:

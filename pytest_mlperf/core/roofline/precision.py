@@ -35,11 +35,17 @@ PRECISIONS: Mapping[str, Precision] = {
     "int8": Precision(("int8",), 1.0, 0.625),
     "fp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 32, 0.25 + 1 / 32),
     "nvfp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 16, 0.25 + 1 / 16),
+    "mxfp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 32, 0.25 + 1 / 32),
     "int4": Precision(("int4", *_NARROW), 0.5, 0.25),
+    "int4-awq": Precision(("int4", *_NARROW), 0.5, 0.25),
+    "w4a8-awq": Precision(("fp8", "int8"), 0.5, 0.25),
+    "gptq": Precision(("int4", *_NARROW), 0.25, 0.125),
+    "mixed": Precision(("fp4", "int4", *_NARROW), 0.5, 0.25),
     "int4-g128": Precision(("int4", *_NARROW), 0.5 + 2.5 / 128, 0.25 + 2.5 / 128),
 }
 """Bytes of a weight. NVFP4 has a scale of 8 bits for 16 weights, MX formats for 32; INT4 in groups
-of g has a scale of 16 bits and a zero of 4 for each group. 2:4 keeps half of the weights; at 8 bits
+of g has a scale of 16 bits and a zero of 4 for each group; where a name leaves that open, none is
+counted. GPTQ has 2 bits or more. 2:4 keeps half of the weights; at 8 bits
 and more two bits say the place of each, at 4 bits that share is left out, so as never to count too
 many bytes.
 """

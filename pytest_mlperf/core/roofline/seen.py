@@ -30,7 +30,7 @@ class Seen:
         weights: Format of the weights, where it is another.
         kv: Format of the key-value cache.
         techniques: Names of what the closed division does not allow.
-        batch: Sequences that one copy of the model decodes together.
+        batch: Sequences that one copy of the model decodes together, at most.
         input_tokens, output_tokens: Mean of a sample.
         tokens, tokens_squared: Mean length of an encoder's samples, and mean of its square.
         parts: Mean of windows, or of pairs, of a sample.

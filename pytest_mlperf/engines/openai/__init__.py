@@ -272,6 +272,7 @@ class OpenAiEngine(Engine):
             "outputs": "token ids" if found.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
             "concurrency": str(self._concurrency),
+            "work.batch": str(self._concurrency),
         }
         if self._folder is not None and (self._dummy or any(self._folder.glob("*.safetensors*"))):
             self._facts |= weights_fact(self._folder, dummy=self._dummy)

@@ -257,6 +257,10 @@ class TensorRtLlmEngine(Engine):
             for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
         }
         del given["load_format"]  # told as weights
+        batch = given["max_batch_size"]
+        # Drafts make more of a step than its samples, and ranks of their own batches share experts.
+        if batch and not {"speculative_config", "enable_attention_dp"} & set(further):
+            given["work.batch"] = batch
         said = {name: _said(value) for name, value in given.items() if value is not None}
         return {**said, **{f"llm.{name}": _said(value) for name, value in further.items()}}
 

@@ -140,6 +140,7 @@ class TorchEngine(Engine):
                 "attention": self._attention,
                 "batching": self._batching,
                 "batch_size": str(self._batch_size),
+                "work.batch": str(self._batch_size),
                 "threads": devices.use_threads(self._threads, undo),
             }
             self._open(undo)

@@ -20,7 +20,11 @@ from pytest_mlperf.engines.model_folder import (
 )
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.vllm import quantisation
-from pytest_mlperf.engines.vllm.arguments import describe_arguments, engine_arguments
+from pytest_mlperf.engines.vllm.arguments import (
+    describe_arguments,
+    engine_arguments,
+    most_together,
+)
 from pytest_mlperf.engines.vllm.causes import Log
 from pytest_mlperf.engines.vllm.options import Options, refused
 
@@ -161,6 +165,7 @@ class VllmEngine(Engine):
             with library.loading(found, log):
                 self._open(config, arguments, log, undo)
             self._facts |= library.describe(found, self._way.settled)
+            self._facts |= most_together(arguments, self._facts, self._batch_size)
             self._undo = undo.pop_all()
         return self
 

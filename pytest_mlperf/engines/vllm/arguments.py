@@ -101,6 +101,23 @@ def engine_arguments(folder: Path, precision: str, options: Options) -> dict[str
     return {name: value for name, value in given.items() if value is not None}
 
 
+def most_together(
+    arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
+) -> dict[str, str]:
+    """Return the fact of how many samples are worked on together at most; none where drafts count.
+
+    Args:
+        arguments: The engine's; copies of a model that share experts make one step of them all.
+        settled: Facts of what vLLM settled on.
+        batch_size: Samples per call of the offline API.
+    """
+    most = settled.get("settled.max_num_seqs", "")
+    if arguments.get("speculative_config") or not most.isdecimal():
+        return {}
+    together = int(most) * int(arguments.get("data_parallel_size") or 1)
+    return {"work.batch": str(min(together, batch_size or together))}
+
+
 def sampling_arguments(generation: Generation, output_kind: Any) -> dict[str, Any]:
     """Return the arguments of SamplingParams: greedy, ended by our end tokens and no others."""
     return {

@@ -168,11 +168,35 @@ def test_a_technique_never_lowers_a_limit(
 
 
 @given(gpus, decoders, runs())
-def test_what_is_neither_estimated_nor_batched_is_compute(
-    gpu: GpuSpec, work: Decode, seen: Seen
-) -> None:
+def test_what_is_not_batched_is_compute_for_certain(gpu: GpuSpec, work: Decode, seen: Seen) -> None:
     """Without a batch nobody knows how often the weights are read, so that memory is no limit."""
-    assert limit("tokens_per_second", gpu, work, replace(seen, batch=None)).binds == "compute"
+    term = limit("tokens_per_second", gpu, work, replace(seen, batch=None)).term
+
+    assert term is not None
+    assert term.resource == "compute"
+
+
+@given(gpus, decoders, runs(), number(1, 1e9))
+def test_no_batch_is_estimated_to_be_larger_than_was_said(
+    gpu: GpuSpec, work: Decode, seen: Seen, batch: float
+) -> None:
+    """And no batch lowers what is certain to what merely does not fit."""
+    said = limit("tokens_per_second", gpu, work, replace(seen, batch=batch))
+    open_ended = limit("tokens_per_second", gpu, work, replace(seen, batch=None))
+
+    assert allows_more("tokens_per_second", open_ended.estimated, said.estimated)
+    assert allows_more("tokens_per_second", open_ended.certain, said.certain)
+
+
+def test_an_estimate_counts_the_sequences_that_fit() -> None:
+    """Weights in FP16 leave 13 GB of one H200, so that few sequences share each reading of them."""
+    gpu, about = GPUS["H200-SXM"], WORK["llama2-70b"]
+    seen = Seen(precision="fp16", kv="fp16", input_tokens=290.0, output_tokens=294.45)
+    found = limit("tokens_per_second", gpu, about.work, seen)
+    more = limit("tokens_per_second", gpu, about.work, replace(seen, gpus=8))
+
+    assert found.binds == "memory"
+    assert more.binds == "compute"
 
 
 @given(gpus, decoders, runs(), number(1, 2000))
@@ -336,7 +360,7 @@ ONLY_FP16 = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
             "bert",
             {"precision": "fp6"},
             "no limit known for the precision 'fp6'; known: fp32, tf32, fp16, bf16, fp8, int8, "
-            "fp4, nvfp4, int4, int4-g128",
+            "fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
         ),
         (
             "throughput",
@@ -352,7 +376,7 @@ ONLY_FP16 = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
             "bert",
             {"precision": "fp8", "weights": "fp7"},
             "no limit known for the format of weights 'fp7'; known: fp32, tf32, fp16, bf16, fp8, "
-            "int8, fp4, nvfp4, int4, int4-g128",
+            "int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
         ),
         (
             "throughput",

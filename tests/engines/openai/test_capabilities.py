@@ -207,7 +207,8 @@ def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error(
 def test_how_many_requests_are_under_way_is_described() -> None:
     """It decides speed: fewer than 1,024, which many servers may have open, or the suite's word."""
     assert described(Manner())["concurrency"] == "900"
-    assert described(Manner(), concurrency=7)["concurrency"] == "7"
+    few = described(Manner(), concurrency=7)
+    assert (few["concurrency"], few["work.batch"]) == ("7", "7")
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> 
         "tensor_parallel_size": "1",
         "pipeline_parallel_size": "1",
         "max_batch_size": "4",
+        "work.batch": "4",
         "max_num_tokens": "8192",
         "max_seq_len": "512",
         "kv_cache_dtype": "fp8",

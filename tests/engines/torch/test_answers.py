@@ -165,6 +165,7 @@ def test_samples_may_be_asked_for_more_than_once_in_one_list(counting: Path) -> 
     """LoadGen draws with replacement; every id gets its own answer."""
     sink = Recorder(expected=4)
     with open_engine(counting, [[5], [9]], batch_size=3) as engine:
+        assert engine.describe()["work.batch"] == "3"
         engine.load_samples([0, 1])
         engine.submit([7, 8, 9, 10], [1, 0, 1, 1], sink)
         sink.wait()

@@ -138,6 +138,7 @@ def test_the_fingerprint_has_what_decides_speed_and_answers(counting: Path) -> N
             "dtype": "float32",
             "max_num_seqs": "24",
             "settled.max_num_seqs": "24",
+            "work.batch": "24",
             "settled.max_model_len": "512",
             "stream_interval": "2",
             "enable_prefix_caching": "false",
