@@ -17,6 +17,7 @@ from pytest_mlperf.cli.libraries import needs
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
 from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.supervisor import THIS_PYTHON
+from pytest_mlperf.suite.libraries import distribution
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.preflight import engine_place
 
@@ -88,12 +89,22 @@ def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator
         yield EnvironmentFault(f"{title}: it does not start, or does not pass on stdout")
     else:
         for library, why in last["lacking"].items():
-            what = f"breaks: {why}" if why else "is not installed there"
+            what = (
+                f"breaks: {why}" if why else f"is not installed there: {_advice(planned, library)}"
+            )
             yield EnvironmentFault(f"{title}: needs {library}, which {what}")
         kind, message = last["error"]
         if message:
             place = engine_place(planned, message)
             yield KINDS.get(kind, EnvironmentFault)(f"{place}: {message} (in {title})")
+
+
+def _advice(planned: Planned, library: str) -> str:
+    """Return how a library comes to where a case runs."""
+    engine = planned.engine
+    if engine.python is None:
+        return "start an image or environment that has it, or install it there"
+    return f"{engine.python} -m pip install {distribution(library)}"
 
 
 def _asked(planned: Planned, runs_dir: Path, libraries: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -11,17 +11,11 @@ from pathlib import Path
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.checks import Check, cpu, gpus, leases, memory, space
-from pytest_mlperf.cli.libraries import (
-    Failures,
-    extras,
-    importing,
-    is_here,
-    lacking,
-    needs,
-    outline,
-)
+from pytest_mlperf.cli.libraries import Failures, importing, lacking, needs, outline
+from pytest_mlperf.cli.requirements import library_trouble
 from pytest_mlperf.cli.tools import installed, loadgen, plugin, python
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.suite.libraries import extras, is_here
 
 
 def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
@@ -52,11 +46,13 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
 
 
 def _engine(name: str, failures: Failures) -> Check:
-    """Return whether a registered engine can import the library that it loads."""
+    """Return whether a registered engine has here what it needs whatever its options."""
     found = lacking("engines", name, failures)
-    if found is None:
-        return Check(group="engines", name=name, state="ok", text="can be used")
-    return Check(group="engines", name=name, state="missing", text=found[0], do=found[1])
+    if found:
+        return Check(group="engines", name=name, state="missing", text=found[0], do=found[1])
+    if trouble := library_trouble(name):
+        return Check(group="engines", name=name, state="missing", text=trouble)
+    return Check(group="engines", name=name, state="ok", text="can be used")
 
 
 def _extra(name: str, needed: list[str]) -> Check:

@@ -14,15 +14,9 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.cli.docstrings import Docstring, parse
 from pytest_mlperf.cli.imported import libraries_of
-from pytest_mlperf.cli.libraries import OURS, extras, is_here, needs, normal
+from pytest_mlperf.cli.libraries import needs
 from pytest_mlperf.core.errors import EnvironmentFault, text_of
-
-NOUNS: Mapping[registry.Group, str] = {
-    "engines": "engine",
-    "datasets": "data set",
-    "scorers": "scorer",
-    "builders": "builder",
-}
+from pytest_mlperf.suite.libraries import DISTRIBUTIONS, NOUNS, OURS, extras, is_here, normal
 
 WORDS = {
     "str": "text",
@@ -39,9 +33,6 @@ TABLES = frozenset({"Mapping", "dict"})
 
 PRECISION = re.compile(r'"([a-z]+\d\w*)"')
 """A precision in the text of an engine's argument: a quoted word with its bits, "fp32"."""
-
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
-"""Of libraries that are named otherwise, where they are not installed to be asked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

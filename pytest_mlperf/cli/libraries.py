@@ -1,4 +1,4 @@
-"""Optional libraries: what the extras need, what is installed, what an extension imports."""
+"""Optional libraries: what is installed, what breaks, what an extension imports."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pytest_mlperf import registry
-
-OURS = "pytest-mlperf"
-
-NOT_FOR_USERS = frozenset({"all", "dev", "docs", "test", "train"})
-"""Extras for work on this project, and the one that only adds up others."""
+from pytest_mlperf.suite.libraries import cure, declared, is_here
 
 IMPORT = """
 import importlib, sys
@@ -31,26 +27,6 @@ for name in sys.argv[1:]:
 """
 
 LIMIT_S = 120.0
-
-
-@cache
-def extras() -> dict[str, list[str]]:
-    """Return the distributions that each extra of this package asks for."""
-    about = metadata(OURS)
-    found: dict[str, list[str]] = {
-        name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_FOR_USERS
-    }
-    for requirement in about.get_all("Requires-Dist") or []:
-        name = re.match(r"[A-Za-z0-9._-]+", requirement)
-        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
-        if name and extra and extra[1] in found and normal(name[0]) != OURS:
-            found[extra[1]].append(normal(name[0]))
-    return {name: needed for name, needed in found.items() if needed}
-
-
-def normal(name: str) -> str:
-    """Return a distribution's name as the index writes it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def outline(distributions: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -96,22 +72,22 @@ Failures = Mapping[str, str]
 def needs(group: registry.Group, use: str) -> tuple[str, ...]:
     """Return the libraries that a registered extension imports, installed or not.
 
-    An extension that has them from its helpers names them in its attribute `libraries`. Else its
-    module is read: engines import their library in `__enter__` by contract, data sets and scorers
-    where they use it. Code of the user's own is never looked at: that would import it.
+    One that declares none has its module read: engines import their library in `__enter__` by
+    contract, data sets and scorers where they use it. Code of the user's own is never looked at:
+    that would import it.
     """
-    known = registry.registered(group).get(use)
-    if known is None:
-        return ()
-    named: tuple[str, ...] | None = getattr(registry.resolve(known.value), "libraries", None)
+    named = declared(group, use)
     if named is not None:
         return named
-    module, _, name = known.value.partition(":")
+    entry = registry.registered(group).get(use)
+    if entry is None:
+        return ()
+    module, _, name = entry.value.partition(":")
     return _imports(module, name, everywhere=group != "engines")
 
 
 def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
-    """Return what a registered extension lacks and the command that helps, or None.
+    """Return what a registered extension lacks and what helps, or None.
 
     Args:
         group: What it is.
@@ -120,22 +96,11 @@ def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, s
     """
     for library in needs(group, use):
         if not is_here(library):
-            return f"needs {library}, which is not installed", _cure(library)
+            return f"needs {library}, which is not installed", cure(group, use, [library])
         if library in failures:
-            return f"needs {library}, which breaks: {failures[library]}", _cure(library)
+            why = f"needs {library}, which breaks: {failures[library]}"
+            return why, cure(group, use, [library])
     return None
-
-
-def is_here(library: str) -> bool:
-    """Whether a top-level module can be found; nothing is imported."""
-    return importlib.util.find_spec(library) is not None
-
-
-def _cure(library: str) -> str:
-    aliases = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
-    distribution = normal(aliases.get(library, library))
-    extra = next((name for name, needed in extras().items() if distribution in needed), None)
-    return f"pip install 'pytest-mlperf[{extra}]'" if extra else f"pip install {distribution}"
 
 
 @cache

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.extensions import NOUNS, Extension, Option, read
-from pytest_mlperf.cli.libraries import OURS
+from pytest_mlperf.cli.extensions import Extension, Option, read
 from pytest_mlperf.cli.output import add_parser, show, width
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.reports.layout import fold, paragraph, paragraphs
+from pytest_mlperf.suite.libraries import NOUNS, OURS
 from pytest_mlperf.suite.values import nearest
 
 SCHEMA = 1

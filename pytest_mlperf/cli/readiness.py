@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytest_mlperf import registry
 from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
 from pytest_mlperf.cli.elsewhere import There, asking
 from pytest_mlperf.cli.history import RUNS_DIR
-from pytest_mlperf.cli.libraries import Failures, lacking
+from pytest_mlperf.cli.libraries import Failures, lacking, needs
 from pytest_mlperf.cli.requirements import require_library
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.registry import Group
+from pytest_mlperf.run.checkpoint_about import about_builder
 from pytest_mlperf.run.checkpoints import state_of
 from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.suite.build_step import step_of
+from pytest_mlperf.suite.libraries import NOUNS, declared, is_here
 from pytest_mlperf.suite.plan import Planned, plan_suite
-from pytest_mlperf.suite.preflight import problems
+from pytest_mlperf.suite.preflight import needing, problems
 
 State = Literal["ready", "absent", "missing", "broken"]
 
@@ -143,6 +146,8 @@ def _readiness(planned: Planned, machine: Machine, looks: Looks) -> tuple[State,
     found = [error for _, error in problems(planned, scorer=True)]
     lacks = list(_libraries(planned, looks.failures))
     there = ""
+    if not found and (lack := _builder(planned)):
+        lacks.append(lack)
     if here and not found and not lacks:
         try:
             if planned.elsewhere:
@@ -162,19 +167,26 @@ def _readiness(planned: Planned, machine: Machine, looks: Looks) -> tuple[State,
 
 
 def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
-    """Yield what engine, data set and scorer lack here, with the command that helps."""
+    """Yield what breaks when it is imported, and what of those that declare nothing is absent."""
+    for _, group, use in needing(planned, scorer=True):
+        if declared(group, use) and not all(map(is_here, needs(group, use))):
+            continue  # said already
+        if found := lacking(group, use, failures):
+            yield f"{NOUNS[group]} {use} {found[0]}: {found[1]}"
+
+
+def _builder(planned: Planned) -> str:
+    """Return what the Python of a case's builder lacks; "" where there is no such Python."""
     step = planned.engine.build
-    used: tuple[tuple[Group, str], ...] = (
-        ("engines", "" if planned.elsewhere else planned.engine.use),
-        # A scorer reads the references here.
-        ("datasets", planned.suite.workload.dataset.use),
-        ("scorers", planned.scorer_name),
-        # One with a Python of its own is asked when its checkpoint is looked for.
-        ("builders", step.use if step and step.python is None else ""),
-    )
-    for group, name in used:
-        if found := lacking(group, name, failures):
-            yield f"{group[:-1]} {name} {found[0]}: {found[1]}"
+    if step is None or step.python is None or step.use not in registry.registered("builders"):
+        return ""
+    try:
+        found = step_of(planned)
+        assert found is not None
+        about_builder(found)
+    except MlperfError as error:
+        return str(error)
+    return ""
 
 
 def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[str, str]:

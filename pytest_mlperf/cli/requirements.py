@@ -49,6 +49,17 @@ def require_library(planned: Planned) -> None:
         raise KINDS.get(kind, EnvironmentFault)(f"{place}: {message}")
 
 
+def library_trouble(use: str) -> str:
+    """Return why a registered engine cannot be used here whatever its options; "": it can.
+
+    Engines whose library may be installed and not work say so: a class method `check_library`.
+    """
+    factory = registry.registered("engines")[use].value
+    if not hasattr(registry.resolve(factory), "check_library"):
+        return ""
+    return _asked(json.dumps({"target": factory, "given": None}))[1]
+
+
 @lru_cache(maxsize=256)
 def _asked(question: str) -> tuple[str, str]:
     """Return the class of the error and its sentence; "" and "" where nothing is lacking."""
@@ -70,7 +81,11 @@ def main() -> None:
     """Answer one question."""
     question = json.load(sys.stdin)
     try:
-        registry.resolve(question["target"])(**question["given"]).require()
+        factory = registry.resolve(question["target"])
+        if question["given"] is None:
+            factory.check_library()
+        else:
+            factory(**question["given"]).require()
         answer = ["", ""]
     except MlperfError as error:
         answer = [type(error).__name__, str(error)]

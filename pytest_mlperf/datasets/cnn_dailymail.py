@@ -52,6 +52,8 @@ class CnnDailyMailDataset:
     engine to do, which has the tokenizer. The tokens of Llama 3.1 8B are never cut.
     """
 
+    libraries = ()
+
     def __init__(
         self,
         *,

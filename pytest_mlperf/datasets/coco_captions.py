@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.checksum import check_file, parse_checksum
-from pytest_mlperf.datasets.latents import read_latents
+from pytest_mlperf.datasets.latents import read_latents, require_reader
 from pytest_mlperf.datasets.prompts import check_count, encode, framed
 
 OFFICIAL = (
@@ -49,6 +49,8 @@ class CocoCaptionsDataset:
     Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference. Everything is
     read and checked when the data set is built; the official files take less than a second.
     """
+
+    libraries = ()
 
     def __init__(
         self,
@@ -105,10 +107,13 @@ class CocoCaptionsDataset:
         Raises:
             SuiteError: An option is wrong.
             UnavailableError: One of them is not here; says what to put where.
+            EnvironmentFault: Latents are a file of torch, and that is not installed.
         """
         parse_checksum("data set coco_captions", checksum)
         _parse(latents=latents, size=size, count=count)
-        _find(Path(path), latents)
+        _, file = _find(Path(path), latents)
+        if file is not None:
+            require_reader(file)
 
     def __len__(self) -> int:
         """Return the number of captions."""

@@ -45,6 +45,8 @@ class CriteoDataset:
     reading all 80 GB would take many minutes. The digest covers the same.
     """
 
+    libraries = ()
+
     def __init__(
         self,
         *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import importlib.util
 import zlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -14,6 +15,10 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableErr
 
 UNPACKED_LIMIT = 4 * 2**30
 """Bytes that a pickle may have when unpacked; 24,576 prompts and answers have about 0.15e9."""
+
+
+PARQUET = b"PAR1"
+"""How a Parquet file begins."""
 
 
 def read_frame(
@@ -44,10 +49,26 @@ def read_frame(
             f"{path}: this table does not exist; set the data set's path to the file"
         )
     with path.open("rb") as file:
-        start = file.read(4)
-    if start == b"PAR1":
+        start = file.read(len(PARQUET))
+    if start == PARQUET:
         return _read_parquet(path, columns)
     return _read_pickle(path, columns, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
+
+
+def require_reader(path: Path) -> None:
+    """Look for the library that reads a table, by its name; the file is not opened.
+
+    Raises:
+        EnvironmentFault: It is not installed.
+    """
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise _no_pyarrow(path)
+
+
+def _no_pyarrow(path: Path) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{path}: Parquet is read with pyarrow, which is not installed; try: pip install pyarrow"
+    )
 
 
 def _read_pickle(
@@ -103,10 +124,7 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise EnvironmentFault(
-            f"{path}: Parquet is read with pyarrow, which is not installed; "
-            "try: pip install pyarrow"
-        ) from error
+        raise _no_pyarrow(path) from error
     try:
         with parquet.ParquetFile(path) as file:
             places = _places(path, file.schema_arrow.names, columns)

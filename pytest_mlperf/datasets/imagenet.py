@@ -28,7 +28,7 @@ class ImageNetDataset:
     https://github.com/mlcommons/inference.
     """
 
-    libraries = ("numpy", "PIL")
+    libraries = ("PIL",)
 
     def __init__(
         self,

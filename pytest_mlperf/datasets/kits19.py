@@ -61,6 +61,8 @@ class Kits19Dataset:
     for. The classes in a label are checked when it is read.
     """
 
+    libraries = ()
+
     def __init__(
         self, *, path: str, checksums: str | None = None, count: int | None = None
     ) -> None:

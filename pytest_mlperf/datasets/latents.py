@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+TORCH = frozenset({".pt", ".pth"})
+"""Endings of files that torch.save made."""
 
 
 def read_latents(file: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -26,7 +31,7 @@ def read_latents(file: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """
     import numpy as np
 
-    read = _read_torch if file.suffix in {".pt", ".pth"} else _read_numpy
+    read = _read_torch if file.suffix in TORCH else _read_numpy
     try:
         found = read(file)
     except EnvironmentFault:
@@ -47,6 +52,23 @@ def read_latents(file: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return latents
 
 
+def require_reader(file: Path) -> None:
+    """Look for the library that reads a file of latents; it is not imported.
+
+    Raises:
+        EnvironmentFault: It is not installed.
+    """
+    if file.suffix in TORCH and importlib.util.find_spec("torch") is None:
+        raise _no_torch(file)
+
+
+def _no_torch(file: Path) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{file}: this file is read with torch, which is not installed; try: pip install "
+        "'pytest-mlperf[lm]', or set the data set's latents to latents.npy"
+    )
+
+
 def _read_numpy(file: Path) -> Any:
     import numpy as np
 
@@ -57,10 +79,7 @@ def _read_torch(file: Path) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise EnvironmentFault(
-            f"{file}: this file is read with torch, which is not installed; try: pip install "
-            "'pytest-mlperf[lm]', or set the data set's latents to latents.npy"
-        ) from error
+        raise _no_torch(file) from error
     found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     if isinstance(found, torch.Tensor) and found.is_floating_point():
         return found.detach().float().numpy()

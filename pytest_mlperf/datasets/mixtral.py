@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.checksum import check_file, parse_checksum
-from pytest_mlperf.datasets.frames import read_frame
+from pytest_mlperf.datasets.frames import read_frame, require_reader
 from pytest_mlperf.datasets.prompts import (
     Source,
     TokenLists,
@@ -39,6 +39,8 @@ class MixtralDataset:
     Columns as language/mixtral-8x7b of https://github.com/mlcommons/inference reads them. How many
     rows a part has is not checked: see `parts`.
     """
+
+    libraries = ()
 
     def __init__(self, *, path: str, count: int | None = None, checksum: str | None = None) -> None:
         """Read and check the whole table.
@@ -76,10 +78,11 @@ class MixtralDataset:
         Raises:
             SuiteError: An option is wrong.
             UnavailableError: The table is not here; one sentence says what to do.
+            EnvironmentFault: It is Parquet, and pyarrow is not installed.
         """
         check_count("mixtral", count)
         parse_checksum("data set mixtral", checksum)
-        _find_table(Path(path))
+        require_reader(_find_table(Path(path)))
 
     def __len__(self) -> int:
         """Return the number of samples."""

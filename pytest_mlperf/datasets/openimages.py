@@ -32,7 +32,7 @@ class OpenImagesDataset:
     images that are not here and so gives others their numbers, this data set must be complete.
     """
 
-    libraries = ("numpy", "PIL")
+    libraries = ("PIL",)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.datasets.frames import read_frame
+from pytest_mlperf.datasets.frames import read_frame, require_reader
 from pytest_mlperf.datasets.prompts import (
     Prompts,
     Source,
@@ -35,6 +35,8 @@ class OpenOrcaDataset:
     Columns as written by language/llama2-70b/processorca.py of
     https://github.com/mlcommons/inference.
     """
+
+    libraries = ()
 
     def __init__(self, *, path: str, template: str | None = None, count: int | None = None) -> None:
         """Read and check the table.
@@ -77,9 +79,10 @@ class OpenOrcaDataset:
         Raises:
             SuiteError: An option is wrong.
             UnavailableError: The table is not here; one sentence says what to do.
+            EnvironmentFault: It is Parquet, and pyarrow is not installed.
         """
         _parse(template=template, count=count)
-        _find_table(Path(path))
+        require_reader(_find_table(Path(path)))
 
     def __len__(self) -> int:
         """Return the number of samples."""

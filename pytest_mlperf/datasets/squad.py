@@ -37,6 +37,8 @@ class SquadDataset:
     Equal to language/bert/create_squad_data.py of https://github.com/mlcommons/inference.
     """
 
+    libraries = ()
+
     def __init__(
         self,
         *,

@@ -10,6 +10,8 @@ from pytest_mlperf.core.errors import SuiteError
 class SyntheticDataset:
     """Sample i is the number i, and so is its reference."""
 
+    libraries = ()
+
     def __init__(self, path: str | None = None, *, samples: int = 1024, seed: int = 0) -> None:
         """Keep the size.
 

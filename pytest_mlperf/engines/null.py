@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import ClassVar
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.queueing import WorkQueue
@@ -15,6 +16,8 @@ SPIN_BELOW_S = 1e-3
 
 class NullEngine(Engine):
     """Takes a known time per sample and answers with the index as 8 bytes, little-endian."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -126,6 +126,8 @@ def _engine_lacks(engine: dict[str, Any]) -> list[str]:
         getattr(built, "require", lambda: None)()
     except errors.MlperfError as found:
         return [type(found).__name__, str(found)]
+    except Exception as found:  # a library of the engine's that breaks
+        return ["EnvironmentFault", f"{type(found).__name__}: {found}".splitlines()[0]]
     return ["", ""]
 
 

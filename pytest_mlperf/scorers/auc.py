@@ -31,6 +31,7 @@ class AucScorer:
     """
 
     metrics = ("auc",)
+    libraries = ()
 
     def __init__(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers.clip import ClipScores, look_for_clip
 from pytest_mlperf.scorers.frechet import frechet, read_statistics
@@ -51,6 +52,7 @@ class ClipFidScorer:
     """
 
     metrics = ("clip", "fid")
+    libraries = ()
 
     def __init__(
         self,
@@ -96,6 +98,21 @@ class ClipFidScorer:
         self._clip, self._inception, self._statistics = clip, inception, Path(statistics)
         if missing := list(_missing(clip, inception, self._statistics)):
             raise UnavailableError("; also ".join(missing))
+
+    def require(self) -> None:
+        """Look for what the two networks run in; nothing is imported.
+
+        Raises:
+            EnvironmentFault: A library is not installed.
+        """
+        needed = [] if CODE.fullmatch(self._clip) else ["torch", "transformers", "PIL"]
+        needed += [] if CODE.fullmatch(self._inception) else ["torch"]
+        for name in dict.fromkeys(needed):
+            if importlib.util.find_spec(name) is None:
+                raise EnvironmentFault(
+                    f"scorer clip_fid needs {name}, which is not installed; try: pip install "
+                    "'pytest-mlperf[diffusion]' pillow"
+                )
 
     def score(
         self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any] | str]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.scorers.tokenizer import FILES, Tokenizer, load_tokenizer
+from pytest_mlperf.scorers.tokenizer import FILES, Tokenizer, library_for, load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +96,16 @@ class Decoder:
             )
         return cls(scorer=scorer, folder=folder, dtype=dtype, clean_up=clean_up)
 
+    def require(self) -> None:
+        """Look for the library that reads the tokenizer; nothing is imported.
+
+        Raises:
+            EnvironmentFault: It is not installed.
+        """
+        name = library_for(self.folder)
+        if importlib.util.find_spec(name) is None:
+            raise self._lacks(name)
+
     def decode(self, outputs: Sequence[bytes]) -> Decoded:
         """Decode the token ids of each sample; no ids are the empty text.
 
@@ -128,16 +139,19 @@ class Decoder:
         try:
             return load_tokenizer(self.folder, self.clean_up)
         except ImportError as error:
-            raise EnvironmentFault(
-                f"scorer {self.scorer} needs {error.name} to decode with the tokenizer in "
-                f"{self.folder}; try: pip install 'pytest-mlperf[lm]'"
-            ) from error
+            raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
             raise RunError(
                 "scorer",
                 f"scorer {self.scorer}: the tokenizer in {self.folder} cannot be read ({error}); "
                 "replace its files by intact ones",
             ) from error
+
+    def _lacks(self, library: str | None) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"scorer {self.scorer} needs {library}, which is not installed, to decode with the "
+            f"tokenizer in {self.folder}; try: pip install 'pytest-mlperf[lm]'"
+        )
 
     def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:
         import numpy as np

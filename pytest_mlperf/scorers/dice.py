@@ -36,6 +36,7 @@ class DiceScorer:
     """
 
     metrics = ("dice", "dice_kidney", "dice_tumor")
+    libraries = ()
 
     def __init__(
         self,

@@ -31,6 +31,8 @@ class EvaluateScorer:
     A metric is code that runs here: it is yours, or one commit that cannot change.
     """
 
+    libraries = ("evaluate",)
+
     def __init__(
         self,
         *,
@@ -80,6 +82,15 @@ class EvaluateScorer:
         self._decoder: Decoder | None = None
         if outputs == "text":
             self._decoder = Decoder.of("evaluate", model=model, tokenizer=tokenizer, dtype=dtype)
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported.
+
+        Raises:
+            EnvironmentFault: A library is not installed.
+        """
+        if self._decoder is not None:
+            self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs with the metric.

@@ -22,6 +22,7 @@ class Gsm8kScorer:
     """
 
     metrics = ("gsm8k", "tokens_per_sample")
+    libraries = ()
 
     def __init__(
         self,
@@ -47,6 +48,14 @@ class Gsm8kScorer:
         self._decoder = Decoder.of(
             "gsm8k", model=model, tokenizer=tokenizer, dtype=dtype, clean_up=clean_up
         )
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported.
+
+        Raises:
+            EnvironmentFault: A library is not installed.
+        """
+        self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score generated tokens against numbers.

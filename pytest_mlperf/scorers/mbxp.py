@@ -32,6 +32,7 @@ class MbxpScorer:
     """
 
     metrics = ("mbxp", "tokens_per_sample")
+    libraries = ()
 
     def __init__(
         self,
@@ -80,11 +81,12 @@ class MbxpScorer:
         self._processes = processes
 
     def require(self) -> None:
-        """Try the sandbox now: later it would cost an accuracy pass.
+        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass.
 
         Raises:
-            EnvironmentFault: Programs cannot be isolated here.
+            EnvironmentFault: A library is not installed, or programs cannot be isolated here.
         """
+        self._decoder.require()
         from pytest_mlperf.scorers.sandbox import require_sandbox
 
         require_sandbox()

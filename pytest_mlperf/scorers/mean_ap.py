@@ -28,6 +28,7 @@ class MeanApScorer:
     """
 
     metrics = ("map",)
+    libraries = ("pycocotools",)
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class MixtralScorer:
     """
 
     metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
+    libraries = ("rapidfuzz",)
 
     def __init__(
         self,
@@ -90,11 +91,12 @@ class MixtralScorer:
         self._runs_code = run_generated_code
 
     def require(self) -> None:
-        """Try the sandbox now, where programs are to run: later it would cost an accuracy pass.
+        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass.
 
         Raises:
-            EnvironmentFault: Programs cannot be isolated here.
+            EnvironmentFault: A library is not installed, or programs cannot be isolated here.
         """
+        self._decoder.require()
         if self._runs_code:
             from pytest_mlperf.scorers.sandbox import require_sandbox
 

@@ -38,6 +38,7 @@ class RougeScorer:
     """
 
     metrics = (*METRICS, "rougeLsum", "tokens_per_sample", "gen_len")
+    libraries = ("rapidfuzz",)
 
     def __init__(
         self,
@@ -77,6 +78,16 @@ class RougeScorer:
         self._punkt = None if punkt is None else Punkt(scorer="rouge", folder=Path(punkt))
         if self._punkt is not None:
             self._punkt.check()
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported.
+
+        Raises:
+            EnvironmentFault: A library is not installed.
+        """
+        self._decoder.require()
+        if self._punkt is not None:
+            self._punkt.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score generated tokens against target texts.

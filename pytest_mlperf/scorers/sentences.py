@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,15 @@ class Punkt:
                     "NLTK's package punkt_tab, and set the scorer's punkt to its folder english"
                 )
 
+    def require(self) -> None:
+        """Look for NLTK; it is not imported.
+
+        Raises:
+            EnvironmentFault: It is not installed.
+        """
+        if importlib.util.find_spec("nltk") is None:
+            raise self._lacks()
+
     def load(self) -> Callable[[str], list[str]]:
         """Return what splits a text.
 
@@ -48,9 +58,7 @@ class Punkt:
         try:
             from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
         except ImportError as error:
-            raise EnvironmentFault(
-                f"scorer {self.scorer} needs NLTK to split sentences; try: pip install nltk"
-            ) from error
+            raise self._lacks() from error
         model = PunktParameters()
         try:
             self._fill(model)
@@ -62,6 +70,11 @@ class Punkt:
             ) from error
         split: Callable[[str], list[str]] = PunktSentenceTokenizer(model).tokenize
         return split
+
+    def _lacks(self) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"scorer {self.scorer} needs NLTK to split sentences; try: pip install nltk"
+        )
 
     def _fill(self, model: Any) -> None:
         model.abbrev_types = set(self._lines("abbrev_types.txt"))

@@ -77,6 +77,7 @@ class SquadScorer:
     """
 
     metrics = ("f1", "exact_match")
+    libraries = ()
 
     def __init__(
         self,

@@ -15,6 +15,11 @@ from typing import Any
 FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 """A folder with one of these has a tokenizer."""
 
+CONFIG, TOKENS = "tokenizer_config.json", "tokenizer.json"
+
+LIGHT, FULL = "tokenizers", "transformers"
+"""The libraries that read them."""
+
 CLEAN_UP = (
     (" .", "."),
     (" ?", "?"),
@@ -75,10 +80,24 @@ def load_tokenizer(folder: Path, clean_up: bool | None) -> Tokenizer:
         ImportError: The library is not installed.
         Exception: Whatever the library raises on files it cannot read.
     """
-    settings, content = _read(folder / "tokenizer_config.json"), _read(folder / "tokenizer.json")
-    if not (folder / "tekken.json").exists() and is_light(settings, content, _named(folder)):
+    if library_for(folder) == LIGHT:
+        settings, content = map(_read, (folder / CONFIG, folder / TOKENS))
         return _load_light(folder, _cleans(settings, content) if clean_up is None else clean_up)
     return _load_full(folder, clean_up)
+
+
+def library_for(folder: Path) -> str:
+    """Return which library reads the tokenizer in a folder: "tokenizers" or "transformers".
+
+    A file that is no JSON is for either to refuse.
+    """
+    if (folder / "tekken.json").exists():
+        return FULL
+    try:
+        settings, content = map(_read, (folder / CONFIG, folder / TOKENS))
+        return LIGHT if is_light(settings, content, _named(folder)) else FULL
+    except Exception:  # files that cannot be read; whatever reads them next says so
+        return LIGHT
 
 
 def clean(text: str) -> str:

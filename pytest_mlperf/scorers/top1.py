@@ -20,6 +20,7 @@ class Top1Scorer:
     """
 
     metrics = ("top1",)
+    libraries = ()
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from pytest_mlperf.core.errors import (
 )
 from pytest_mlperf.suite.build_step import step_of
 from pytest_mlperf.suite.elsewhere import elsewhere
+from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.variables import expand
 
@@ -39,17 +41,19 @@ def problems(planned: Planned, *, scorer: bool) -> list[Problem]:
         planned: The case.
         scorer: Its accuracy is wanted too.
     """
-    asks: dict[Part, Callable[[], object]] = {
-        "python": lambda: elsewhere(planned),
-        "model": lambda: planned.model,
-        "dataset": lambda: planned.factories,
-        "build": lambda: step_of(planned),
-        "engine": lambda: require_engine(planned),
-    }
+    asks: list[tuple[Part, Callable[[], object]]] = [
+        ("python", lambda: elsewhere(planned)),
+        ("model", lambda: planned.model),
+        ("dataset", lambda: planned.factories),
+        ("build", lambda: step_of(planned)),
+        ("engine", lambda: require_engine(planned)),
+    ]
     if scorer:
-        asks["scorer"] = planned.require_scorer
+        asks.append(("scorer", planned.require_scorer))
+    for part, group, use in needing(planned, scorer=scorer):
+        asks.append((part, functools.partial(require_libraries, group, use)))
     found: list[Problem] = []
-    for part, ask in asks.items():
+    for part, ask in asks:
         try:
             ask()
         except (SuiteError, UnavailableError, EnvironmentFault) as error:
@@ -58,17 +62,35 @@ def problems(planned: Planned, *, scorer: bool) -> list[Problem]:
     return found
 
 
+def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str]]:
+    """Yield what of a case needs libraries in this Python: its part, group and name.
+
+    Args:
+        planned: The case.
+        scorer: Its accuracy is wanted too; a scorer reads the references here.
+    """
+    step, scores = planned.engine.build, scorer and planned.scorer_name
+    if not planned.elsewhere:
+        yield "engine", "engines", planned.engine.use
+    if not planned.elsewhere or scores:
+        yield "dataset", "datasets", planned.suite.workload.dataset.use
+    if scores:
+        yield "scorer", "scorers", planned.scorer_name
+    if step and step.python is None:
+        yield "build", "builders", step.use
+
+
 def require(found: Iterable[Problem]) -> None:
     """Raise what `problems` found, in one error; what a scorer lacks beside files is let pass.
 
     Raises:
         SuiteError: Something in the suite is wrong.
         UnavailableError: Something is not here.
-        RunError: The engine lacks something else.
+        RunError: Something else is lacking, as a library.
     """
     by_kind: dict[type[MlperfError], list[str]] = {}
     for part, error in found:
-        if isinstance(error, EnvironmentFault) and part == "engine":
+        if isinstance(error, EnvironmentFault) and part != "scorer":
             raise RunError(part, str(error))
         by_kind.setdefault(type(error), []).append(str(error))
     if SuiteError in by_kind:

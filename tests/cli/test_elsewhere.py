@@ -125,7 +125,10 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     )
 
     assert found.state == "missing"
-    assert found.why == f"python {bare}: needs onnxruntime, which is not installed there"
+    assert found.why == (
+        f"python {bare}: needs onnxruntime, which is not installed there: "
+        f"{bare} -m pip install onnxruntime"
+    )
 
 
 def test_a_library_that_breaks_there_is_told_with_its_reason(tmp_path: Path, bare: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.docstrings import parse
-from pytest_mlperf.cli.extensions import NOUNS, Option, read
+from pytest_mlperf.cli.extensions import Option, read
 from pytest_mlperf.cli.imported import libraries_of
 from pytest_mlperf.cli.options import toml
+from pytest_mlperf.suite.libraries import NOUNS
 
 Say = Callable[..., tuple[int, str]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlperf_reference.markdown import code, definitions, named, slug, text
-from pytest_mlperf.cli.extensions import NOUNS, Extension, Option, read
-from pytest_mlperf.cli.libraries import OURS, normal
+from pytest_mlperf.cli.extensions import Extension, Option, read
 from pytest_mlperf.cli.options import toml
 from pytest_mlperf.registry import Group, registered
+from pytest_mlperf.suite.libraries import NOUNS, OURS, normal
 
 
 def own(group: Group) -> list[Extension]:

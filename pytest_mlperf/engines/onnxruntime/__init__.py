@@ -16,6 +16,7 @@ from pytest_mlperf.engines.onnxruntime.session import (
     OnnxGraph,
     load_library,
     open_graph,
+    require_providers,
 )
 from pytest_mlperf.engines.tasks.engine import TaskEngine
 
@@ -119,21 +120,20 @@ class OnnxRuntimeEngine(TaskEngine):
         self._graph_optimization = graph_optimization
 
     def require(self) -> None:
-        """Ask onnxruntime for the providers; it is imported, no model is loaded.
+        """Ask onnxruntime for the providers, and the loader for what they need; no model is loaded.
 
         Raises:
             SuiteError: There is no such provider.
-            EnvironmentFault: onnxruntime or one of the providers is not installed.
+            EnvironmentFault: onnxruntime, a provider or a library that it needs is not installed.
         """
-        library = load_library()
-        self._providers.check(library.get_all_providers(), library.get_available_providers())
+        require_providers(self._providers, engine=self.name)
 
     def __enter__(self) -> Self:
         """Load the model and start the threads.
 
         Raises:
             SuiteError: There is no such provider.
-            EnvironmentFault: onnxruntime or one of the providers is not installed.
+            EnvironmentFault: onnxruntime, a provider or a library that it needs is not installed.
             RunError: onnxruntime refuses the model or runs it elsewhere, or the model does not fit
                 task, precision or batch size.
         """
@@ -145,6 +145,7 @@ class OnnxRuntimeEngine(TaskEngine):
             weights_sha256=self._weights_sha256,
             threads=self._threads,
             graph_optimization=self._graph_optimization,
+            engine=self.name,
         )
         self._quantised = check_model(self._model, graph, self._precision, self._providers)
         self._bind(graph, self._workers)

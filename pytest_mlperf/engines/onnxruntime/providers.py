@@ -11,11 +11,12 @@ from typing import Any, Self
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 
 CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
 SHORT = {
     "cpu": CPU,
-    "cuda": "CUDAExecutionProvider",
+    "cuda": CUDA,
     "tensorrt": TENSORRT,
     "openvino": "OpenVINOExecutionProvider",
 }

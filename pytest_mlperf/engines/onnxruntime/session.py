@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.engines.onnxruntime.providers import CPU, Providers
+from pytest_mlperf.engines.onnxruntime.needed import missing
+from pytest_mlperf.engines.onnxruntime.providers import CPU, CUDA, TENSORRT, Providers
 from pytest_mlperf.engines.tasks.graph import Graph, Tensor
 
 if TYPE_CHECKING:
@@ -25,6 +28,12 @@ OPTIMIZATION = {
 
 PLACEMENT = "session.record_ep_graph_assignment_info"
 """Lets onnxruntime, from 1.24 on, remember which provider runs which operator."""
+
+LIBRARIES = {
+    TENSORRT: "libonnxruntime_providers_tensorrt.so",
+    CUDA: "libonnxruntime_providers_cuda.so",
+}
+"""Providers of NVIDIA's, and their libraries in onnxruntime's folder `capi`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,53 @@ def load_library() -> Any:
     return onnxruntime
 
 
+def require_providers(providers: Providers, *, engine: str) -> Any:
+    """Return onnxruntime, once it can load the providers; no model is loaded.
+
+    Args:
+        providers: What a suite asks for.
+        engine: For messages.
+
+    Raises:
+        SuiteError: There is no such provider.
+        EnvironmentFault: onnxruntime, a provider, or a library that it needs is not here.
+    """
+    onnxruntime = load_library()
+    providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
+    asked = [name for name in LIBRARIES if name in providers.names]
+    preload = getattr(onnxruntime, "preload_dlls", None)
+    if asked and preload is not None:  # what NVIDIA's wheels brought, from onnxruntime 1.21 on
+        with contextlib.redirect_stdout(sys.stderr):
+            preload()
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    for name in asked:
+        require_library(folder / LIBRARIES[name], name, engine=engine)
+    return onnxruntime
+
+
+def require_library(path: Path, provider: str, *, engine: str) -> None:
+    """Ask the loader for what a provider's library needs, so that all it lacks is named.
+
+    onnxruntime has a provider in its list even where NVIDIA's libraries are not there.
+
+    Args:
+        path: The provider's library; a build of onnxruntime may have it elsewhere.
+        provider: Its name in onnxruntime.
+        engine: For messages.
+
+    Raises:
+        EnvironmentFault: The loader finds a library not, or cannot load it.
+    """
+    lacks = missing(path) if path.is_file() else []
+    if lacks:
+        what = "CUDA and TensorRT" if provider == TENSORRT else "CUDA and cuDNN"
+        raise EnvironmentFault(
+            f"engine {engine}: provider {provider!r} cannot be loaded: {'; '.join(lacks)}. "
+            f"Install the versions of {what} that this onnxruntime-gpu was built for, and put the "
+            "folders of their libraries on LD_LIBRARY_PATH; see docs/tensorrt.md"
+        )
+
+
 def open_graph(
     path: Path,
     *,
@@ -76,6 +132,7 @@ def open_graph(
     weights_sha256: str,
     threads: int,
     graph_optimization: str,
+    engine: str,
 ) -> OnnxGraph:
     """Load a model.
 
@@ -85,14 +142,14 @@ def open_graph(
         weights_sha256: Hex SHA-256 of the file.
         threads: Threads of the CPU's operators.
         graph_optimization: A key of `OPTIMIZATION`.
+        engine: For messages.
 
     Raises:
         SuiteError: There is no such provider.
-        EnvironmentFault: A provider is not installed.
+        EnvironmentFault: A provider is not installed, or cannot be loaded.
         RunError: onnxruntime refuses the model, or runs it elsewhere.
     """
-    onnxruntime = load_library()
-    providers.check(onnxruntime.get_all_providers(), onnxruntime.get_available_providers())
+    onnxruntime = require_providers(providers, engine=engine)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

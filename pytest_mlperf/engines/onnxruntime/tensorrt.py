@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.engines.onnxruntime.contents import read
 from pytest_mlperf.engines.onnxruntime.precision import Kinds
-from pytest_mlperf.engines.onnxruntime.providers import TENSORRT
-from pytest_mlperf.engines.onnxruntime.session import load_library, placement
+from pytest_mlperf.engines.onnxruntime.providers import TENSORRT, Providers
+from pytest_mlperf.engines.onnxruntime.session import placement, require_providers
 from pytest_mlperf.engines.onnxruntime.tensorrt_options import (
     FALLBACKS,
     Shapes,
     TensorRtOptions,
 )
-
-LIBRARY = "capi/libonnxruntime_providers_tensorrt.so"
-"""The provider, beside onnxruntime's own modules."""
 
 
 class TensorRtEngine(OnnxRuntimeEngine):
@@ -33,6 +28,10 @@ class TensorRtEngine(OnnxRuntimeEngine):
     """
 
     name = "tensorrt"
+    install: ClassVar[str] = (
+        "pip install onnxruntime-gpu in place of onnxruntime, and NVIDIA's libraries that it was "
+        "built for (docs/tensorrt.md)"
+    )
 
     def __init__(
         self,
@@ -156,14 +155,14 @@ class TensorRtEngine(OnnxRuntimeEngine):
             output=output,
         )
 
-    def require(self) -> None:
-        """Ask onnxruntime for TensorRT, and load what the provider needs; no model is loaded.
+    @classmethod
+    def check_library(cls) -> None:
+        """Ask onnxruntime for TensorRT, and the loader for NVIDIA's libraries.
 
         Raises:
             EnvironmentFault: onnxruntime, its provider or a library of NVIDIA's is not installed.
         """
-        super().require()
-        check_library(Path(load_library().__file__).parent / LIBRARY)
+        require_providers(Providers.of([TENSORRT], None, None), engine=cls.name)
 
     def __enter__(self) -> Self:
         """Load the model and start the threads.
@@ -173,7 +172,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
             RunError: TensorRT refuses the model or leaves operators to what is not allowed, or the
                 model does not fit task, precision, batch size or shapes.
         """
-        self.require()
+        self.require()  # before the file is read
         self._check_quantised()
         super().__enter__()
         try:
@@ -209,26 +208,6 @@ class TensorRtEngine(OnnxRuntimeEngine):
                 "calibration_table, or a model that is quantised with QuantizeLinear and "
                 "DequantizeLinear",
             )
-
-
-def check_library(path: Path) -> None:
-    """Load the provider's library, so that what it lacks is said by name.
-
-    onnxruntime has the provider in its list even where NVIDIA's libraries are not there.
-
-    Raises:
-        EnvironmentFault: It cannot be loaded.
-    """
-    if not path.is_file():  # a build of onnxruntime that has it elsewhere
-        return
-    try:
-        ctypes.CDLL(str(path))
-    except OSError as error:
-        raise EnvironmentFault(
-            f"engine tensorrt: onnxruntime's provider for TensorRT cannot be loaded ({error}); "
-            "install the versions of CUDA and TensorRT that this onnxruntime-gpu was built for, "
-            "and put the folders of their libraries on LD_LIBRARY_PATH"
-        ) from error
 
 
 def placed(found: Mapping[str, Mapping[str, int]] | None) -> str:

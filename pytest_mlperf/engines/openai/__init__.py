@@ -8,13 +8,12 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.generation import Generation
 from pytest_mlperf.engines.model_folder import (
-    MAIN_TOKENIZER_FILES,
     Config,
     find_model,
     load_tokenizer,
@@ -25,8 +24,9 @@ from pytest_mlperf.engines.openai import options
 from pytest_mlperf.engines.openai.bodies import Bodies, Texts
 from pytest_mlperf.engines.openai.capabilities import Capabilities, Wishes, probe
 from pytest_mlperf.engines.openai.checks import Checks
-from pytest_mlperf.engines.openai.client import Client, library
+from pytest_mlperf.engines.openai.client import Client
 from pytest_mlperf.engines.openai.facts import served_name, server_facts
+from pytest_mlperf.engines.openai.requirements import has_tokenizer, has_weights, require
 from pytest_mlperf.engines.openai.traffic import Traffic, allow_files
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.serving import Server
@@ -44,6 +44,8 @@ class OpenAiEngine(Engine):
     Prompts are text or lists of token ids. Tokens are counted by the server's usage or by token
     ids, never by the pieces in which text comes.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("aiohttp",)
 
     def __init__(
         self,
@@ -135,6 +137,15 @@ class OpenAiEngine(Engine):
         self._extra = dict(extra or {})
         self._dummy = weights == "dummy"
 
+    def require(self) -> None:
+        """Look for the libraries, and for the program that serves; nothing is started.
+
+        Raises:
+            EnvironmentFault: A library is not here.
+            RunError: The first word of `serve` is no program here.
+        """
+        require(self._folder, self._server, dummy=self._dummy)
+
     def __enter__(self) -> Self:
         """Start the server if there is one to start, and find out what it can do.
 
@@ -196,7 +207,7 @@ class OpenAiEngine(Engine):
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         """Take what a run needs, in the order in which it is needed."""
-        library()  # what is missing is said before a server is started
+        self.require()  # what is missing is said before a server is started
         allow_files(undo)  # a server that is started here may then have them too
         if self._server is not None:
             undo.enter_context(self._server)
@@ -213,7 +224,7 @@ class OpenAiEngine(Engine):
         self._bodies = self._sources(config)
         self._found = self._ask(client)
         self._checks = Checks(self._generation, watch_ends=not self._dummy)
-        reads_text = not self._found.ids and self._has_tokenizer()
+        reads_text = not self._found.ids and has_tokenizer(self._folder)
         self._gives_output = self._found.ids or reads_text
         tokenizer = self._tokenizer if reads_text else None
         traffic.use(self._bodies, self._checks, self._generation, tokenizer)
@@ -229,7 +240,7 @@ class OpenAiEngine(Engine):
         as_they_are = is_text and self._form != "tokens" and limits.max_prompt_tokens is None
         if as_they_are or self._api == "chat" or self._form == "text":
             self._forms: tuple[str, ...] = ("text",)
-        elif self._form == "auto" and self._has_tokenizer():
+        elif self._form == "auto" and has_tokenizer(self._folder):
             self._forms = ("tokens", "text")
         else:
             self._forms = ("tokens",)
@@ -274,7 +285,7 @@ class OpenAiEngine(Engine):
             "concurrency": str(self._concurrency),
             "work.batch": str(self._concurrency),
         }
-        if self._folder is not None and (self._dummy or any(self._folder.glob("*.safetensors*"))):
+        if self._folder is not None and (self._dummy or has_weights(self._folder)):
             self._facts |= weights_fact(self._folder, dummy=self._dummy)
         elif self._dummy:
             self._facts["weights"] = "dummy"
@@ -298,8 +309,3 @@ class OpenAiEngine(Engine):
             )
         tokenizer, self._facts["tokenizer_sha256"] = load_tokenizer("openai", self._folder)
         return tokenizer
-
-    def _has_tokenizer(self) -> bool:
-        return self._folder is not None and any(
-            (self._folder / name).is_file() for name in MAIN_TOKENIZER_FILES
-        )

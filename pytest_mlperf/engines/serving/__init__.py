@@ -87,6 +87,14 @@ class Server:
         self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
         self._process: Process | None = None
 
+    def require(self) -> None:
+        """Look for the program; nothing is started.
+
+        Raises:
+            RunError: It is not here.
+        """
+        find_program(self._command[0])
+
     def __enter__(self) -> Self:
         """Start the server and wait until it is healthy.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
@@ -25,9 +24,9 @@ from pytest_mlperf.engines.streaming import Streams
 from pytest_mlperf.engines.tensorrt_llm.arguments import llm_arguments, sampling_arguments
 from pytest_mlperf.engines.tensorrt_llm.options import Options
 from pytest_mlperf.engines.tensorrt_llm.package import (
+    ELSEWHERE,
     import_package,
     load_model,
-    not_installed,
     versions,
 )
 from pytest_mlperf.engines.tensorrt_llm.quantisation import (
@@ -44,6 +43,9 @@ class TensorRtLlmEngine(Engine):
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids. Each sample is
     a request of its own, so batches form in flight; where tokens are timed, answers are streamed.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("tensorrt_llm",)
+    install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
 
     def __init__(
         self,
@@ -143,17 +145,25 @@ class TensorRtLlmEngine(Engine):
         self._dataset = dataset
         self._precision = precision
 
-    def require(self) -> None:
-        """Check without loading anything that TensorRT-LLM and the right weights are here.
+    @classmethod
+    def check_library(cls) -> None:
+        """Import TensorRT-LLM.
 
         Raises:
-            EnvironmentFault: TensorRT-LLM is not installed in this Python.
+            EnvironmentFault: It is not installed, cannot be imported, or is too old.
+        """
+        import_package()
+
+    def require(self) -> None:
+        """Import TensorRT-LLM, and check the model's folder; nothing is loaded.
+
+        Raises:
+            EnvironmentFault: TensorRT-LLM is not installed, cannot be imported, or is too old.
             SuiteError: The weights have another precision.
             RunError: The folder's configuration cannot be read.
         """
         self._read_folder()
-        if importlib.util.find_spec("tensorrt_llm") is None:
-            raise not_installed()
+        self.check_library()
 
     def __enter__(self) -> Self:
         """Load the model.

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.generation import Answers, Generation
-from pytest_mlperf.engines.model_folder import find_model, tokenizer_for
+from pytest_mlperf.engines.model_folder import find_model, read_config, tokenizer_for
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.queueing import WorkQueue
 from pytest_mlperf.engines.torch.options import (
@@ -20,6 +20,8 @@ from pytest_mlperf.engines.torch.options import (
     check_sparsity,
     check_words,
 )
+from pytest_mlperf.engines.torch.quantised import check_quantised
+from pytest_mlperf.engines.torch.requirements import require_device, require_module
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.continuous import ContinuousBatching
@@ -33,6 +35,8 @@ class TorchEngine(Engine):
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
 
     def __init__(
         self,
@@ -117,6 +121,26 @@ class TorchEngine(Engine):
         self._sparsity = sparsity
         self._continuous: ContinuousBatching | None = None
 
+    def require(self) -> None:
+        """Look for the device and for what the options need; nothing is loaded.
+
+        Raises:
+            EnvironmentFault: A library or the device is not here, or it has no kernels.
+            RunError: The weights are quantised in another way.
+        """
+        quantization = read_config(self._folder).quantization
+        if not self._dummy:
+            check_quantised(self._folder, quantization, self._precision)
+        require_device(
+            "torch",
+            device=self._device,
+            precision=self._precision,
+            is_quantised=bool(quantization),
+        )
+        joins = self._batching in {"auto", "continuous"} and self._generation.num_beams == 1
+        if joins and self._device == "cpu":
+            require_module("torch", "psutil", "continuous batching on the CPU", "lm")
+
     def __enter__(self) -> Self:
         """Load the model and start the threads.
 
@@ -132,6 +156,7 @@ class TorchEngine(Engine):
                 f"engine torch needs {error.name}, which is not installed; "
                 "try: pip install 'pytest-mlperf[lm]'"
             ) from error
+        self.require()
         from pytest_mlperf.engines.torch import devices
 
         with contextlib.ExitStack() as undo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import transformers
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.generation import Answers, Generation
 from pytest_mlperf.engines.prompts import Prompts
@@ -100,7 +99,6 @@ class ContinuousBatching:
         """Make the key-value cache, once it is wanted, large enough for the loaded prompts.
 
         Raises:
-            EnvironmentFault: A library that measures free memory is not installed.
             RunError: The cache does not fit into memory.
             SuiteError: A sample does not fit into the cache.
         """
@@ -138,11 +136,6 @@ class ContinuousBatching:
         self._thread.join()
 
     def _start(self, blocks: int) -> None:
-        if self._model.device.type == "cpu" and importlib.util.find_spec("psutil") is None:
-            raise EnvironmentFault(
-                "engine torch: continuous batching on the CPU needs psutil, which is not "
-                "installed; try: pip install 'pytest-mlperf[lm]'"
-            )
         manager = self._make_manager(blocks)
         manager.output_router.output_queue = self._results
         try:

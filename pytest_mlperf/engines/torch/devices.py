@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ def find_device(name: str, *, engine: str = "torch") -> Any:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise EnvironmentFault(
-                f"engine {engine}: device = {name!r}, but this torch ({torch.__version__}) sees no "
-                "CUDA device; check the driver, CUDA_VISIBLE_DEVICES and that torch is a CUDA build"
+                f"engine {engine}: device = {name!r}, but torch {torch.__version__} sees no CUDA "
+                f"device: {_why_not()}"
             )
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
@@ -33,6 +34,16 @@ def find_device(name: str, *, engine: str = "torch") -> Any:
                 "CUDA devices, counted from 0"
             )
     return device
+
+
+def _why_not() -> str:
+    """Return why torch has no CUDA device, and what to do."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return (
+            f"it is a build without CUDA (in {sys.executable}); pip uninstall torch, then install "
+            "the one for your CUDA by the command of https://pytorch.org/get-started/locally"
+        )
+    return "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
 
 
 def device_name(device: Any) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
@@ -20,6 +20,7 @@ from pytest_mlperf.engines.torch.module_options import (
     compile_rule,
     whole,
 )
+from pytest_mlperf.engines.torch.requirements import require_device
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.diffusion_images import Settings
@@ -44,6 +45,8 @@ class DiffusionEngine(Engine):
     negative prompt, and prompts cut at the tokens that CLIP takes (77). Samples wait in a queue for
     one thread, which makes images of as many as have gathered, `batch_size` at most.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
 
     def __init__(
         self,
@@ -135,6 +138,14 @@ class DiffusionEngine(Engine):
         self._compile = None if compile is False else str(compile)
         self._cold = self._compile is not None
 
+    def require(self) -> None:
+        """Look for the device and for what the options need; nothing is loaded.
+
+        Raises:
+            EnvironmentFault: A library or the device is not here, or it has no kernels.
+        """
+        require_device(ENGINE, device=self._device, precision=self._precision)
+
     def __enter__(self) -> Self:
         """Load the pipeline, encode the negative prompt, and start the thread.
 
@@ -152,6 +163,7 @@ class DiffusionEngine(Engine):
                 f"engine {ENGINE} needs {error.name}, which is not installed; "
                 "try: pip install 'pytest-mlperf[diffusion]'"
             ) from error
+        self.require()
         from pytest_mlperf.engines.torch import devices
 
         with contextlib.ExitStack() as undo:

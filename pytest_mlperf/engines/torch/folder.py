@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from pytest_mlperf.engines.files import broken, one_line
-from pytest_mlperf.engines.torch.quantised import check_quantised, method_of
+from pytest_mlperf.engines.torch.quantised import check_quantised, method_of, quantization_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> An
             f"as {kind.example}",
         )
     if quantised is not None:
-        check_quantised(folder, config, quantised)
+        check_quantised(folder, quantization_of(config), quantised)
     elif method_of(config) is not None:
         raise broken(folder, "the weights are quantised already; this engine takes plain weights")
     return config

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
@@ -21,6 +21,7 @@ from pytest_mlperf.engines.torch.module_options import (
     compile_rule,
     whole,
 )
+from pytest_mlperf.engines.torch.requirements import require_device, require_module
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.module_runner import Runner
@@ -32,6 +33,9 @@ BUILT_IN = {
     "question-answering": "pytest_mlperf.engines.torch.module_squad:question_answering",
 }
 """Factories by a name of their own; their models are folders with config.json."""
+
+NEEDED = {"dlrm-v2": "safetensors", "question-answering": "transformers"}
+"""What each of them imports besides torch."""
 
 BATCHINGS = ("stack", "concat", "pad")
 
@@ -47,6 +51,8 @@ class TorchModuleEngine(Engine):
     the time that is measured; `host_inputs`, names of inputs that stay on the CPU; and `facts`,
     words for the fingerprint by name, such as "weights_sha256", which is else that of its state.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __init__(
         self,
@@ -137,6 +143,17 @@ class TorchModuleEngine(Engine):
         self._dummy = weights == "dummy"
         self._output = output
 
+    def require(self) -> None:
+        """Look for the device and for what the options need; no code of the suite's is imported.
+
+        Raises:
+            EnvironmentFault: A library or the device is not here, or it has no kernels.
+        """
+        if self._factory in BUILT_IN:
+            library = NEEDED[self._factory]
+            require_module(ENGINE, library, f'factory = "{self._factory}"', "lm")
+        require_device(ENGINE, device=self._device, precision=self._precision)
+
     def __enter__(self) -> Self:
         """Load the module and start the threads.
 
@@ -152,6 +169,7 @@ class TorchModuleEngine(Engine):
                 f"engine {ENGINE} needs {error.name}, which is not installed; "
                 "try: pip install 'pytest-mlperf[lm]'"
             ) from error
+        self.require()
         from pytest_mlperf.engines.torch import devices
 
         with contextlib.ExitStack() as undo:

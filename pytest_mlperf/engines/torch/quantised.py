@@ -46,8 +46,13 @@ def quantization_of(config: Any) -> Mapping[str, Any]:
     return dict(plain)
 
 
-def check_quantised(folder: Path, config: Any, precision: str) -> None:
+def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:
     """Refuse quantised weights that cannot be loaded, or that are of another precision.
+
+    Args:
+        folder: Where they are.
+        quantization: What config.json says of them; empty for plain ones.
+        precision: What the suite says.
 
     Raises:
         EnvironmentFault: The library of their format is not installed.
@@ -55,16 +60,16 @@ def check_quantised(folder: Path, config: Any, precision: str) -> None:
     """
     import importlib.util
 
-    method = method_of(config)
-    if method is None:
+    if not quantization:
         return
+    method = str(quantization.get("quant_method", "unknown"))
     if method not in LIBRARIES:
         raise broken(
             folder,
             f"the weights are quantised in the format {method!r}; this engine takes plain weights, "
             f"{' and '.join(LIBRARIES)}",
         )
-    found = sorted(set(precisions_of(quantization_of(config))))
+    found = sorted(set(precisions_of(quantization)))
     if found != [precision]:
         said = " and ".join(found) or "an unknown precision"
         advice = f'; write precision = "{found[0]}"' if len(found) == 1 else ""

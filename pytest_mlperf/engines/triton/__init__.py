@@ -127,12 +127,15 @@ class TritonEngine(TaskEngine):
         self._open = ExitStack()
 
     def require(self) -> None:
-        """Import what the protocol needs of tritonclient; no server is asked.
+        """Import what the protocol needs of tritonclient; no server is asked or started.
 
         Raises:
             EnvironmentFault: It is not installed.
+            RunError: The first word of `serve` is no program here.
         """
         self._library = _load_library(self._wanted.address.protocol)
+        if self._wanted.serve is not None:
+            self._wanted.server(grpc_port=1).require()
 
     def __enter__(self) -> Self:
         """Start the server if need be, wait for the model, and compare it with the options.
@@ -210,9 +213,10 @@ def _load_library(protocol: str) -> str:
 
     try:
         import_module(f"tritonclient.{protocol}")
-    except ImportError as error:
+    # tritonclient installed without the protocol's extra raises a RuntimeError.
+    except (ImportError, RuntimeError) as error:
         raise EnvironmentFault(
-            "engine triton needs a library that is not installed; "
+            f"engine triton needs tritonclient.{protocol}, which is not installed: {error}; "
             "try: pip install 'pytest-mlperf[triton]'"
         ) from error
     return version("tritonclient")

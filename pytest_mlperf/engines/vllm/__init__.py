@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines.generation import Answers, Generation
@@ -35,6 +35,13 @@ class VllmEngine(Engine):
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM itself
     gets and gives token ids only.
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    install: ClassVar[str] = (
+        "vLLM pins its own torch and transformers, so give it an environment of its own: python -m "
+        "venv vllm; vllm/bin/pip install vllm mlcommons-loadgen; and in the engine entry: python = "
+        '"vllm/bin/python" (docs/vllm.md)'
+    )
 
     def __init__(
         self,
@@ -136,6 +143,44 @@ class VllmEngine(Engine):
         self._batch_size = batch_size
         self._facts: dict[str, str] = {"engine": "vllm"}
 
+    @classmethod
+    def check_library(cls) -> None:
+        """Import vLLM.
+
+        Raises:
+            EnvironmentFault: It is not installed, cannot be imported, or is too old.
+        """
+        from pytest_mlperf.engines.vllm import library
+
+        with library.environment():
+            library.find_version()
+
+    def require(self) -> None:
+        """Import vLLM, and hold options and the model's folder against it; nothing is loaded.
+
+        Raises:
+            EnvironmentFault: vLLM is not installed, cannot be imported, or is too old.
+            RunError: The folder's configuration cannot be read.
+            SuiteError: This vLLM has no such engine argument, or the weights another precision.
+        """
+        from pytest_mlperf.engines.vllm import library
+
+        with library.environment():
+            self._prepare()
+
+    def _prepare(self) -> tuple[str, Config, Mapping[str, Any]]:
+        """Return vLLM's version, the model's configuration and what vLLM is given."""
+        from pytest_mlperf.engines.vllm import library
+
+        found = library.find_version()
+        config = read_config(self._folder)
+        quantisation.check_agrees(
+            self._folder, self._precision, self._options.quantization, config.quantization
+        )
+        arguments = engine_arguments(self._folder, self._precision, self._options)
+        library.check_names(arguments, library.find("AsyncEngineArgs"), found)
+        return found, config, arguments
+
     def __enter__(self) -> Self:
         """Load the model; vLLM starts processes of its own for it.
 
@@ -149,16 +194,10 @@ class VllmEngine(Engine):
 
         with contextlib.ExitStack() as undo:
             undo.enter_context(library.environment())
-            found = library.find_version()
+            found, config, arguments = self._prepare()
             library.check_devices(found)
-            config = read_config(self._folder)
-            quantisation.check_agrees(
-                self._folder, self._precision, self._options.quantization, config.quantization
-            )
             dummy = self._options.dummy
             self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
-            arguments = engine_arguments(self._folder, self._precision, self._options)
-            library.check_names(arguments, library.find("AsyncEngineArgs"), found)
             self._facts |= describe_arguments(arguments)
             self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
             log = Log()

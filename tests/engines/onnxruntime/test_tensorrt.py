@@ -23,7 +23,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, Un
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.engines.onnxruntime.providers import CPU, TENSORRT, Providers
 from pytest_mlperf.engines.onnxruntime.session import open_graph, placement
-from pytest_mlperf.engines.onnxruntime.tensorrt import TensorRtEngine, check_library, placed
+from pytest_mlperf.engines.onnxruntime.tensorrt import TensorRtEngine, placed
 from pytest_mlperf.engines.onnxruntime.tensorrt_options import OTHERS, TensorRtOptions
 from pytest_mlperf.engines.tasks.graph import Tensor
 from tests.engines.onnxruntime.models import segmenter
@@ -293,6 +293,7 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
         "weights_sha256": "0" * 64,
         "threads": 1,
         "graph_optimization": "all",
+        "engine": "onnxruntime",
     }
     path = Path(segmenter(tmp_path))
 
@@ -325,18 +326,6 @@ def test_a_machine_without_the_provider_says_what_has_it(tmp_path: Path) -> None
         with pytest.raises(EnvironmentFault) as caught:
             ask()
         assert str(caught.value) == sentence
-
-
-def test_a_provider_whose_libraries_are_missing_says_which(tmp_path: Path) -> None:
-    """onnxruntime lists it all the same, and would fall back."""
-    file = tmp_path / "libprovider.so"
-    file.write_bytes(b"")
-
-    check_library(tmp_path / "none.so")
-    with pytest.raises(
-        EnvironmentFault, match=r"cannot be loaded \(.*libprovider\.so.*\); install"
-    ):
-        check_library(file)
 
 
 def test_it_has_the_options_of_every_task() -> None:

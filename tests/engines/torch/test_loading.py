@@ -208,7 +208,7 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     ),
     (
         lambda folder: (folder / "config.json").write_text("{", "utf-8"),
-        r"transformers cannot read config\.json: .*valid JSON",
+        r"config\.json: is no JSON object: ",
     ),
     (
         lambda folder: change_json(
@@ -352,10 +352,10 @@ def test_continuous_batching_on_the_cpu_needs_psutil(
     monkeypatch.setitem(sys.modules, "psutil", None)
 
     with (
-        open_engine(counting, [[5]], batching="continuous") as engine,
         pytest.raises(EnvironmentFault, match="on the CPU needs psutil"),
+        open_engine(counting, [[5]], batching="continuous"),
     ):
-        engine.load_samples([0])
+        pass
 
 
 def test_the_cache_of_continuous_batching_is_made_at_need(counting: Path) -> None:

@@ -1,0 +1,121 @@
+"""Libraries that extensions declare: which are not installed in this Python, and what brings them.
+
+Nothing is imported: a library is looked for as the import would look for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence, Set
+from functools import cache
+from importlib.metadata import metadata
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import EnvironmentFault
+
+OURS = "pytest-mlperf"
+
+NOT_FOR_USERS = frozenset({"all", "dev", "docs", "test", "train"})
+"""Extras for work on this project, and the one that only adds up others."""
+
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
+"""Of libraries that are named otherwise."""
+
+NOUNS: dict[registry.Group, str] = {
+    "engines": "engine",
+    "datasets": "data set",
+    "scorers": "scorer",
+    "builders": "builder",
+}
+
+
+def declared(group: registry.Group, use: str) -> tuple[str, ...] | None:
+    """Return the libraries that a registered extension needs whatever its options.
+
+    It names them in its class attribute `libraries`, as they are imported, without dots. Code of
+    the user's own is never looked at: that would import it.
+
+    Returns:
+        None: it does not say.
+    """
+    entry = registry.registered(group).get(use)
+    return getattr(registry.resolve(entry.value), "libraries", None) if entry else None
+
+
+def require_libraries(group: registry.Group, use: str) -> None:
+    """Look for what a registered extension declares.
+
+    Raises:
+        EnvironmentFault: Something is not installed in this Python; says what brings it.
+    """
+    absent = [library for library in declared(group, use) or () if not is_here(library)]
+    if absent:
+        verb = "are" if len(absent) > 1 else "is"
+        raise EnvironmentFault(
+            f"{NOUNS[group]} {use} needs {' and '.join(absent)}, which {verb} not installed in "
+            f"{sys.executable}: {cure(group, use, absent)}"
+        )
+
+
+def is_here(library: str) -> bool:
+    """Whether a top-level module can be found; nothing is imported."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ValueError:  # a module without a place, as a program may put into sys.modules
+        return True
+
+
+def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
+    """Return the command that brings what an extension lacks.
+
+    It may say in its class attribute `install` what to do in place of that.
+
+    Args:
+        group: What it is.
+        use: Its name.
+        absent: The libraries, as they are imported.
+    """
+    entry = registry.registered(group).get(use)
+    own: str | None = getattr(registry.resolve(entry.value), "install", None) if entry else None
+    if own is not None:
+        return own
+    wanted = {distribution(library) for library in absent}
+    all_of_it = {distribution(library) for library in declared(group, use) or ()} | wanted
+    extra = _smallest_extra(all_of_it) or _smallest_extra(wanted)
+    return f"pip install '{OURS}[{extra}]'" if extra else f"pip install {' '.join(sorted(wanted))}"
+
+
+def distribution(library: str) -> str:
+    """Return the name by which a library is installed."""
+    return normal(DISTRIBUTIONS.get(library, library))
+
+
+def _smallest_extra(wanted: Set[str]) -> str | None:
+    """Return the extra that brings all of these and least besides."""
+    fitting = [name for name, brings in extras().items() if wanted <= set(brings)]
+    return min(fitting, key=lambda name: len(extras()[name]), default=None)
+
+
+# --- what the extras are ---------------------------------------------------------------------
+
+
+@cache
+def extras() -> dict[str, list[str]]:
+    """Return the distributions that each extra of this package asks for."""
+    about = metadata(OURS)
+    found: dict[str, list[str]] = {
+        name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_FOR_USERS
+    }
+    for requirement in about.get_all("Requires-Dist") or []:
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
+        if name and extra and extra[1] in found and normal(name[0]) != OURS:
+            found[extra[1]].append(normal(name[0]))
+    return {name: needed for name, needed in found.items() if needed}
+
+
+def normal(name: str) -> str:
+    """Return a distribution's name as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,288 @@
+"""What doctor calls ready, a run starts; what it does not, a run refuses: engines x lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf import registry
+from pytest_mlperf.suite.libraries import NOUNS, cure, declared
+from tests.cli.lab import ROOT
+from tests.cli.readiness_driver import HIDDEN
+from tests.engines.openai.echo import echo_server
+
+NEEDED = ("onnxruntime", "torch", "transformers", "diffusers", "aiohttp", "tritonclient")
+
+for _name in NEEDED:
+    pytest.importorskip(_name)
+
+TINY = ROOT / "suites/tiny"
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+model = "{model}"
+dataset = {{ {dataset} }}
+{scorer}
+[[engines]]
+use = "{use}"
+precision = "{precision}"
+{where}
+options = {{ {options} }}
+[[scenarios]]
+name = "Offline"
+"""
+
+RESNET = f"{TINY}/resnet50/resnet50-tiny.onnx"
+IMAGES = (
+    f'use = "imagenet", path = "{TINY}/resnet50/data/imagenet", size = 32, crop = 1.0, classes = 10'
+)
+LLAMA = f"{TINY}/llama2-70b/model"
+PROMPTS = f'use = "openorca", path = "{TINY}/llama2-70b/data/open_orca/open_orca_tiny.pkl.gz"'
+SDXL = f"{TINY}/stable-diffusion-xl/model"
+CAPTIONS = f'use = "coco_captions", path = "{TINY}/stable-diffusion-xl/data/coco2014", size = 64'
+NUMBERS = 'use = "synthetic"'
+SERVED = 'served_model = "resnet", batch_size = 1, '
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A suite of one engine."""
+
+    use: str
+    model: str = RESNET
+    dataset: str = IMAGES
+    options: str = ""
+    precision: str = "fp32"
+    where: str = ""
+    scorer: str = ""
+    lacks: str = field(default="", compare=False)
+    """A word of the reason why it cannot run; "": it can."""
+
+    def write(self, folder: Path, name: str) -> Path:
+        given = {key: value for key, value in vars(self).items() if key != "lacks"}
+        file = folder / name
+        file.write_text(SUITE.format(**given), "utf-8")
+        return file
+
+
+def llama(use: str, options: str = "max_new_tokens = 4", **given: str) -> Entry:
+    return Entry(use=use, model=LLAMA, dataset=PROMPTS, options=options, **given)
+
+
+COMPLETE = {
+    "null": Entry(use="null", dataset=NUMBERS),
+    "onnxruntime": Entry(use="onnxruntime"),
+    "torch": llama("torch", "max_new_tokens = 4, threads = 1"),
+    "torch-module": Entry(
+        use="torch-module", dataset=NUMBERS, options='factory = "a_factory:identity"'
+    ),
+    "openai": llama("openai", 'url = "{url}", max_new_tokens = 4'),
+}
+"""Each starts here, by itself or against a server."""
+
+LACKING = {
+    "no model": Entry(use="onnxruntime", model="gone.onnx", lacks="gone.onnx"),
+    "no data": Entry(use="null", dataset='use = "imagenet", path = "gone"', lacks="gone"),
+    "no python": Entry(use="null", where='python = "gone/bin/python"', lacks="gone/bin/python"),
+    "no command": Entry(use="null", where='command = ["gone-program"]', lacks="gone-program"),
+    "no CUDA in onnxruntime": Entry(
+        use="onnxruntime", options='providers = ["cuda"]', lacks="onnxruntime-gpu"
+    ),
+    "no TensorRT": Entry(use="tensorrt", lacks="TensorrtExecutionProvider"),
+    "no CUDA in torch": llama("torch", 'device = "cuda"', lacks="CUDA"),
+    "no kernels": llama("torch", "", precision="fp8", lacks="compute capability"),
+    "no program for openai": llama(
+        "openai", 'serve = ["gone-server", "{port}"]', lacks="gone-server"
+    ),
+    "no program for triton": Entry(
+        use="triton",
+        options=SERVED + 'serve = ["gone-server", "{port}"]',
+        lacks="gone-server",
+    ),
+}
+"""All libraries are here, and something else is not."""
+
+WITHOUT_LIBRARIES = {
+    **COMPLETE,
+    "tensorrt": Entry(use="tensorrt"),
+    "torch-diffusion": Entry(use="torch-diffusion", model=SDXL, dataset=CAPTIONS),
+    "tensorrt_llm": llama("tensorrt_llm"),
+    "vllm": llama("vllm"),
+    "triton": Entry(use="triton", options=SERVED + 'url = "localhost:1"'),
+    "images": Entry(use="null"),
+    "rouge": Entry(use="null", model=LLAMA, dataset=NUMBERS, scorer='scorer = { use = "rouge" }'),
+    "map": Entry(use="null", dataset=NUMBERS, scorer='scorer = { use = "map" }'),
+    "builder": llama(
+        "torch", where='build = { use = "torchao", recipe = "int8" }', precision="int8"
+    ),
+}
+LIBRARIES = {
+    "onnxruntime": "onnxruntime",
+    "tensorrt": "onnxruntime",
+    "torch": "torch",
+    "torch-module": "torch",
+    "torch-diffusion": "diffusers",
+    "tensorrt_llm": "tensorrt_llm",
+    "vllm": "vllm",
+    "openai": "aiohttp",
+    "triton": "tritonclient",
+    "images": "PIL",
+    "rouge": "rapidfuzz",
+    "map": "pycocotools",
+    "builder": "torchao",
+}
+"""What each of them cannot do without."""
+
+AWAY = f" not installed in {sys.executable}: "
+"""Between what is needed and what brings it."""
+
+WITHOUT_MORE = {
+    "int8": (llama("torch", "", precision="int8"), "torchao"),
+    "continuous": (llama("torch", ""), "psutil"),
+    "dlrm": (
+        Entry(use="torch-module", model=f"{TINY}/dlrm-v2/model", options='factory = "dlrm-v2"'),
+        "safetensors",
+    ),
+    "tokenizer": (llama("openai", 'url = "{url}"'), "transformers"),
+    "http": (
+        Entry(use="triton", options=SERVED + 'url = "localhost:1"'),
+        "geventhttpclient",
+    ),
+    "decoding": (
+        Entry(use="null", model=LLAMA, dataset=NUMBERS, scorer='scorer = { use = "gsm8k" }'),
+        "tokenizers",
+    ),
+}
+"""What only some options need; the engine's own library is here."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with echo_server(4, service_ms=0) as found:
+        yield found
+
+
+def ask(
+    folder: Path, entries: Mapping[str, Entry], url: str, *, hidden: Iterable[str] = ()
+) -> dict[str, tuple[str, str, str]]:
+    """Return state, reason and how a run ends, by name, with some libraries not installed."""
+    (folder / "a_factory.py").write_text(
+        "def identity(model):\n    import torch\n    return torch.nn.Identity()\n", "utf-8"
+    )
+    (folder / "sitecustomize.py").write_text(
+        "from tests.cli.readiness_driver import hide\nhide()\n", "utf-8"
+    )
+    path = [str(folder), str(ROOT)]
+    files = {
+        entry.write(folder, f"{number}.mlperf.toml").name: name
+        for number, (name, entry) in enumerate(entries.items())
+    }
+    for file in files:
+        text = (folder / file).read_text("utf-8").replace("{url}", url)
+        (folder / file).write_text(text, "utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/cli/readiness_driver.py"), *files],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), HIDDEN: ",".join(hidden)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line[:6] == "state "]
+    return {files[name]: (state, why, ends) for name, state, why, ends in found}
+
+
+def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url: str) -> None:
+    found = ask(tmp_path, {**COMPLETE, **LACKING}, url)
+
+    assert {name: found[name] for name in COMPLETE} == dict.fromkeys(COMPLETE, ("ready", "", ""))
+    for name, entry in LACKING.items():
+        state, why, ends = found[name]
+        assert state == "missing", (name, state, why)
+        assert entry.lacks in why, name
+        assert entry.lacks in ends, name
+
+
+def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
+    tmp_path: Path, url: str
+) -> None:
+    """The sentence says which library, in which Python, and what brings it."""
+    found = ask(tmp_path, WITHOUT_LIBRARIES, url, hidden=set(LIBRARIES.values()))
+
+    assert found["null"] == ("ready", "", "")
+    for name, library in LIBRARIES.items():
+        state, why, ends = found[name]
+        assert state == "missing", (name, state, why)
+        needed, cures = zip(*(line.split(AWAY, 1) for line in why.splitlines()), strict=True)
+        assert library in " ".join(needed), name
+        assert all(cures), name
+        assert AWAY in ends, name
+
+
+def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str) -> None:
+    entries = {name: entry for name, (entry, _) in WITHOUT_MORE.items()}
+    hidden = {library for _, library in WITHOUT_MORE.values()} - {"transformers", "safetensors"}
+    found = {
+        **ask(
+            tmp_path,
+            {n: entries[n] for n in ("int8", "continuous", "http", "decoding")},
+            url,
+            hidden=hidden,
+        ),
+        **ask(
+            tmp_path,
+            {n: entries[n] for n in ("dlrm", "tokenizer")},
+            url,
+            hidden={"transformers", "safetensors"},
+        ),
+    }
+
+    for name, (_, library) in WITHOUT_MORE.items():
+        state, why, ends = found[name]
+        assert state == "missing", (name, state, why)
+        assert "not installed" in why, name
+        assert library in why or name == "http", name
+        assert why.partition(": ")[2].rpartition(": ")[2] in ends, name
+
+
+@pytest.mark.parametrize("group", NOUNS)
+def test_every_extension_of_this_package_declares_its_libraries(group: registry.Group) -> None:
+    for use, entry in registry.registered(group).items():
+        if entry.value.startswith("pytest_mlperf."):
+            libraries = declared(group, use)
+            assert isinstance(libraries, tuple), use
+            assert not [name for name in libraries if "." in name], use
+
+
+@pytest.mark.parametrize(
+    ("group", "use", "command"),
+    [
+        ("engines", "torch", "pip install 'pytest-mlperf[lm]'"),
+        ("engines", "torch-module", "pip install 'pytest-mlperf[lm]'"),
+        ("engines", "torch-diffusion", "pip install 'pytest-mlperf[diffusion]'"),
+        ("engines", "openai", "pip install 'pytest-mlperf[openai]'"),
+        ("engines", "triton", "pip install 'pytest-mlperf[triton]'"),
+        ("engines", "onnxruntime", "pip install 'pytest-mlperf[onnx]'"),
+        ("datasets", "imagenet", "pip install 'pytest-mlperf[onnx]'"),
+        ("scorers", "map", "pip install 'pytest-mlperf[vision]'"),
+        ("scorers", "rouge", "pip install 'pytest-mlperf[lm]'"),
+        ("scorers", "evaluate", "pip install 'pytest-mlperf[evaluate]'"),
+        ("builders", "torchao", "pip install 'pytest-mlperf[quantization]'"),
+        ("builders", "modelopt", "pip install nvidia-modelopt torch transformers"),
+    ],
+)
+def test_the_command_brings_all_that_is_declared(
+    group: registry.Group, use: str, command: str
+) -> None:
+    assert cure(group, use, declared(group, use) or ()) == command

@@ -1,0 +1,80 @@
+"""A provider's library is asked for what it needs without being loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.engines.onnxruntime.needed import missing
+from pytest_mlperf.engines.onnxruntime.session import require_library
+
+PROVIDER = "TensorrtExecutionProvider"
+
+SOURCE = """
+extern void* Provider_of_nobody(void);
+extern int of_here(void), of_gone(void);
+void* host;
+__attribute__((constructor)) static void take(void) { host = Provider_of_nobody(); }
+int all(void) { return of_here() + of_gone(); }
+"""
+"""As onnxruntime's providers are: what they take from it is there only once it loads them."""
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A provider that needs libhere.so and libgone.so, which lie beside it."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("a library for these tests needs Linux and a C compiler called cc")
+    folder = tmp_path_factory.mktemp("capi")
+
+    def build(name: str, text: str, *more: str) -> None:
+        source = folder / f"{name}.c"
+        source.write_text(text, "utf-8")
+        command = [compiler, "-shared", "-fPIC", "-o", f"lib{name}.so", source.name, *more]
+        subprocess.run(command, cwd=folder, check=True)
+
+    build("here", "int of_here(void) { return 1; }")
+    build("gone", "int of_gone(void) { return 1; }")
+    build("provider", SOURCE, "-L.", "-lhere", "-lgone", "-Wl,--no-as-needed,-rpath,$ORIGIN")
+    return folder / "libprovider.so"
+
+
+def test_each_library_that_is_missing_is_named(provider: Path, tmp_path: Path) -> None:
+    shutil.copy(provider, tmp_path)
+    copy = tmp_path / provider.name
+
+    assert [reason.partition(":")[0] for reason in missing(copy)] == ["libhere.so", "libgone.so"]
+    shutil.copy(provider.with_name("libhere.so"), tmp_path)
+    with pytest.raises(EnvironmentFault) as caught:
+        require_library(copy, PROVIDER, engine="tensorrt")
+    assert str(caught.value) == (
+        f"engine tensorrt: provider '{PROVIDER}' cannot be loaded: libgone.so: cannot open shared "
+        "object file: No such file or directory. Install the versions of CUDA and TensorRT that "
+        "this onnxruntime-gpu was built for, and put the folders of their libraries on "
+        "LD_LIBRARY_PATH; see docs/tensorrt.md"
+    )
+
+
+def test_a_provider_that_has_all_is_not_refused_for_what_onnxruntime_gives_it(
+    provider: Path,
+) -> None:
+    """By itself it cannot be loaded, on no machine."""
+    with pytest.raises(OSError, match="Provider_of_nobody"):
+        ctypes.CDLL(str(provider))
+
+    require_library(provider, PROVIDER, engine="tensorrt")
+
+
+def test_a_build_that_has_it_elsewhere_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("no library", "utf-8")
+
+    require_library(tmp_path / "gone.so", PROVIDER, engine="tensorrt")
+    assert missing(tmp_path / "text.so") == []
+    assert missing(Path(sys.executable).resolve()) == []
