@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.core.judge.answer import Answer, combine
-from pytest_mlperf.core.judge.gate import gate
+from pytest_mlperf.core.judge.bounds import Pass
+from pytest_mlperf.core.judge.gate import OWN, gate
 from pytest_mlperf.core.measurement import Accuracy
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run.accuracy_pass import fixed_order
+from pytest_mlperf.suite.scores import gate_samples
 
 
 def answer_for(case: CaseRuns, accuracy: Accuracy) -> Answer:
@@ -17,15 +20,24 @@ def answer_for(case: CaseRuns, accuracy: Accuracy) -> Answer:
     Raises:
         RunError: The scorer gave no metric that the gate needs.
     """
-    planned = case.planned
+    assert case.scored is not None
+    planned, suite = case.planned, case.planned.suite
+    total = gate_samples(suite, planned.round_scenario) or accuracy.total
+    measured = Pass(
+        accuracy=accuracy,
+        scored=case.scored,
+        order=[] if accuracy.samples >= total else fixed_order(accuracy.total),
+        total=total,
+    )
     gated = gate(
-        accuracy,
+        measured,
         planned.bounds(accuracy.lower),
-        whose="MLPerf's" if planned.suite.is_mlperf else "this suite's own",
-        profile=planned.suite.profile,
+        whose="MLPerf's" if suite.is_mlperf else OWN,
+        complete=suite.profile == "official",
         rerun_sd=_rerun_sd(case, accuracy),
     )
-    return combine(gated, case.accuracy_ruling(), case.scores.missing)
+    case.judged = combine(gated, case.accuracy_ruling(), case.scores.missing)
+    return case.judged
 
 
 def records(case: CaseRuns, policy: Policy) -> bool:
@@ -99,4 +111,8 @@ def unchecked(case: CaseRuns) -> str:
         return ", accuracy not evaluated (dummy weights)"
     if case.unscored is not None:
         return ", accuracy not checked: the scorer broke"
-    return "" if case.accuracy or not case.planned.scorer else ", accuracy not checked"
+    if not case.planned.scorer:
+        return ""
+    # A pass that neither its gate nor accepted scores could be held against vouches for nothing.
+    vague = case.judged is None or case.judged.outcome in {Outcome.NO_BASELINE, Outcome.INVALID}
+    return ", accuracy not checked" if case.accuracy is None or vague else ""

@@ -169,6 +169,7 @@ class Bench:
             invalid_runs=tuple(case.invalid_runs),
             reasons=case.reasons,
             accuracy=case.accuracy,
+            gate=case.judged.gate if case.judged else None,
             subject=subject,
             changed=against.changes(subject) if subject else (),
             notes=notes,

@@ -15,6 +15,7 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, slow
 from pytest_mlperf.core.errors import BaselineError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
+from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import changes, set_by
@@ -75,6 +76,7 @@ class CaseRuns:
         accuracy: The accuracy pass, measured or stored.
         scored: Its scores sample by sample.
         unscored: Why there are none, when the scorer broke.
+        judged: What gate and accepted scores say of them; None before anyone asked.
         scores: What they are compared with.
         subject: Machine, engine and data, known after the first process.
         rate: Offered or expected rate, known after the first process at the latest.
@@ -117,6 +119,7 @@ class CaseRuns:
         self.accuracy: Accuracy | None = None
         self.scored: Scored | None = None
         self.unscored: RunError | None = None
+        self.judged: Answer | None = None
         self.scores = CaseAccuracy(planned, root, whole=policy.update is not None)
         self.subject: Subject | None = None
         suite_rate = planned.scenario.rate_on(case.accelerator)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.gate import Gate
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.cost import PerDollar
@@ -212,6 +213,8 @@ class Verdict:
             the last one where `reasons` says why there is no verdict on it.
         reasons: Why the last run may not be judged, where no further one was made.
         accuracy: The accuracy pass the verdict rests on.
+        gate: What that pass says of its gate, and on how many samples; None: no pass, or an older
+            release.
         subject: Machine, engine and data.
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.
         notes: Sentences for the failure message, most important first.
@@ -236,6 +239,7 @@ class Verdict:
     invalid_runs: tuple[Run, ...] = ()
     reasons: tuple[Reason, ...] = ()
     accuracy: Accuracy | None = None
+    gate: Gate | None = None
     subject: Subject | None = None
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.judge.gate import Bounds
+from pytest_mlperf.core.judge.bounds import Bounds
 from pytest_mlperf.core.metrics import EFFICIENCY
 from pytest_mlperf.rounds import RoundScenario, load_round
 from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
-from pytest_mlperf.core.judge.gate import Bounds
+from pytest_mlperf.core.judge.bounds import Bounds
+from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.suite.model import Suite
 
@@ -25,10 +26,9 @@ def score_margin(suite: Suite, metric: str) -> Margin:
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, Bounds] | None:
-    """Return what each score must keep within, or None where there is no gate.
+    """Return what each score must keep within, or None where nobody gave a reference.
 
-    MLPerf's own gate belongs to the official profile. A twin's reference takes the place of
-    MLPerf's, with the same shares.
+    A twin's reference takes the place of MLPerf's, with the same shares.
 
     Args:
         suite: The suite.
@@ -37,16 +37,24 @@ def score_bounds(
     """
     rules, workload = suite.rules, suite.workload
     if suite.is_mlperf and rules:
-        if suite.profile != "official":
-            return None
         metrics = {**rules.metrics, **scenario.metrics}
-        return {name: _bounds(own, rules.targets[0]) for name, own in metrics.items()}
+        return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
     if workload.reference is None:
         return None
     return {
-        name: _bounds(_own_metric(name, reference, rules, lower=name in lower), workload.target)
+        name: _bounds(
+            _own_metric(name, reference, rules, lower=name in lower), workload.target, rules
+        )
         for name, reference in workload.reference.items()
     }
+
+
+def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
+    """Return the samples that MLPerf's gate is defined on; None: all that the data set has."""
+    rules = suite.rules
+    if rules is None or not suite.is_mlperf:
+        return None
+    return scenario.accuracy_samples or rules.accuracy_samples or rules.dataset_samples
 
 
 def _own_metric(
@@ -64,6 +72,13 @@ def _own_metric(
     return dataclasses.replace(theirs, reference=reference, share=share, within=None)
 
 
-def _bounds(metric: RoundMetric, target: float) -> Bounds:
+def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> Bounds:
     low, high = metric.bounds(target)
-    return Bounds(reference=metric.reference, low=low, high=high)
+    return Bounds(reference=metric.reference, low=low, high=high, most=_most(metric, rules))
+
+
+def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
+    """Return the highest score that a sample can have: tokens are limited, scores are 0 to 100."""
+    if metric.name == "tokens_per_sample":
+        return rules.max_output_tokens if rules else None
+    return None if metric.name in COUNTS or metric.reference > 100 else 100.0

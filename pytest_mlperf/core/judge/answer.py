@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.gate import GateRuling
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict
@@ -19,6 +20,7 @@ class Answer:
         metrics: One entry per metric, gated first; of accuracy the gate's.
         paired: Of accuracy, the comparisons with the accepted scores.
         notes: Sentences for the message.
+        gate: Of accuracy, whether the gate was evaluated, and on how many samples.
     """
 
     outcome: Outcome
@@ -26,6 +28,7 @@ class Answer:
     metrics: tuple[MetricVerdict, ...] = ()
     paired: tuple[PairedVerdict, ...] = ()
     notes: tuple[str, ...] = ()
+    gate: Gate | None = None
 
     @property
     def failed(self) -> bool:
@@ -50,21 +53,22 @@ def combine(gated: GateRuling, ruling: AccuracyRuling | None, missing: str) -> A
             metrics=gated.metrics,
             paired=paired,
             notes=(*gated.notes, *notes),
+            gate=gated.gate,
         )
     if ruling is None:
+        kept = gated.gate.state is GateState.KEPT
         return Answer(
-            outcome=Outcome.OK if gated.evaluated else Outcome.NO_BASELINE,
+            outcome=Outcome.OK if kept else Outcome.NO_BASELINE,
             headline=gated.headline,
             metrics=gated.metrics,
-            notes=(
-                *gated.notes,
-                f"only the gate was checked: {missing}" if gated.evaluated else missing,
-            ),
+            notes=(*gated.notes, f"only the gate was checked: {missing}" if kept else missing),
+            gate=gated.gate,
         )
     return Answer(
         outcome=ruling.outcome,
         headline=ruling.headline,
-        metrics=gated.metrics if gated.evaluated else (),
+        metrics=tuple(metric for metric in gated.metrics if metric.outcome is not None),
         paired=paired,
         notes=(*gated.notes, *ruling.notes),
+        gate=gated.gate,
     )

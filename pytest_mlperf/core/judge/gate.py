@@ -1,13 +1,15 @@
-"""The accuracy gate: scores against a reference, a plain comparison as MLPerf makes it."""
+"""The accuracy gate: the whole data set is compared plainly, as MLPerf does; a part must prove."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.gate import Gate, GateState
+from pytest_mlperf.core.judge.bounds import Bounds, Pass
+from pytest_mlperf.core.judge.part import proven_misses
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 NEAR = 2.0
@@ -17,32 +19,11 @@ OWN = "this suite's own"
 """Whose reference it is where a suite names it under [workload] reference."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
-    """What one score must keep within.
-
-    Attributes:
-        reference: The reference score.
-        low: Lowest score that passes, or None.
-        high: Highest score that passes, or None.
-    """
-
-    reference: float
-    low: float | None
-    high: float | None
-
-    def missed(self, score: float) -> float | None:
-        """Return the bound that a score does not keep, or None; NaN keeps none."""
-        if self.low is not None and not score >= self.low:
-            return self.low
-        return self.high if self.high is not None and not score <= self.high else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class GateRuling:
     """What the gate says: whether it was evaluated, the word, first line, each metric, notes."""
 
-    evaluated: bool
+    gate: Gate
     outcome: Outcome
     headline: str
     metrics: tuple[MetricVerdict, ...]
@@ -50,65 +31,101 @@ class GateRuling:
 
 
 def gate(
-    accuracy: Accuracy,
+    measured: Pass,
     bounds: Mapping[str, Bounds] | None,
     *,
     whose: str,
-    profile: str,
+    complete: bool,
     rerun_sd: Mapping[str, float] = MappingProxyType({}),
 ) -> GateRuling:
-    """Compare the scores of a full data set with what each must keep within.
+    """Compare scores with what each must keep within.
+
+    A whole data set is compared plainly. A part fails when a score of the whole is proven to miss
+    its gate, with an error of `ALPHA` over all scores and looks, and never keeps it.
 
     Args:
-        accuracy: Its scores by metric; a subset never claims the gate.
-        bounds: By metric; None: no gate is evaluated.
+        measured: What was measured.
+        bounds: By metric; None: nobody gave a reference.
         whose: Whose reference it is, in words.
-        profile: For the words where no gate is evaluated.
+        complete: A score that the scorer did not give is an error; else the gate stays undecided.
         rerun_sd: By metric, how far two passes of one build are apart: the standard deviation of
             a pass's score, points. It makes a note, never the word: the gate is MLPerf's.
 
     Raises:
         RunError: The scorer gave no such metric.
     """
-    scores = accuracy.scores
-    if bounds is None or not accuracy.full:
-        shown = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
-        why = f"{profile} profile"
-        if bounds is not None:
-            why = f"{accuracy.samples:,} of {accuracy.total:,} samples"
-        return GateRuling(
-            evaluated=False,
-            outcome=Outcome.OK,
-            headline=f"{shown}; gate not evaluated ({why})",
-            metrics=tuple(
-                MetricVerdict(metric=name, outcome=None, now=score)
-                for name, score in scores.items()
-            ),
-        )
-    if missing := [name for name in bounds if name not in scores]:
-        names = ", ".join(missing)
-        asks = f"{whose} gate needs {names}", "see the scorer's options"
-        if whose == OWN:
-            asks = (
-                f"[workload] reference names {names}",
-                "correct reference, or the scorer's options",
-            )
-        raise RunError(
-            "scorer",
-            f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}",
-        )
-    rows = [_metric(name, scores[name], own, whose) for name, own in bounds.items()]
-    failed = [(text, metric) for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]
-    return GateRuling(
-        evaluated=True,
+    if bounds is None:
+        return _undecided(measured, GateState.NONE)
+    if not measured.whole:
+        return _of_part(measured, bounds, whose)
+    scores = measured.accuracy.scores
+    missing = tuple(name for name in bounds if name not in scores)
+    if missing and (complete or whose == OWN):
+        raise _incomplete(missing, scores, whose)
+    there = {name: own for name, own in bounds.items() if name in scores}
+    rows = [_metric(name, scores[name], own, whose) for name, own in there.items()]
+    failed = [text for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]
+    state = GateState.FAILED if failed else GateState.UNDECIDED if missing else GateState.KEPT
+    found = _undecided(measured, state, missing)
+    kept = failed or ([] if missing else [text for text, _ in rows])
+    return replace(
+        found,
         outcome=Outcome.GATE_FAIL if failed else Outcome.OK,
-        headline=(failed or rows)[0][0],
-        metrics=tuple(metric for _, metric in rows),
+        headline=kept[0] if kept else found.headline,
+        metrics=tuple(metric for _, metric in rows) or found.metrics,
         notes=tuple(
             note
-            for name, own in bounds.items()
+            for name, own in there.items()
             if (note := _near(name, scores[name], own, rerun_sd.get(name, 0.0)))
         ),
+    )
+
+
+def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ()) -> GateRuling:
+    """Return what is said where nothing was compared: the scores, and why."""
+    accuracy = measured.accuracy
+    found = Gate(
+        state=state,
+        samples=accuracy.samples,
+        total=max(measured.total, accuracy.total, accuracy.samples),
+        unscored=unscored,
+    )
+    shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    return GateRuling(
+        gate=found,
+        outcome=Outcome.OK,
+        headline=f"{shown}; {found.in_words}",
+        metrics=tuple(
+            MetricVerdict(metric=name, outcome=None, now=score)
+            for name, score in accuracy.scores.items()
+        ),
+    )
+
+
+def _incomplete(missing: Sequence[str], scores: Mapping[str, float], whose: str) -> RunError:
+    names = ", ".join(missing)
+    asks = f"{whose} gate needs {names}", "see the scorer's options"
+    if whose == OWN:
+        asks = f"[workload] reference names {names}", "correct reference, or the scorer's options"
+    return RunError(
+        "scorer",
+        f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}",
+    )
+
+
+def _of_part(measured: Pass, bounds: Mapping[str, Bounds], whose: str) -> GateRuling:
+    """Return what a part proves: that a score of the whole misses its gate, or nothing."""
+    missed = proven_misses(measured, bounds)
+    if not missed:
+        return _undecided(measured, GateState.UNDECIDED)
+    found = _undecided(measured, GateState.FAILED)
+    rows = [_metric(name, score, bounds[name], whose) for name, score in missed.items()]
+    proven = f"proven on {found.gate.samples:,} of {found.gate.total:,} samples"
+    return replace(
+        found,
+        outcome=Outcome.GATE_FAIL,
+        headline=f"{rows[0][0]}; {proven}",
+        metrics=tuple(metric for _, metric in rows),
     )
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import pytest_mlperf.scorers
-from pytest_mlperf.core.judge.gate import Bounds, gate
-from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.judge.bounds import Bounds, Pass
+from pytest_mlperf.core.judge.gate import gate
+from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.metrics import COUNTS, METRICS, PUBLISHED, Direction
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
@@ -91,13 +92,14 @@ def test_the_gate_of_a_round_fails_a_score_that_is_twice_as_bad(
     if metric.name in SCORES and metric.better != "neither":
         assert worse == SCORES[metric.name]
 
+    accuracy = Accuracy(
+        scores={metric.name: metric.reference * worse}, samples=1, total=1, full=True, folder=""
+    )
     found = gate(
-        Accuracy(
-            scores={metric.name: metric.reference * worse}, samples=1, total=1, full=True, folder=""
-        ),
+        Pass(accuracy=accuracy, scored=Scored(indices=(), per_sample={}), order=(), total=1),
         {metric.name: Bounds(reference=metric.reference, low=low, high=high)},
         whose="MLPerf's",
-        profile="official",
+        complete=True,
     )
 
     assert found.outcome is Outcome.GATE_FAIL

@@ -1,4 +1,4 @@
-"""The accuracy gate is a plain comparison, as MLPerf makes it."""
+"""The accuracy gate: a plain comparison, as MLPerf makes it; a part has to prove a miss."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.answer import combine
-from pytest_mlperf.core.judge.gate import Bounds, GateRuling, gate
-from pytest_mlperf.core.measurement import Accuracy
+from pytest_mlperf.core.judge.bounds import Bounds, Pass
+from pytest_mlperf.core.judge.gate import OWN, GateRuling, gate
+from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 TOP1 = {"top1": Bounds(reference=76.46, low=76.46 * 0.99, high=None)}
 
 
 def ruled(scores: Mapping[str, float], bounds: Mapping[str, Bounds] | None = TOP1) -> GateRuling:
-    return gate(full(scores), bounds, whose="MLPerf's", profile="official")
+    return gate(full(scores), bounds, whose="MLPerf's", complete=True)
 
 
-def full(scores: Mapping[str, float]) -> Accuracy:
-    return Accuracy(scores=scores, samples=500, total=500, full=True, folder="x")
+def full(scores: Mapping[str, float]) -> Pass:
+    accuracy = Accuracy(scores=scores, samples=500, total=500, full=True, folder="x")
+    return Pass(accuracy=accuracy, scored=Scored(indices=(), per_sample={}), order=(), total=500)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +84,93 @@ def test_each_metric_must_reach_its_gate(
     assert [metric.metric for metric in found.metrics] == ["rouge1", "rouge2"]
 
 
+def part(right: int, samples: int, total: int = 50_000, *, given: int = 0) -> Pass:
+    """Return a pass over the first samples of a shuffled data set, right ones spread evenly."""
+    values = [100.0 * (n * right // samples < (n + 1) * right // samples) for n in range(samples)]
+    accuracy = Accuracy(
+        scores={"top1": 100 * right / samples},
+        samples=samples,
+        total=given or total,
+        full=samples == given,
+        folder="x",
+    )
+    scored = Scored(indices=tuple(range(samples)), per_sample={"top1": values})
+    return Pass(accuracy=accuracy, scored=scored, order=range(samples), total=total)
+
+
 def test_without_a_reference_no_gate_is_claimed() -> None:
-    found = gate(full({"top1": 76.5234}), None, whose="MLPerf's", profile="quick")
+    found = gate(full({"top1": 76.5234}), None, whose="MLPerf's", complete=False)
 
     assert found == GateRuling(
-        evaluated=False,
+        gate=Gate(state=GateState.NONE, samples=500, total=500),
         outcome=Outcome.OK,
-        headline="top1 76.523; gate not evaluated (quick profile)",
+        headline="top1 76.523; no gate: no reference score is known",
         metrics=(MetricVerdict(metric="top1", outcome=None, now=76.5234),),
     )
 
 
-def test_a_subset_never_claims_the_gate() -> None:
-    part = Accuracy(scores={"top1": 10.0}, samples=1024, total=50_000, full=False, folder="x")
+@pytest.mark.parametrize(
+    ("right", "samples", "given", "state", "headline"),
+    [
+        (784, 1024, 0, GateState.UNDECIDED, "top1 76.562; gate not decided on 1,024 of 50,000"),
+        (1024, 1024, 0, GateState.UNDECIDED, "top1 100.000; gate not decided on 1,024 of 50,000"),
+        (768, 1024, 0, GateState.UNDECIDED, "top1 75.000; gate not decided on 1,024 of 50,000"),
+        (
+            700,
+            1024,
+            0,
+            GateState.FAILED,
+            "top1 68.359 < 75.695, 99 % of MLPerf's reference; proven",
+        ),
+        (1, 1024, 0, GateState.FAILED, "top1 0.098 < 75.695, 99 % of MLPerf's reference; proven"),
+        (0, 10, 10, GateState.FAILED, "top1 0.000 < 75.695, 99 % of MLPerf's reference; proven"),
+        (0, 3, 3, GateState.UNDECIDED, "top1 0.000; gate not decided on 3 of 50,000"),
+        (500, 500, 500, GateState.UNDECIDED, "top1 100.000; gate not decided on 500 of 50,000"),
+        (36_000, 49_999, 0, GateState.FAILED, "top1 72.001 < 75.695, 99 % of MLPerf's reference"),
+    ],
+)
+def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate(
+    right: int, samples: int, given: int, state: GateState, headline: str
+) -> None:
+    found = gate(
+        part(right, samples, given=given),
+        TOP1,
+        whose="MLPerf's",
+        complete=True,
+        rerun_sd={"top1": 10.0},
+    )
 
-    found = gate(part, TOP1, whose="MLPerf's", profile="official")
+    assert (found.gate.state, found.gate.samples, found.gate.total) == (state, samples, 50_000)
+    failed = state is GateState.FAILED
+    assert found.outcome is (Outcome.GATE_FAIL if failed else Outcome.OK)
+    assert found.headline.startswith(headline)
+    assert found.headline.endswith(f"on {samples:,} of 50,000 samples")
+    assert [metric.outcome for metric in found.metrics] == [Outcome.GATE_FAIL if failed else None]
+    assert found.notes == ()
 
-    assert (found.evaluated, found.outcome) == (False, Outcome.OK)
-    assert found.headline == "top1 10.000; gate not evaluated (1,024 of 50,000 samples)"
+
+def test_a_data_set_larger_than_mlperfs_is_compared_plainly() -> None:
+    found = gate(part(700, 1000, total=500, given=1000), TOP1, whose="MLPerf's", complete=True)
+
+    assert found.gate == Gate(state=GateState.FAILED, samples=1000, total=1000)
+
+
+def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
+    bounds = {**TOP1, "mbxp": Bounds(reference=60.12, low=59.5, high=None)}
+
+    kept = gate(full({"top1": 76.0}), bounds, whose="MLPerf's", complete=False)
+    failed = gate(full({"top1": 70.0}), bounds, whose="MLPerf's", complete=False)
+    nothing = gate(full({"top5": 70.0}), bounds, whose="MLPerf's", complete=False)
+
+    assert kept.gate == Gate(state=GateState.UNDECIDED, samples=500, total=500, unscored=("mbxp",))
+    assert kept.headline == "top1 76.000; gate not decided on 500 samples, without mbxp"
+    assert [metric.outcome for metric in kept.metrics] == [Outcome.OK]
+    assert (failed.gate.state, failed.outcome) == (GateState.FAILED, Outcome.GATE_FAIL)
+    assert nothing.gate.unscored == ("top1", "mbxp")
+    with pytest.raises(RunError, match="MLPerf's gate needs mbxp"):
+        gate(full({"top1": 76.0}), bounds, whose="MLPerf's", complete=True)
+    with pytest.raises(RunError, match=r"\[workload\] reference names mbxp"):
+        gate(full({"top1": 76.0}), bounds, whose=OWN, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +272,7 @@ def test_a_score_within_two_rerun_deviations_is_near_its_gate(
         full({"top1": score}),
         TOP1,
         whose="MLPerf's",
-        profile="official",
+        complete=True,
         rerun_sd={} if sd is None else {"top1": sd},
     )
 
@@ -218,20 +290,12 @@ def test_a_score_within_two_rerun_deviations_is_near_its_gate(
 )
 def test_both_ends_of_a_window_may_be_near(fid: float, side: str | None) -> None:
     found = gate(
-        full({"fid": fid}), WINDOW, whose="MLPerf's", profile="official", rerun_sd={"fid": 0.02}
+        full({"fid": fid}), WINDOW, whose="MLPerf's", complete=True, rerun_sd={"fid": 0.02}
     )
 
     assert [note.split(" its")[0] for note in found.notes] == (
         [] if side is None else [f"NEAR-GATE: fid is {side}"]
     )
-
-
-def test_a_subset_is_near_no_gate() -> None:
-    part = Accuracy(scores={"top1": 75.70}, samples=1024, total=50_000, full=False, folder="x")
-
-    found = gate(part, TOP1, whose="MLPerf's", profile="official", rerun_sd={"top1": 0.01})
-
-    assert (found.evaluated, found.notes) == (False, ())
 
 
 @pytest.mark.parametrize("score", [75.70, 75.69])
@@ -240,7 +304,7 @@ def test_near_gate_is_said_whatever_the_baseline_says(score: float) -> None:
         full({"top1": score}),
         TOP1,
         whose="MLPerf's",
-        profile="official",
+        complete=True,
         rerun_sd={"top1": 0.01},
     )
     ruling = AccuracyRuling(

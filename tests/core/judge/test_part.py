@@ -1,0 +1,219 @@
+"""What a part of a data set proves: how often it is wrong at the gate's edge, and what it sees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.judge.bounds import Bounds, Pass
+from pytest_mlperf.core.judge.part import ALPHA, proven_misses
+from pytest_mlperf.core.judge.proof import below, below_by_influence
+from pytest_mlperf.core.measurement import Accuracy, Scored
+
+Draw = Callable[[random.Random], float]
+
+TOTAL = 2_000
+
+SHAPES: dict[str, Draw] = {
+    "right or wrong": lambda r: 100.0 * (r.random() < 0.76),
+    "rarely right": lambda r: 100.0 * (r.random() < 0.004),
+    "hardly ever wrong": lambda r: 100.0 * (r.random() < 0.996),
+    "graded": lambda r: 100 * r.betavariate(2, 3),
+    "three values": lambda r: r.choice((0.0, 50.0, 100.0)),
+    "low but for a few": lambda r: 100.0 if r.random() < 0.02 else 2 * r.random(),
+    "high but for a few": lambda r: 0.0 if r.random() < 0.02 else 98 + 2 * r.random(),
+}
+
+
+def rejected(shape: Draw, looks: Sequence[int], *, lift: float = 0.0, times: int = 400) -> int:
+    """Return how often one of the looks proves a mean below what it is, less `lift`."""
+    r = random.Random(20261122)
+    scores = [shape(r) for _ in range(TOTAL)]
+    bound = sum(scores) / TOTAL + lift
+    found = 0
+    for _ in range(times):
+        excess = [score - bound for score in r.sample(scores, looks[-1])]
+        found += any(below(excess[:look], 100 - bound, TOTAL) <= ALPHA for look in looks)
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("looks", [(5,), (40,), (150, 400), (1500,)], ids=str)
+def test_a_mean_at_its_bound_is_called_below_at_most_1_percent_of_the_time(
+    shape: Draw, looks: tuple[int, ...]
+) -> None:
+    # Of 400 an error of 1 % gives 10 or more with a probability of 0.8 %.
+    assert rejected(shape, looks) < 10
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples", "lift"),
+    [("right or wrong", 400, 10.0), ("graded", 400, 5.0), ("hardly ever wrong", 1500, 0.3)],
+)
+def test_a_mean_well_below_its_bound_is_proven(shape: str, samples: int, lift: float) -> None:
+    assert rejected(SHAPES[shape], (samples,), lift=lift, times=50) > 40
+
+
+@given(
+    st.lists(st.floats(0, 100) | st.none(), min_size=1, max_size=60),
+    st.floats(0, 99.9),
+    st.integers(0, 5000),
+)
+def test_p_is_a_probability_and_worse_scores_never_raise_it(
+    scores: list[float | None], bound: float, more: int
+) -> None:
+    total = len(scores) + more
+    excess = [None if score is None else score - bound for score in scores]
+    p = below(excess, 100 - bound, total)
+
+    assert 0 <= p <= 1
+    assert below([*excess, -bound], 100 - bound, total + 1) <= 1
+    if all(value is None or value >= 0 for value in excess):
+        assert p == 1
+
+
+def test_what_the_rest_cannot_mend_is_certain() -> None:
+    assert below([-75.0] * 800, 25.0, 1000) == 0.0
+    assert 0 < below([-75.0] * 5, 25.0, 1000) < 0.1
+    assert below([-75.0], 25.0, 1000) > ALPHA
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+
+def measured(
+    per_sample: Mapping[str, Sequence[float | None]],
+    scores: Mapping[str, float],
+    *,
+    total: int = 5_000,
+    whole: tuple[str, ...] = (),
+    lower: tuple[str, ...] = (),
+) -> Pass:
+    samples = len(next(iter(per_sample.values())))
+    return Pass(
+        accuracy=Accuracy(
+            scores=scores,
+            samples=samples,
+            total=total,
+            full=False,
+            folder="x",
+            whole=whole,
+            lower=lower,
+        ),
+        scored=Scored(indices=tuple(range(samples)), per_sample=per_sample),
+        order=range(samples),
+        total=total,
+    )
+
+
+def spread(mean: float, by: float, samples: int = 500) -> list[float]:
+    return [mean + by * (-1) ** n for n in range(samples)]
+
+
+TOKENS = Bounds(reference=294.45, low=265.0, high=323.9, most=1024.0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "by", "missed"), [(200.0, 90.0, True), (290.0, 200.0, False), (400.0, 100.0, True)]
+)
+def test_a_window_is_tested_on_both_sides(mean: float, by: float, missed: bool) -> None:
+    part = measured({"tokens": spread(mean, by)}, {"tokens": mean})
+
+    assert ("tokens" in proven_misses(part, {"tokens": TOKENS})) == missed
+
+
+def test_without_a_known_end_of_the_scale_only_the_other_side_is_tested() -> None:
+    bounds = {"tokens": Bounds(reference=294.45, low=265.0, high=323.9, most=None)}
+
+    assert not proven_misses(measured({"tokens": [1.0] * 500}, {"tokens": 1.0}), bounds)
+    assert proven_misses(measured({"tokens": [999.0] * 500}, {"tokens": 999.0}), bounds)
+
+
+@pytest.mark.parametrize("odd", [[-5.0], [101.0]])
+def test_scores_beyond_their_scale_prove_nothing(odd: list[float]) -> None:
+    low = {"m": Bounds(reference=80.0, low=79.0, high=None)}
+    high = {"m": Bounds(reference=10.0, low=None, high=11.0)}
+    values = [*([50.0] * 499), *odd]
+    part = measured({"m": values}, {"m": sum(values) / 500})
+
+    assert bool(proven_misses(part, low)) == (odd[0] < 0)
+    assert bool(proven_misses(part, high)) == (odd[0] > 0)
+
+
+def test_a_sum_is_held_against_the_share_of_its_samples() -> None:
+    bounds = {"gen_len": Bounds(reference=1e6, low=9e5, high=1.1e6, most=None)}
+
+    def missed(length: float) -> Mapping[str, float]:
+        values = spread(length, 20.0)
+        return proven_misses(measured({"gen_len": values}, {"gen_len": sum(values)}), bounds)
+
+    assert missed(200.0) == {}  # 5,000 samples of 200 characters
+    assert missed(300.0) == {"gen_len": pytest.approx(1.5e6)}
+
+
+def test_a_metric_of_some_samples_is_tested_on_these() -> None:
+    values = [40.0 if n % 3 else None for n in range(900)]
+    part = measured({"gsm8k": values}, {"gsm8k": 40.0})
+
+    found = proven_misses(part, {"gsm8k": Bounds(reference=73.78, low=73.04, high=None)})
+
+    assert found == {"gsm8k": 40.0}
+
+
+def test_what_samples_do_not_explain_is_not_decided() -> None:
+    bounds = {"corpus": Bounds(reference=80.0, low=79.0, high=None)}
+
+    assert not proven_misses(measured({"corpus": [10.0] * 500}, {"corpus": 20.0}), bounds)
+    assert not proven_misses(measured({"other": [10.0] * 500}, {"corpus": 10.0}), bounds)
+
+
+def test_several_scores_share_the_error() -> None:
+    part = measured({"a": [50.0, *([0.0] * 6)], "b": [80.0] * 7}, {"a": 50 / 7, "b": 80.0})
+    one = {"a": Bounds(reference=80.0, low=76.0, high=None)}
+    p = below([v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000)
+
+    assert p < ALPHA
+    many = {**one, **{f"other{n}": Bounds(reference=1, low=1, high=None) for n in range(200)}}
+    assert (p > ALPHA / 201, list(proven_misses(part, one))) == (True, ["a"])
+    assert proven_misses(part, many) == {}
+
+
+# --- scores that are no mean -----------------------------------------------------------------
+
+
+def test_a_distance_is_never_decided_on_a_part_and_a_share_of_pairs_is() -> None:
+    fid = {"fid": Bounds(reference=23.48, low=23.01, high=23.95)}
+    auc = {"auc": Bounds(reference=80.31, low=80.23, high=None)}
+
+    far = measured({"fid": spread(300, 9)}, {"fid": 300.0}, whole=("fid",), lower=("fid",))
+    chance = measured({"auc": spread(50, 30, 4000)}, {"auc": 50.0}, whole=("auc",))
+
+    assert not proven_misses(far, fid)
+    assert proven_misses(chance, auc) == {"auc": 50.0}
+
+
+def test_influence_proves_what_is_far_and_not_what_is_near() -> None:
+    assert below_by_influence(spread(50.0, 40.0), 76.0, 100.0) < ALPHA
+    assert below_by_influence(spread(75.0, 40.0), 76.0, 100.0) > ALPHA
+    assert below_by_influence([0.0] * 20, 76.0, 100.0) > ALPHA
+    assert below_by_influence([0.0], 76.0, 100.0) == 1.0
+    assert below_by_influence([80.0] * 900, 76.0, 100.0) == 1.0
+
+
+def test_an_area_at_its_bound_is_called_below_at_most_1_percent_of_the_time() -> None:
+    from tests.core.judge.areas import area, population
+
+    r = random.Random(7)
+    samples = population(r, 3_000)
+    bound = area(samples)[0]
+    found = 0
+    for _ in range(100):
+        score, values = area(r.sample(samples, 150))
+        assert sum(values) / 150 == pytest.approx(score)
+        found += below_by_influence(values, bound, 100.0) <= ALPHA
+
+    assert found < 5
