@@ -11,6 +11,7 @@ from typing import Literal
 from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
 from pytest_mlperf.cli.update_proposals import PerformanceProposal
+from pytest_mlperf.core.acceptance import why_never
 from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
@@ -102,7 +103,7 @@ def unfit(result: CaseResult) -> str | None:
     measured = verdict.accuracy if verdict.kind == "accuracy" else verdict.runs
     if verdict.subject is None or not measured:
         return "nothing was measured"
-    return None
+    return why_never(verdict)
 
 
 def root_of(result: CaseResult, given: Path | None) -> Path:

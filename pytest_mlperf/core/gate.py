@@ -38,12 +38,18 @@ class Gate:
         return self.state in {GateState.KEPT, GateState.FAILED}
 
     @property
-    def in_words(self) -> str:
-        """The answer for people: "gate kept on 50,000 samples"."""
+    def answer(self) -> str:
+        """What stands behind a label: "kept on 50,000 samples"."""
         if self.state is GateState.NONE:
-            return "no gate: no reference score is known"
+            return "none: no reference score is known"
         on = f"on {self.samples:,} samples"
         if self.samples < self.total:
             on = f"on {self.samples:,} of {self.total:,} samples"
         lacks = f", without {', '.join(self.unscored)}" if self.unscored else ""
-        return f"gate {self.state} {on}{lacks}"
+        return f"{self.state} {on}{lacks}"
+
+    @property
+    def in_words(self) -> str:
+        """The answer for people: "gate kept on 50,000 samples"."""
+        none = self.state is GateState.NONE
+        return f"no gate: {self.answer.removeprefix('none: ')}" if none else f"gate {self.answer}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.figures import with_gate
 from pytest_mlperf.reports.layout import plural
 
 MOST = 10
@@ -39,7 +40,7 @@ def _of(kind: str, found: Sequence[CaseResult], room: int) -> list[str]:
     lines = [
         _command(
             kind,
-            f"{result.verdict.outcome} {result.verdict.headline}",
+            with_gate(result.verdict),
             file=result.suite,
             line=str(result.line),
             title=result.verdict.case.id,

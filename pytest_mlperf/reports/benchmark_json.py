@@ -131,6 +131,7 @@ def _about(verdict: Verdict) -> dict[str, Any]:
         "metrics": {name: _metric(name, verdict.runs) for name in verdict.runs[-1].metrics},
         "baseline": {m.metric: m.baseline for m in verdict.metrics if m.baseline is not None},
         "accuracy": dict(scores),
+        "gate": verdict.gate.in_words if verdict.gate else None,
     }
 
 

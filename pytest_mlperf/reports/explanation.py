@@ -168,7 +168,9 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
     head = f"Accuracy: {shown} on {found.samples:,} samples ({found.source})"
     lines = []
     if verdict.kind == "accuracy":
-        lines = [line for metric in verdict.metrics for line in _said(_gate(metric), width)]
+        judged = [metric for metric in verdict.metrics if metric.outcome is not None]
+        said = [verdict.gate.in_words.capitalize()] if verdict.gate else []
+        lines = [line for text in (*said, *map(_gate, judged)) for line in _said(text, width)]
     elif verdict.kind == "performance":
         lines = _said("Judged by test_accuracy; a failed gate voids this verdict.", width)
     lines += [line for paired in verdict.paired for line in _said(_paired(paired), width)]
@@ -192,7 +194,7 @@ def _paired(paired: PairedVerdict) -> str:
 
 def _gate(metric: MetricVerdict) -> str:
     if metric.baseline is None or metric.limit is None or metric.now is None:
-        return f"Gate: {metric.metric} is not evaluated: there is no reference score"
+        return f"Gate: {metric.metric} {metric.outcome}"
     needed = metric.baseline * (1 - metric.limit)
     kept = metric.outcome is not Outcome.GATE_FAIL
     below = (metric.now <= needed) == kept and metric.now != needed

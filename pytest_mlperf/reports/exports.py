@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_mlperf.core.foreign_text import json_text, visible
+from pytest_mlperf.core.gate import GateState
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import MetricVerdict
@@ -22,6 +23,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 HEAD = (
     *("test", "case", *CASE, "kind", "verdict", "failed", "metric", "unit", "metric_verdict"),
     *FIGURES,
+    *("gate", "gate_samples", "gate_total"),
     *("runs", "runs_baseline", "profile", "round", "division", "commit", "started", "headline"),
 )
 
@@ -76,6 +78,9 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
         "started": results.started,
         "headline": verdict.headline,
     }
+    if verdict.kind == "accuracy" and verdict.gate:
+        gate = verdict.gate
+        found |= {"gate": str(gate.state), "gate_samples": gate.samples, "gate_total": gate.total}
     if metric is not None:
         found |= {name: getattr(metric, name) for name in (*FIGURES, "runs", "runs_baseline")}
         found |= {
@@ -121,6 +126,19 @@ def prometheus(results: Results) -> str:
             "profile": result.profile,
         }
         add("mlperf_failed", "1 where the test failed.", own, float(result.failed))
+        if result.verdict.kind == "accuracy" and (gate := result.verdict.gate):
+            if gate.evaluated:
+                kept = float(gate.state is GateState.KEPT)
+                add(
+                    "mlperf_gate_kept",
+                    "1 where the accuracy gate was kept, 0 where not.",
+                    own,
+                    kept,
+                )
+            about = "Samples that the accuracy gate was held against."
+            add("mlperf_gate_samples", about, own, float(gate.samples))
+            about = "Samples that the accuracy gate is defined on."
+            add("mlperf_gate_total_samples", about, own, float(gate.total))
         for metric in figures(result):
             named = {**own, "metric": metric.metric}
             if metric.now is not None:

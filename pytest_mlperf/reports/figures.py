@@ -9,7 +9,7 @@ from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.limit import share_in_words
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.verdict import Outcome, Verdict
 
 
 def declared(result: CaseResult) -> dict[str, str]:
@@ -22,6 +22,18 @@ def declared(result: CaseResult) -> dict[str, str]:
         version = subject.fingerprint.get("python") if subject else None
         found["engine"] = f"runs in {result.elsewhere}" + (f" ({version})" if version else "")
     return found
+
+
+def gate(verdict: Verdict) -> str | None:
+    """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
+    return verdict.gate.in_words if verdict.kind == "accuracy" and verdict.gate else None
+
+
+def with_gate(verdict: Verdict) -> str:
+    """Return word and first line, with what is said of the gate where they do not tell it."""
+    said, found = f"{verdict.outcome} {verdict.headline}", gate(verdict)
+    told = found is None or found in said or verdict.outcome is Outcome.GATE_FAIL
+    return said if told else f"{said}; {found}"
 
 
 def light(verdict: Verdict) -> str | None:

@@ -189,7 +189,9 @@ def _table(title: str, found: Iterable[CaseResult], *, open_: bool) -> Iterator[
     listed = list(found)
     if not listed:
         return
-    head = f"| {' | '.join(('case', *COLUMNS))} |\n|{' --- |' * (len(COLUMNS) + 1)}\n"
+    gated = any(result.verdict.kind == "accuracy" and result.verdict.gate for result in listed)
+    columns = (*COLUMNS, "gate") if gated else COLUMNS
+    head = f"| {' | '.join(('case', *columns))} |\n|{' --- |' * (len(columns) + 1)}\n"
     yield (
         f"\n### {title}\n\n{head}"
         if open_
@@ -197,7 +199,7 @@ def _table(title: str, found: Iterable[CaseResult], *, open_: bool) -> Iterator[
     )
     for result in listed:
         for row in rows(result):
-            cells = [escape(row.get(name, "")) for name in COLUMNS]
+            cells = [escape(row.get(name, "")) for name in columns]
             if not row.get("metric"):
                 cells[2] = escape(result.verdict.headline)
             yield f"| {' | '.join((escape(result.verdict.case.id), *cells))} |\n"

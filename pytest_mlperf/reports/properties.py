@@ -28,6 +28,12 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
             ("mlperf.search.low", f"{search.low:.9g}"),
             ("mlperf.search.high", f"{search.high:.9g}"),
         ]
+    if verdict.kind == "accuracy" and verdict.gate:
+        found += [
+            ("mlperf.gate", str(verdict.gate.state)),
+            ("mlperf.gate.samples", str(verdict.gate.samples)),
+            ("mlperf.gate.total", str(verdict.gate.total)),
+        ]
     if verdict.cost:
         found.append((f"mlperf.{verdict.cost.of}_per_usd", f"{verdict.cost.value:.6g}"))
     for metric in verdict.metrics:

@@ -13,9 +13,17 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield one row of texts per gated metric, at least one per test.
 
     Args:
-        result: The test.
+        result: The test. The first row of an accuracy test says what its gate says.
     """
     verdict = result.verdict
+    gate = verdict.gate if verdict.kind == "accuracy" else None
+    said = {"gate": gate.answer} if gate else {}
+    for row in _rows(verdict):
+        yield {**row, **said}
+        said = {}
+
+
+def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
     if verdict.paired:
         yield from _paired_rows(verdict)
         return

@@ -27,7 +27,15 @@ from pytest_mlperf.reports.commands import (
     may_be_recorded,
     record,
 )
-from pytest_mlperf.reports.figures import beside, cost, declared, invalid_runs, light, searched
+from pytest_mlperf.reports.figures import (
+    beside,
+    cost,
+    declared,
+    gate,
+    invalid_runs,
+    light,
+    searched,
+)
 from pytest_mlperf.reports.layout import (
     column_widths,
     duration,
@@ -75,6 +83,8 @@ def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[C
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
     for name, said in declared(result).items():
         lines += paragraph(name, said, width)
+    if verdict.kind == "accuracy" and verdict.gate:
+        lines += paragraph("gate", verdict.gate.answer, width)
     tables = [find(verdict, width) for find in (paired_table, metric_table, ratio_table)]
     for found in filter(None, tables):
         lines += ["", *found]
@@ -160,12 +170,13 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines = [f"  {head}"]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
-    last, fullest = "", _fullest(results)
+    last, fullest, gates = "", _fullest(results), _gates(results)
     for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(visible(last))
-            for text_beside in (*declared(result).values(), *beside(fullest[last])):
+            said = [*declared(result).values(), *gates.get(last, ()), *beside(fullest[last])]
+            for text_beside in said:
                 lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):
             lines.append(f"  {text}")
@@ -182,6 +193,15 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines += fold(_counts(results), width)
     lines.append(LABEL)
     return lines
+
+
+def _gates(results: Results) -> dict[str, list[str]]:
+    """Return, by case, what is said of the gate of its accuracy."""
+    found: dict[str, list[str]] = {}
+    for verdict in (result.verdict for result in results.cases):
+        if said := gate(verdict):
+            found.setdefault(verdict.case.id, []).append(said)
+    return found
 
 
 def _fullest(results: Results) -> dict[str, Verdict]:

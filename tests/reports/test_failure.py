@@ -35,6 +35,7 @@ files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performanc
 GATE_FAIL_80 = """\
 GATE FAIL top1 71.650 < 75.695, 99 % of MLPerf's reference
 case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
+gate      failed on 50,000 samples
 
 metric  reference  needed     now  change  verdict
 top1       76.460  75.695  71.650  −6.3 %  GATE FAIL
@@ -46,6 +47,7 @@ files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performanc
 ACC_DROP_80 = """\
 ACC DROP rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded
 case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
+gate      not decided on 1,024 of 24,576 samples
 
 metric             baseline      now  points        interval  margin  verdict
 rouge1               44.391   42.081   −2.31  −2.93 to −1.69   −0.22  ACC DROP

@@ -27,6 +27,7 @@ EVERY = session(
 SMALL_80 = """\
   test         verdict  metric        now  vs base        interval  limit
 resnet50-Offline-ort-fp16-H200
+  no gate: no reference score is known
   accuracy     ok       top1       76.523
   performance  ok       samples/s  24 140   +0.1 %  −0.5 to +0.6 %   −3 %
 2 tests: 2 ok; 2 runs, 3 min 20 s, profile quick
@@ -61,13 +62,16 @@ resnet50-Server-e10-fp16-H200
 resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
+  gate failed on 50,000 samples
   accuracy     GATE FAIL         top1         71.650  ref 76.460     −1 %
 resnet50-Offline-e13-fp16-H200
+  no gate: no reference score is known
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged,
                                  accuracy never
 resnet50-Offline-e15-fp16-H200
+  gate not decided on 1,024 of 24,576 samples
   accuracy     ACC DROP          rouge1       42.081       −2.31    −0.22
 resnet50-Offline-e16-fp16-H200
   efficiency   POWER DROP        samples/J      33.1      −6.3 %     −5 %
@@ -131,12 +135,15 @@ resnet50-Server-e10-fp16-H200
 resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
+  gate failed on 50,000 samples
   accuracy     GATE FAIL         top1         71.650  ref 76.460                     −1 %
 resnet50-Offline-e13-fp16-H200
+  no gate: no reference score is known
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged, accuracy never
 resnet50-Offline-e15-fp16-H200
+  gate not decided on 1,024 of 24,576 samples
   accuracy     ACC DROP          rouge1       42.081       −2.31  −2.93 to −1.69    −0.22
 resnet50-Offline-e16-fp16-H200
   efficiency   POWER DROP        samples/J      33.1      −6.3 %  −6.9 to −5.7 %     −5 %

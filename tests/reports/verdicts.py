@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
@@ -229,6 +230,7 @@ ERROR = verdict(
 SCORED = Accuracy(
     scores={"top1": 71.65}, samples=50_000, total=50_000, full=True, folder=f"{RUNS}/x"
 )
+KEPT = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
 GATE_FAIL = verdict(
     Outcome.GATE_FAIL,
     "top1 71.650 < 75.695, 99 % of MLPerf's reference",
@@ -242,13 +244,15 @@ GATE_FAIL = verdict(
     ),
     kind="accuracy",
     accuracy=SCORED,
+    gate=replace(KEPT, state=GateState.FAILED),
 )
 UNGATED = verdict(
     Outcome.OK,
-    "top1 76.523; gate not evaluated (quick profile)",
+    "top1 76.523; no gate: no reference score is known",
     unset("top1", None, 76.523),
     kind="accuracy",
     accuracy=SCORED,
+    gate=replace(KEPT, state=GateState.NONE),
 )
 NOT_EVALUATED = verdict(
     Outcome.NOT_EVALUATED,
@@ -290,6 +294,7 @@ ACC_DROP = verdict(
     "rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded",
     kind="accuracy",
     accuracy=replace(SCORED, samples=1024, total=24_576, full=False),
+    gate=Gate(state=GateState.UNDECIDED, samples=1024, total=24_576),
     paired=(FELL, LENGTH),
 )
 POWER_DROP = verdict(

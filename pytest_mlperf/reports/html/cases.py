@@ -182,6 +182,8 @@ def _facts(result: CaseResult) -> Iterator[tuple[str, str]]:
     if verdict.accuracy and verdict.kind == "accuracy":
         of = f" of {verdict.accuracy.total:,}" if verdict.accuracy.total else ""
         yield "samples", f"{verdict.accuracy.samples:,}{of}, {verdict.accuracy.source}"
+    if verdict.gate and verdict.kind == "accuracy":
+        yield "gate", verdict.gate.answer
     if verdict.baseline_set:
         yield "baseline", verdict.baseline_set
     if verdict.baseline_file:

@@ -1,0 +1,98 @@
+"""Every report says of an accuracy test whether its gate was evaluated, and on how many samples."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pytest_mlperf.core.gate import Gate, GateState
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.reports import annotations, exports, markdown, text
+from pytest_mlperf.reports.benchmark_json import entry
+from pytest_mlperf.reports.explanation import evidence
+from pytest_mlperf.reports.html.cases import shown
+from pytest_mlperf.reports.html.model import Beside, grouped
+from pytest_mlperf.reports.junit import junit
+from tests.reports import verdicts
+from tests.reports.verdicts import result, session
+
+PART = "not decided on 1,024 of 24,576 samples"
+
+FELL = result(verdicts.ACC_DROP)
+
+
+def in_html(one: CaseResult) -> str:
+    cases, _ = shown(grouped(session(one).cases), Beside())
+    return str(cases[0].tests[0].facts)
+
+
+REPORTS: dict[str, Callable[[CaseResult], str]] = {
+    "summary": lambda one: "\n".join(text.summary(session(one), 80, colour=False)),
+    "failure": lambda one: text.failure(one.verdict, one, 80),
+    "job summary": lambda one: markdown.summary(session(one)),
+    "comment": lambda one: markdown.comment(session(one)),
+    "annotations": lambda one: annotations.commands(session(one)),
+    "explain": lambda one: "\n".join(evidence(one, (), (), 80)),
+    "html": in_html,
+}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_a_report_says_on_how_many_samples_the_gate_was_not_decided(
+    report: Callable[[CaseResult], str],
+) -> None:
+    assert PART in " ".join(report(FELL).split())
+    assert "not decided" not in report(replace(FELL, verdict=replace(FELL.verdict, gate=None)))
+
+
+def test_junit_and_tables_have_it_as_values() -> None:
+    document = junit(session(FELL), (), lambda one: "")
+    (row, *_) = csv.DictReader(io.StringIO(exports.csv_table(session(FELL))))
+
+    for name, value in {"": "not decided", ".samples": "1024", ".total": "24576"}.items():
+        assert f'<property name="mlperf.gate{name}" value="{value}"' in document
+    assert (row["gate"], row["gate_samples"], row["gate_total"]) == ("not decided", "1024", "24576")
+
+
+@pytest.mark.parametrize(
+    ("state", "kept"), [(GateState.KEPT, "1"), (GateState.FAILED, "0"), (GateState.UNDECIDED, None)]
+)
+def test_a_gauge_says_whether_it_was_kept_only_where_that_is_known(
+    state: GateState, kept: str | None
+) -> None:
+    gate = Gate(state=state, samples=1024, total=24_576)
+    one = replace(FELL, verdict=replace(FELL.verdict, gate=gate))
+    lines = exports.prometheus(session(one)).splitlines()
+
+    gauges = [line for line in lines if line.startswith("mlperf_gate_kept{")]
+    assert [line.split()[-1] for line in gauges] == ([kept] if kept else [])
+    assert any(line.startswith("mlperf_gate_samples{") for line in lines)
+
+
+def test_a_benchmark_that_carries_scores_carries_their_gate() -> None:
+    gate = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
+    found = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
+
+    assert found is not None
+    assert found.extra_info["mlperf"]["gate"] == "gate kept on 50,000 samples"
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (Gate(state=GateState.KEPT, samples=43, total=43), "gate kept on 43 samples"),
+        (Gate(state=GateState.FAILED, samples=5, total=9), "gate failed on 5 of 9 samples"),
+        (Gate(state=GateState.NONE, samples=5, total=5), "no gate: no reference score is known"),
+        (
+            Gate(state=GateState.UNDECIDED, samples=9, total=9, unscored=("mbxp", "gsm8k")),
+            "gate not decided on 9 samples, without mbxp, gsm8k",
+        ),
+    ],
+)
+def test_the_words_of_a_gate(gate: Gate, words: str) -> None:
+    assert gate.in_words == words
+    assert gate.evaluated is (gate.state in {GateState.KEPT, GateState.FAILED})
