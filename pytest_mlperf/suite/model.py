@@ -54,7 +54,7 @@ class Suite(Table):
         json_schema_extra={"enum": list(ROUNDS)},
     )
     profile: Profile = Field(
-        default="quick", description="official: MLPerf's own durations, counts and gate."
+        default="quick", description="official: MLPerf's own durations and counts."
     )
     division: Literal["closed", "open"] = Field(
         default="closed",

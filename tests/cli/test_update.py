@@ -14,6 +14,7 @@ from pytest_mlperf.cli.update_proposals import PerformanceProposal
 from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import baselines
@@ -302,6 +303,13 @@ TEST = f"{SUITE}::test_performance[{CASE.id}]"
             measured(outcome=Outcome.GATE_FAIL, verdict={"headline": "latency limit missed"}),
             "GATE FAIL latency limit missed",
         ),
+        (
+            measured(
+                outcome=Outcome.EXPECTED,
+                verdict={"gate": Gate(state=GateState.FAILED, samples=9, total=9)},
+            ),
+            "accuracy: gate failed on 9 samples",
+        ),
         (measured(verdict={"runs": ()}), "nothing was measured"),
         (measured(verdict={"subject": None}), "nothing was measured"),
         (
@@ -320,7 +328,16 @@ TEST = f"{SUITE}::test_performance[{CASE.id}]"
         ),
     ],
     ids=[
-        *("handicap", "pretended", "INVALID", "ERROR", "GATE FAIL", "no runs", "no subject"),
+        *(
+            "handicap",
+            "pretended",
+            "INVALID",
+            "ERROR",
+            "GATE FAIL",
+            "expected",
+            "no runs",
+            "no subject",
+        ),
         *("no accuracy", "4 runs", "2 runs"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.reports import annotations, exports, markdown, text
+from pytest_mlperf.reports import exports, markdown, text
+from pytest_mlperf.reports.annotations import commands
 from pytest_mlperf.reports.benchmark_json import entry
 from pytest_mlperf.reports.explanation import evidence
 from pytest_mlperf.reports.html.cases import shown
@@ -35,7 +36,7 @@ REPORTS: dict[str, Callable[[CaseResult], str]] = {
     "failure": lambda one: text.failure(one.verdict, one, 80),
     "job summary": lambda one: markdown.summary(session(one)),
     "comment": lambda one: markdown.comment(session(one)),
-    "annotations": lambda one: annotations.commands(session(one)),
+    "annotations": lambda one: commands(session(one)),
     "explain": lambda one: "\n".join(evidence(one, (), (), 80)),
     "html": in_html,
 }

@@ -62,7 +62,8 @@ def below_by_influence(values: Sequence[float], bound: float, width: float) -> f
     Args:
         values: Pseudo-values of the samples, see `Scores.whole`; their mean is the score.
         bound: What the score of the whole data set is held against.
-        width: How far apart the lowest and the highest possible score are.
+        width: How far apart the lowest and the highest possible score are; pseudo-values may lie
+            further apart.
 
     Returns:
         By the empirical Bernstein bound, for `LOOKS` looks: wider than by the normal distribution,
@@ -80,6 +81,7 @@ def below_by_influence(values: Sequence[float], bound: float, width: float) -> f
         return 1.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     # gap = sqrt(2 variance L / n) + 7 width L / (3 (n - 1)) with p = 2 exp(-L)
-    b, a = math.sqrt(2 * variance / n), 7 * width / (3 * (n - 1))
+    widest = max(width, max(values) - min(values))
+    b, a = math.sqrt(2 * variance / n), 7 * widest / (3 * (n - 1))
     root = (math.sqrt(b * b + 4 * a * gap) - b) / (2 * a)
     return min(1.0, LOOKS * 2 * math.exp(-root * root))
