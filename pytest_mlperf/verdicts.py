@@ -86,7 +86,7 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     if power is not None and power.joules is not None and power.mean_w is not None:
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
         notes.append(
-            f"{power.joules:,.0f} J (± {power.uncertainty_j or 0.0:,.0f}) in {power.window_s:.1f} "
+            f"{power.joules:,.0f} J ({_uncertain(power.uncertainty_j)}) in {power.window_s:.1f} "
             f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}: {LABEL}"
         )
         if len(power.by_gpu) > 1:
@@ -98,7 +98,7 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     )
     if wall is not None and wall.joules is not None and wall.mean_w is not None:
         notes.append(
-            f"{wall.joules:,.0f} J (± {wall.uncertainty_j or 0.0:,.0f}) at the wall in "
+            f"{wall.joules:,.0f} J ({_uncertain(wall.uncertainty_j)}) at the wall in "
             f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W{_per_unit(runs[-1], '_wall')}: "
             f"{METER_LABEL}"
         )
@@ -122,6 +122,11 @@ def of_all_runs(notes: Sequence[Sequence[str]]) -> list[str]:
         for of in kinds.values()
         for last in [of[max(of)]]
     ]
+
+
+def _uncertain(joules: float | None) -> str:
+    """Return by how much an energy may be off: "± 101"."""
+    return "uncertainty not known" if joules is None else f"± {joules:,.0f}"
 
 
 def measured(run: Run, limits: Collection[str]) -> str:

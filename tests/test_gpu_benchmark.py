@@ -41,7 +41,7 @@ from benchmarks.gpu.sessions import RATES, Run, components
 from benchmarks.gpu.setting import SIMULATED, Setting, show
 from benchmarks.gpu.simulated import ENGINES
 from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
-from pytest_mlperf.core.counter import Reading
+from pytest_mlperf.core.trace import Reading
 from tests.nvml.library import Fake, binding, build
 
 IDLE, BUSY = 90.0, 600.0

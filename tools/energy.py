@@ -1,10 +1,12 @@
-"""Print how far energies are off, against the exact integral of simulated loads.
+"""Print how far off energies are, against the exact integral of simulated loads.
 
     python tools/energy.py            # or: make energy
 
-The counter steps every 20 or 100 ms and trails the power by nothing or by 100 ms; it is read 20
-times a second and the power 50 times, both with the jitter of a busy machine. The loads are those
-that inference makes: constant, square waves with periods from 20 ms to 3 s, a sine, and steps.
+A simulated board has an energy counter that steps and trails the power, and a power sensor that
+refreshes and shows the mean of the last of its windows; the counter is read 20 times a second, the
+power 50 times and the driver's mean of a second 5 times, with the jitter of a busy machine. The
+loads are those that inference makes: constant, square waves, a sawtooth, bursts, and a job between
+two idle times. No figure here is of a real board.
 """
 
 from __future__ import annotations
@@ -12,22 +14,27 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
 
-from pytest_mlperf.core.counter import Reading
 from pytest_mlperf.core.energy import PAD_S, Energy, measure
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.reports.layout import table
+from pytest_mlperf.run.power import MARGIN_S
 
 LOW_W, HIGH_W, DUTY = 80.0, 620.0, 0.4
-COUNTER_HZ, TRACE_HZ = 20.0, 50.0
+COUNTER_HZ, TRACE_HZ, AVERAGE_HZ = 20.0, 50.0, 5.0
 JITTER_S = 0.003
 """Standard deviation of the moment of a reading."""
 
+LEAD_S = 5.0
+"""Sampling begins so long before the window: the engine loads and warms up."""
+
 WINDOWS_S = (5.0, 10.0, 20.0, 60.0)
-PERIODS_S = (0.02, 0.05, 0.1, 0.11, 0.2, 0.5, 1.1, 3.0)
-STEPS_S, LAGS_S = (0.02, 0.1), (0.0, 0.1)
-PHASES = 20
+PHASES = 12
 """Windows of each kind, begun at random moments."""
 
 Integral = Callable[[float], float]
@@ -51,11 +58,30 @@ def square(period_s: float) -> Integral:
     return integral
 
 
-def sine(period_s: float) -> Integral:
-    """Between low and high, smoothly."""
-    mean, swing = (HIGH_W + LOW_W) / 2, (HIGH_W - LOW_W) / 2
-    rate = 2 * math.pi / period_s
-    return lambda time_s: mean * time_s + swing / rate * (1 - math.cos(rate * time_s))
+def saw(period_s: float) -> Integral:
+    """From low to high, and down at once."""
+    swing, whole = HIGH_W - LOW_W, period_s * (HIGH_W + LOW_W) / 2
+
+    def integral(time_s: float) -> float:
+        periods, rest = divmod(time_s, period_s)
+        return periods * whole + LOW_W * rest + swing * rest**2 / period_s / 2
+
+    return integral
+
+
+def bursts(seed: int = 0, seconds: float = 200.0) -> Integral:
+    """Any power for 10 ms to 1 s, then another."""
+    rng = random.Random(seed)
+    lengths = [0.01 + 0.99 * rng.random() ** 2 for _ in range(int(4 * seconds))]
+    powers = [LOW_W + (HIGH_W - LOW_W) * rng.random() for _ in lengths]
+    ends = list(accumulate(lengths))
+    used = list(accumulate(s * w for s, w in zip(lengths, powers, strict=True)))
+
+    def integral(time_s: float) -> float:
+        number = bisect_right(ends, time_s)
+        return used[number] - powers[number] * (ends[number] - time_s)
+
+    return integral
 
 
 def job(begin_s: float, end_s: float) -> Integral:
@@ -68,29 +94,96 @@ def job(begin_s: float, end_s: float) -> Integral:
     return integral
 
 
-@dataclass(frozen=True)
+LOADS: dict[str, Integral | None] = {
+    "constant": constant,
+    "square 0.1 s": square(0.1),
+    "square 0.2 s": square(0.2),
+    "square 1.1 s": square(1.1),
+    "square 3 s": square(3.0),
+    "saw 2.3 s": saw(2.3),
+    "bursts": bursts(),
+    "job": None,
+}
+"""None stands for a job of the window's length."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sensor:
-    """A board's counter and power reading.
+    """A board's counter and power readings.
 
     Attributes:
-        step_s: How often the counter steps.
+        step_s: How often the counter steps; None: there is none.
         lag_s: By how much it trails.
-        phase_s: When it first steps.
+        smear_s: It counts the mean power of so long.
+        jitter_s: Standard deviation of the moment of a step.
+        gain: What it counts of a joule.
+        refresh_s: How often the power is renewed.
+        window_s: Of what time it is the mean.
+        covers: Whether it is known to see all of the time.
+        average: Whether the driver also gives the mean of the last second.
     """
 
-    step_s: float
-    lag_s: float
-    phase_s: float
+    step_s: float | None = 0.1
+    lag_s: float = 0.0
+    smear_s: float = 0.0
+    jitter_s: float = 0.0
+    gain: float = 1.0
+    refresh_s: float = 0.025
+    window_s: float = 0.025
+    covers: bool = False
+    average: bool = True
 
-    def counter(self, load: Integral, time_s: float) -> float:
+    def counter(self, load: Integral, phase_s: float, time_s: float) -> float:
         """Return joules, whole millijoules as NVML's."""
-        at = math.floor((time_s - self.phase_s) / self.step_s) * self.step_s + self.phase_s
-        return math.floor(1000 * load(max(at - self.lag_s, 0.0))) / 1000
+        assert self.step_s is not None
+        number = math.floor((time_s - phase_s) / self.step_s)
+        if self.jitter_s:
+            shift = random.Random(number).gauss(0, self.jitter_s)
+            number -= number * self.step_s + phase_s + shift > time_s
+        then = number * self.step_s + phase_s - self.lag_s
+        joules = load(then)
+        if self.smear_s:
+            # The integral of a mean over the last smear_s is the mean of the integral.
+            pieces = 50
+            joules = fmean(load(then - self.smear_s * (i + 0.5) / pieces) for i in range(pieces))
+        return math.floor(1000 * self.gain * joules) / 1000
 
-    def power(self, load: Integral, time_s: float) -> float:
-        """Return watts: the mean of the 25 ms before the last of the sensor's refreshes."""
-        at = math.floor(time_s / 0.025) * 0.025
-        return (load(at) - load(at - 0.025)) / 0.025
+    def power(self, load: Integral, phase_s: float, time_s: float) -> float:
+        """Return watts: the mean of the window before the last refresh."""
+        then = math.floor((time_s - phase_s) / self.refresh_s) * self.refresh_s + phase_s
+        return (load(then) - load(then - self.window_s)) / self.window_s
+
+
+SENSORS: dict[str, Sensor] = {
+    "counter 100 ms, no lag": Sensor(),
+    "counter 20 ms, lag 20 ms": Sensor(step_s=0.02, lag_s=0.02, refresh_s=0.02, window_s=0.01),
+    "counter with jitter, lag 50 ms": Sensor(lag_s=0.05, jitter_s=0.015),
+    "counter, lag 250 ms": Sensor(lag_s=0.25),
+    "GA10x-like: lag 50 ms, 100/100": Sensor(
+        lag_s=0.05, refresh_s=0.1, window_s=0.1, covers=True, average=True
+    ),
+    "H100-like: lag 100 ms, 25/100": Sensor(lag_s=0.1, refresh_s=0.1, window_s=0.025),
+    "A100-like: no mean of a second": Sensor(
+        lag_s=0.1, refresh_s=0.1, window_s=0.025, average=False
+    ),
+    "no counter, 25/100": Sensor(step_s=None, refresh_s=0.1),
+    "no counter, 25/25": Sensor(step_s=None),
+    "no counter, 100/100, covers": Sensor(step_s=None, refresh_s=0.1, window_s=0.1, covers=True),
+    "counter of a 1 s mean": Sensor(lag_s=0.1, smear_s=1.0, refresh_s=0.1),
+    "counter, lag 500 ms": Sensor(lag_s=0.5, refresh_s=0.1),
+    "counter, lag 600 ms": Sensor(lag_s=0.6, refresh_s=0.1),
+    "counter of 500 ms": Sensor(step_s=0.5, lag_s=0.05, refresh_s=0.1),
+    "counter +2 %, GA10x-like": Sensor(
+        lag_s=0.05, gain=1.02, refresh_s=0.1, window_s=0.1, covers=True
+    ),
+    "counter +4 %, GA10x-like": Sensor(
+        lag_s=0.05, gain=1.04, refresh_s=0.1, window_s=0.1, covers=True
+    ),
+    "counter +8 %, H100-like": Sensor(lag_s=0.1, gain=1.08, refresh_s=0.1),
+    "counter +8 %, A100-like": Sensor(lag_s=0.1, gain=1.08, refresh_s=0.1, average=False),
+    "counter +20 %, module": Sensor(lag_s=0.1, gain=1.2, refresh_s=0.1),
+}
+"""What boards are reported to have, then what they may have; window/refresh of the power in ms."""
 
 
 def readings(
@@ -105,55 +198,79 @@ def readings(
 def once(load: Integral, sensor: Sensor, begin_s: float, window_s: float, seed: int) -> Energy:
     """Measure one window."""
     rng = random.Random(seed)
-    first, last = begin_s - PAD_S - 0.2, begin_s + window_s + PAD_S + 0.2
+    phase_s, of_power_s = rng.random() * (sensor.step_s or 0.0), rng.random() * sensor.refresh_s
+    first, last = begin_s - LEAD_S, begin_s + window_s + PAD_S + MARGIN_S
+    counter = trace = average = []
+    if sensor.step_s:
+        counter = readings(lambda t: sensor.counter(load, phase_s, t), first, last, COUNTER_HZ, rng)
+    trace = readings(lambda t: sensor.power(load, of_power_s, t), first, last, TRACE_HZ, rng)
+    if sensor.average:
+        average = readings(lambda t: load(t) - load(t - 1.0), first, last, AVERAGE_HZ, rng)
     return measure(
-        readings(lambda t: sensor.counter(load, t), first, last, COUNTER_HZ, rng),
-        readings(lambda t: sensor.power(load, t), first, last, TRACE_HZ, rng),
+        counter,
+        trace,
         begin_s,
         begin_s + window_s,
         rate_hz=TRACE_HZ,
+        covers=sensor.covers,
+        average=average,
     )
 
 
-def loads() -> dict[str, Integral | None]:
-    """Return the loads by name; None stands for a job of the window's length."""
-    squares = {f"square {period:g} s": square(period) for period in PERIODS_S}
-    return {"constant": constant, **squares, "sine 2 s": sine(2.0), "job": None}
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """One window: relative error, relative uncertainty, and whether it may be judged."""
+
+    load: str
+    error: float
+    unsure: float | None
+    gated: bool
+
+    @property
+    def inside(self) -> bool:
+        """Whether the uncertainty covers the error."""
+        return self.unsure is None or abs(self.error) <= self.unsure + 1e-6
 
 
-def errors(step_s: float, lag_s: float, window_s: float) -> dict[str, list[tuple[float, bool]]]:
-    """Return each window's relative error by load, and whether its uncertainty covers it."""
-    found: dict[str, list[tuple[float, bool]]] = {}
-    for name, load in loads().items():
-        found[name] = []
+def windows(sensor: Sensor, window_s: float) -> Iterator[Window]:
+    """Yield windows of every load at random moments."""
+    for name, load in LOADS.items():
         for number in range(PHASES):
-            rng = random.Random(f"{name} {step_s} {lag_s} {window_s} {number}")
+            rng = random.Random(f"{name} {sensor} {window_s} {number}")
             begin_s = 10 + 5 * rng.random()
-            own = load or job(begin_s, begin_s + window_s)
-            sensor = Sensor(step_s, lag_s, rng.random() * step_s)
-            energy = once(own, sensor, begin_s, window_s, number)
-            exact = own(begin_s + window_s) - own(begin_s)
+            run = load or job(begin_s, begin_s + window_s)
+            energy = once(run, sensor, begin_s, window_s, number)
+            exact = run(begin_s + window_s) - run(begin_s)
             assert energy.joules is not None
-            assert energy.uncertainty_j is not None
-            off = energy.joules - exact
-            found[name].append((off / exact, abs(off) <= energy.uncertainty_j + 0.002))
-    return found
+            unsure = energy.uncertainty_j
+            yield Window(
+                load=name,
+                error=energy.joules / exact - 1,
+                unsure=None if unsure is None else unsure / exact,
+                gated=energy.gated,
+            )
 
 
-def row(step_s: float, lag_s: float, window_s: float) -> dict[str, str]:
-    """Return one line of the table."""
-    found = errors(step_s, lag_s, window_s)
-    every = [each for of_load in found.values() for each in of_load]
-    worst = max(found, key=lambda name: max(abs(error) for error, _ in found[name]))
-    sizes = [abs(error) for error, _ in every]
+def percent(share: float | None, digits: int = 2) -> str:
+    """Return a share as "1.23 %"; "–" for None."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def row(name: str, sensor: Sensor, window_s: float) -> dict[str, str]:
+    """Return one line of a table."""
+    every = list(windows(sensor, window_s))
+    worst = max(every, key=lambda each: abs(each.error))
+    stated = [each.unsure for each in every if each.unsure is not None]
+    judged = [each for each in every if each.gated]
     return {
-        "step": f"{1000 * step_s:.0f} ms",
-        "lag": f"{1000 * lag_s:.0f} ms",
+        "sensor": name,
         "window": f"{window_s:g} s",
-        "mean error": f"{100 * sum(sizes) / len(sizes):.3f} %",
-        "largest": f"{100 * max(sizes):.2f} %",
-        "of load": worst,
-        "inside its uncertainty": f"{100 * sum(ok for _, ok in every) / len(every):.1f} %",
+        "mean error": percent(fmean(abs(each.error) for each in every), 3),
+        "largest": percent(abs(worst.error)),
+        "of load": worst.load,
+        "stated ±": percent(fmean(stated) if stated else None),
+        "judged": percent(len(judged) / len(every), 0),
+        "judged inside ±": percent(fmean(e.inside for e in judged) if judged else None, 1),
     }
 
 
@@ -161,8 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     assert __doc__
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(arguments)
-    rows = [row(step, lag, window) for step in STEPS_S for lag in LAGS_S for window in WINDOWS_S]
-    print("\n".join(table(list(rows[0]), rows, 100, left=["of load"])))
+    usual = SENSORS["H100-like: lag 100 ms, 25/100"]
+    rows = [row(name, each, 20.0) for name, each in SENSORS.items()]
+    rows += [row("H100-like", usual, window_s) for window_s in WINDOWS_S]
+    print("\n".join(table(list(rows[0]), rows, 120, left=["sensor", "of load"])))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
-from pytest_mlperf.core.counter import Reading, evenly, lag_of
+from pytest_mlperf.core import counter as counters
+from pytest_mlperf.core.trace import Reading, beat_s
 
 WITHIN = 0.05
 """Power is idle again within this share of the level that it settles at."""
@@ -40,12 +41,12 @@ class Steps:
 
     Attributes:
         period_s: Median time between its steps.
-        lag_s: By how much it trails the power trace; 0 where none is seen.
+        lag_s: By how much it trails the power trace; None where that is not seen.
         steps: How many were seen.
     """
 
     period_s: float
-    lag_s: float
+    lag_s: float | None
     steps: int
 
 
@@ -54,17 +55,11 @@ def steps_of(counter: Sequence[Reading], trace: Sequence[Reading]) -> Steps | No
 
     None: fewer than three steps were seen.
     """
-    seen = [
-        Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
-        for earlier, later in pairwise(counter)
-        if later.value > earlier.value
-    ]
-    if len(seen) < 3:
+    steps = counters.steps_of(counter)
+    if len(steps) < 3:
         return None
-    read_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(counter))
-    even = evenly(seen, read_s)
-    period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(even))
-    return Steps(period_s=period_s, lag_s=lag_of(even, trace), steps=len(even))
+    lag_s = counters.lag_of(steps, trace)
+    return Steps(period_s=beat_s(steps), lag_s=lag_s, steps=len(steps))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

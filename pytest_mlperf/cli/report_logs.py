@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TypeGuard
 
-from pytest_mlperf.core.counter import Reading
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.reports.html.model import (
     GpuTrace,
     Moment,

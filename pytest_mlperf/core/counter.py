@@ -3,45 +3,43 @@
 The counter of NVML steps about every 100 ms and trails the power by 0.1 to 0.2 s: its difference
 over a window is off by a time constant times the step of power at the window's ends. So it is
 interpolated between its steps, whose moments are known better than they were read because they come
-at a steady beat, and shifted by the lag that the power trace shows.
+at a steady beat, and shifted by the lag that the power trace shows, which itself is late.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
 from operator import mul
-from statistics import linear_regression, median
+from statistics import fmean, linear_regression, median
+
+from pytest_mlperf.core.trace import LONGEST_GAP_S, Reading, around, at, beat_s, cumulated, delay_s
 
 LAG_S = 0.1
 """How far a counter may trail the power unseen, seconds."""
 
-LONGEST_LAG_S = 0.3
-"""A lag is looked for up to here, in steps of LAG_STEP_S."""
+LAGS_S = (-0.1, 0.7)
+"""A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
+a trace is late too."""
 
 LAG_STEP_S = 0.01
 
 SEEN = 0.5
-"""A lag is believed where it leaves less than this share of what disagrees without it."""
+"""A lag is believed where it leaves less than this share of what disagrees at the worst one."""
 
-LONGEST_GAP_S = 0.5
-"""A trace with a longer hole says nothing about what was in it."""
+SLOWEST_STEP_S = 1.0
+"""A counter that steps less often says nothing about a window of seconds."""
 
+LATE = 3
+"""So many times the usual time between two readings, or two steps, are a hole."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """One reading of one GPU.
+UNEVEN = 0.05
+"""Share of a counter's steps that a late reading may put elsewhere than the beat."""
 
-    Attributes:
-        time_s: Monotonic time, seconds.
-        value: Joules since any moment, of a counter; watts, of a trace.
-    """
-
-    time_s: float
-    value: float
+FOLLOW = 0.1
+"""Share of what a step is off its beat by which the next ones are expected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,23 +48,40 @@ class Counted:
 
     Attributes:
         joules: Its difference over the window.
-        step_s: How often it steps.
+        slack_s: By how much the moments at both ends may be off, in power that was not seen there.
         blur_s: By how much the moments of the steps at both ends are uncertain, together.
+        lag_s: By how much it trails the power; None where that was not seen.
         why_not: Why it gives no difference.
         invalid: Why nothing that it says may be judged.
+        notes: What is to be known about it.
     """
 
     joules: float | None = None
-    step_s: float = LAG_S
+    slack_s: float = 2 * LAG_S
     blur_s: float = 0.0
+    lag_s: float | None = None
     why_not: str = ""
     invalid: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def count(
-    counter: Sequence[Reading], trace: Sequence[Reading], begin_s: float, end_s: float
+    counter: Sequence[Reading],
+    trace: Sequence[Reading],
+    begin_s: float,
+    end_s: float,
+    *,
+    covers: bool = True,
 ) -> Counted:
-    """Interpolate between the moments at which the counter stepped."""
+    """Interpolate between the moments at which the counter stepped.
+
+    Args:
+        counter: Readings in joules, oldest first.
+        trace: Readings in watts, likewise; it shows the lag.
+        begin_s: Where the window begins.
+        end_s: Where it ends.
+        covers: The sensor behind the trace sees all of the time.
+    """
     if not counter:
         return Counted(why_not="no energy counter")
     for earlier, later in pairwise(counter):
@@ -76,29 +91,38 @@ def count(
                 f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
             )
             return Counted(why_not="the energy counter was reset", invalid=(reset,))
+    steps = steps_of(counter)
+    if len(steps) < 3:
+        return Counted(why_not="the energy counter does not move")
+    ends = (begin_s, end_s)
+    if why := _why_not(counter, steps, ends):
+        return Counted(why_not=why)
+    behind_s = lag_of(steps, trace)
+    lag_s = None if behind_s is None else behind_s + delay_s(trace, covers=covers)
+    shift_s = lag_s or 0.0
+    # A counter that was not read for long enough after the window is read where it was.
+    unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
+    shift_s = 0.0 if unread_s else shift_s
+    step_s = max(beat_s(steps), *(_gap_at(steps, end + shift_s) for end in ends))
+    shape = cumulated(trace) if behind_s is not None else []
+    begin_j, end_j = (_along(steps, shape, end + shift_s, behind_s or 0.0) for end in ends)
+    return Counted(
+        joules=end_j - begin_j,
+        slack_s=step_s + max(LAG_S, (lag_s or 0.0) if unread_s else 0.0),
+        blur_s=beat_s(counter),
+        lag_s=lag_s,
+        notes=_holes(counter, ends),
+    )
+
+
+def steps_of(counter: Sequence[Reading]) -> list[Reading]:
+    """Return the moments at which a counter stepped, and what it showed from then on."""
     steps = [
         Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
         for earlier, later in pairwise(counter)
         if later.value > earlier.value
     ]
-    if len(steps) < 3:
-        return Counted(why_not="the energy counter does not move")
-    read_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(counter))
-    steps = evenly(steps, read_s)
-    if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
-        return Counted(why_not="the energy counter was not read before and after the window")
-    gap = _gap_at(steps, begin_s), _gap_at(steps, end_s)
-    if max(gap) > LONGEST_GAP_S:
-        return Counted(why_not=f"the energy counter was not read for {max(gap):.1f} s at an end")
-    step_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(steps))
-    lag_s = lag_of(steps, trace)
-    if steps[-1].time_s - lag_s < end_s:
-        lag_s = 0.0
-    return Counted(
-        joules=at(steps, end_s + lag_s) - at(steps, begin_s + lag_s),
-        step_s=step_s,
-        blur_s=read_s,
-    )
+    return evenly(steps, beat_s(counter)) if len(steps) > 2 else steps
 
 
 def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
@@ -111,57 +135,124 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
         read_s: Time between two readings, seconds.
     """
     moments = [reading.time_s - steps[0].time_s for reading in steps]
-    beat_s = moments[-1] / (len(steps) - 1)
-    numbers = [round(moment / beat_s) for moment in moments]
+    numbers = _numbers(moments)
     fitted = linear_regression(numbers, moments)
     even = [steps[0].time_s + fitted.intercept + fitted.slope * number for number in numbers]
-    off = max(abs(t - reading.time_s) for t, reading in zip(even, steps, strict=True))
-    if off > read_s:
+    off = [abs(t - reading.time_s) > read_s for t, reading in zip(even, steps, strict=True)]
+    if sum(off) > UNEVEN * len(off):
         return list(steps)
     return [Reading(time_s=t, value=r.value) for t, r in zip(even, steps, strict=True)]
 
 
-def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float:
-    """Return by how much a counter's steps trail a power trace, seconds; 0 where none is seen.
+def _numbers(moments: Sequence[float]) -> list[int]:
+    """Return which beat each moment is that of; beats in a hole were not seen."""
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    hole_s = LATE * median(gaps)
+    beat = fmean(gap for gap in gaps if gap <= hole_s)
+    numbers, shift_s = [0], 0.0
+    for moment in moments[1:]:
+        number = round((moment - shift_s) / beat)
+        if number <= numbers[-1]:
+            # The one before was seen late, if there is a beat left for it.
+            numbers[-1] -= numbers[-1] - 1 not in numbers[-2:]
+            number = numbers[-1] + 1
+        # The beat is known from this alone, so that a long row of steps drifts: it is followed.
+        shift_s += FOLLOW * (moment - number * beat - shift_s)
+        numbers.append(number)
+    return numbers
+
+
+def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
+    """Return by how much a counter's steps trail a power trace, seconds; None where it is not seen.
 
     The lag at which the increments of the counter are most nearly proportional to the power that
-    the trace saw so much earlier. A load that hardly changes shows no lag, and needs none.
+    the trace saw so much earlier; it is below 0 where the trace is the later. A load that hardly
+    changes shows no lag, and needs none.
 
     Args:
         steps: The moments at which the counter stepped.
         trace: Readings in watts.
     """
-    inside = [r for r in steps if trace and trace[0].time_s + LONGEST_LAG_S < r.time_s]
-    inside = [r for r in inside if r.time_s <= trace[-1].time_s]
+    least_s, most_s = LAGS_S
+    inside = [
+        r
+        for r in steps
+        if trace and trace[0].time_s + most_s < r.time_s <= trace[-1].time_s + least_s
+    ]
     if len(inside) < 10:
-        return 0.0
-    total = [Reading(time_s=trace[0].time_s, value=0.0)]
-    for earlier, later in pairwise(trace):
-        added = (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
-        if later.time_s > earlier.time_s:
-            total.append(Reading(time_s=later.time_s, value=total[-1].value + added))
+        return None
+    total = cumulated(trace)
     increments = [later.value - earlier.value for earlier, later in pairwise(inside)]
-    misfits = []
-    for candidate in range(round(LONGEST_LAG_S / LAG_STEP_S) + 1):
-        then = [at(total, r.time_s - candidate * LAG_STEP_S) for r in inside]
+
+    def misfit(lag: int) -> float:
+        then = [at(total, r.time_s - lag * LAG_STEP_S) for r in inside]
         seen = [later - earlier for earlier, later in pairwise(then)]
         scale = fsum(map(mul, seen, increments)) / max(fsum(map(mul, seen, seen)), 1e-9)
-        misfits.append(fsum((y - scale * x) ** 2 for x, y in zip(seen, increments, strict=True)))
-    best = min(range(len(misfits)), key=misfits.__getitem__)
-    return best * LAG_STEP_S if misfits[best] < SEEN * misfits[0] else 0.0
+        return fsum((y - scale * x) ** 2 for x, y in zip(seen, increments, strict=True))
+
+    misfits = {
+        lag: misfit(lag)
+        for lag in range(round(least_s / LAG_STEP_S), round(most_s / LAG_STEP_S), 2)
+    }
+    near = min(misfits, key=misfits.__getitem__)
+    misfits |= {lag: misfit(lag) for lag in (near - 1, near + 1)}
+    best = min(misfits, key=misfits.__getitem__)
+    return best * LAG_STEP_S if misfits[best] < SEEN * max(misfits.values()) else None
+
+
+def _along(
+    steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
+) -> float:
+    """Return what a counter would show at a moment if it did not step.
+
+    What it rose by in the step is spread as the trace saw the power meanwhile, for a job begins and
+    ends in the middle of a step; without a trace evenly.
+
+    Args:
+        steps: The moments at which the counter stepped.
+        total: The trace's joules up to each of its readings; may be empty.
+        time_s: The moment, on the counter's time.
+        behind_s: By how much the counter trails the trace.
+    """
+    earlier, later = around(steps, time_s)
+    if not total or earlier.time_s - behind_s < total[0].time_s:
+        return at(steps, time_s)
+    first, now, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
+    if last <= first or later.time_s - behind_s > total[-1].time_s:
+        return at(steps, time_s)
+    return earlier.value + (later.value - earlier.value) * (now - first) / (last - first)
+
+
+def _why_not(
+    counter: Sequence[Reading], steps: Sequence[Reading], ends: tuple[float, float]
+) -> str:
+    """Return why a counter says nothing about a window; empty where it does."""
+    begin_s, end_s = ends
+    if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
+        return "the energy counter was not read before and after the window"
+    unread_s = max(_gap_at(counter, end) for end in ends)
+    if unread_s > LONGEST_GAP_S:
+        return f"the energy counter was not read for {unread_s:.1f} s at an end"
+    if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
+        return "the energy counter did not step before and after the window"
+    still_s = max(_gap_at(steps, end) for end in ends)
+    if still_s > SLOWEST_STEP_S:
+        return f"the energy counter stood still for {still_s:.1f} s at an end"
+    return ""
+
+
+def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, ...]:
+    """Return where nothing was read at an end of a window, in words."""
+    usual_s = beat_s(counter)
+    gaps = zip(("begin", "end"), (_gap_at(counter, end) for end in ends), strict=True)
+    return tuple(
+        f"nothing was read for {gap_s:.2f} s at the window's {end}"
+        for end, gap_s in gaps
+        if gap_s > LATE * usual_s
+    )
 
 
 def _gap_at(readings: Sequence[Reading], time_s: float) -> float:
     """Return the time between the two readings around a moment, seconds."""
-    after = bisect_right(readings, time_s, key=lambda reading: reading.time_s)
-    after = min(max(after, 1), len(readings) - 1)
-    return readings[after].time_s - readings[after - 1].time_s
-
-
-def at(readings: Sequence[Reading], time_s: float) -> float:
-    """Return the value at a moment between two readings, on the line through both."""
-    after = bisect_right(readings, time_s, key=lambda reading: reading.time_s)
-    after = min(max(after, 1), len(readings) - 1)
-    left, right = readings[after - 1], readings[after]
-    share = (time_s - left.time_s) / (right.time_s - left.time_s)
-    return left.value + share * (right.value - left.value)
+    earlier, later = around(readings, time_s)
+    return later.time_s - earlier.time_s

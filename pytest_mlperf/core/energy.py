@@ -4,19 +4,22 @@ Method and constants: the counter of NVML steps about every 100 ms and trails th
 0.2 s, so its difference over a window is off by a time constant times the step of power at the
 window's ends; a trace of instantaneous power is off wherever the load's period locks to that of the
 sensor, which no sampling rate mends. Hence the counter, interpolated between its steps, is the
-value, and the trace the witness.
+value, and another reading of the board the witness: the trace where its sensor sees all of the
+time, else the driver's own mean of a second. What they differ by is uncertain too, and where it is
+more than both can explain nothing tells which of them is right.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import fsum
 from statistics import fmean
 from typing import Literal
 
-from pytest_mlperf.core.counter import LAG_S, LONGEST_GAP_S, Reading, at, count
+from pytest_mlperf.core.counter import Counted, count, steps_of
+from pytest_mlperf.core.trace import Reading, Traced, at, traced
 
 PAD_S = 0.5
 """Before and after a window: power there says how large an error at its ends can be, seconds."""
@@ -24,20 +27,27 @@ PAD_S = 0.5
 SHORTEST_S = 5.0
 """A shorter window is "too short": the counter's lag alone is several per cent of it."""
 
-GATED_S = 20.0
-"""From here on an error at the ends stays below 1 %, so that the value may be gated."""
-
-FEWEST_TICKS = 0.8
-"""Share of the planned samples below which a trace is no witness."""
+GATED_S = 19.0
+"""From here on an error at the ends stays below 1 %, so that the value may be gated. A second less
+than `min_duration` should be, for a run ends with its last query and not with a clock."""
 
 AGREEMENT = 0.03
-"""Share by which counter and trace may differ, whatever the uncertainty."""
+"""Share by which counter and witness may differ, whatever the uncertainty."""
+
+UNSURE = 0.10
+"""An energy that is less certain than this share is not gated."""
 
 IDLE_W = 5.0
 """No board draws less: a lower mean is a defect of the reading."""
 
 ABOVE_LIMIT = 1.2
 """A mean power so many times the enforced limit is a defect of the reading."""
+
+AVERAGED_S = 1.0
+"""The driver's mean power is that of so long before it is read, on Ampere (but GA100) and later."""
+
+FEWEST_AVERAGES = 10
+"""Of fewer such means nothing is made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +56,12 @@ class Energy:
 
     Attributes:
         joules: The energy; None where it is not known, never 0 for that.
-        uncertainty_j: By which it may be off either way.
-        method: "counter", "trace" (the trapezoid, where the counter gave nothing), or None.
+        uncertainty_j: By which it may be off either way; None where that is not known, as of a
+            trace whose sensor may see a part of the time.
+        method: "counter", "trace" (the integral, where the counter gave nothing), or None.
         window_s: Length of the window, seconds.
         peak_w: Highest sampled power; None without a trace.
-        trace_j: The trapezoid of the trace, the witness; None without a usable one.
+        trace_j: The integral of the trace; None without a usable one.
         before_w: Mean power in the PAD_S before the window, after_w: likewise after it.
         invalid: Why the value may be neither gated nor recorded.
         notes: What is to be known about it.
@@ -75,8 +86,9 @@ class Energy:
     @property
     def gated(self) -> bool:
         """Whether the value is good enough to fail a test with."""
-        known = self.joules is not None and not self.invalid
-        return known and self.window_s >= GATED_S
+        if self.joules is None or self.uncertainty_j is None or self.invalid:
+            return False
+        return self.window_s >= GATED_S and self.uncertainty_j <= UNSURE * self.joules
 
 
 def measure(
@@ -88,6 +100,7 @@ def measure(
     limit_w: float | None = None,
     rate_hz: float | None = None,
     covers: bool = True,
+    average: Sequence[Reading] = (),
 ) -> Energy:
     """Return the energy of a window.
 
@@ -97,9 +110,10 @@ def measure(
         begin_s: Where the window begins, on the readings' clock.
         end_s: Where it ends.
         limit_w: The enforced power limit, if it is known.
-        rate_hz: Planned rate of the trace: fewer samples than FEWEST_TICKS of it are no witness.
-        covers: The sensor behind the trace sees all of the time (that of an A100 or H100 sees a
-            quarter): else a disagreement is the trace's fault, and a note.
+        rate_hz: Planned rate of the trace: too few samples are no witness.
+        covers: The sensor behind the trace is known to see all of the time; that of an A100 or H100
+            sees a quarter.
+        average: Readings in watts of the driver's mean of the last AVERAGED_S; may be empty.
 
     Raises:
         ValueError: The window has no length.
@@ -107,97 +121,150 @@ def measure(
     window_s = end_s - begin_s
     if not window_s > 0:
         raise ValueError(f"the window ends {-window_s:g} s before it begins")
-    counted = count(counter, trace, begin_s, end_s)
-    witness_j, why_no_witness = _trapezoid(trace, begin_s, end_s, rate_hz)
-    joules = witness_j if counted.joules is None else counted.joules
-    before_w = _power_before(trace, begin_s - PAD_S, begin_s)
-    after_w = _power_before(trace, end_s, end_s + PAD_S)
-    found = Energy(
+    counted = count(counter, trace, begin_s, end_s, covers=covers)
+    seen = traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
+    joules = seen.joules if counted.joules is None else counted.joules
+    energy = Energy(
         joules=joules,
         uncertainty_j=None,
         method=None if joules is None else "trace" if counted.joules is None else "counter",
         window_s=window_s,
         peak_w=max((r.value for r in trace if begin_s <= r.time_s <= end_s), default=None),
-        trace_j=witness_j,
-        before_w=before_w,
-        after_w=after_w,
+        trace_j=seen.joules,
+        before_w=_power_in(trace, begin_s - PAD_S, begin_s),
+        after_w=_power_in(trace, end_s, end_s + PAD_S),
         invalid=counted.invalid,
-        notes=tuple(why for why in (counted.why_not, why_no_witness) if why),
+        notes=tuple(why for why in (counted.why_not, seen.why_not, *counted.notes) if why),
     )
     if joules is None:
-        return found
-    slack_s = counted.step_s + LAG_S
-    near = [
-        reading.value
-        for reading in trace
-        if min(abs(reading.time_s - end) for end in (begin_s, end_s)) <= PAD_S
-    ]
+        return energy
+    if energy.method == "trace":
+        energy = _by_trace(energy, seen, covers=covers)
+    else:
+        ends_j = _at_ends(energy, counted, trace, (begin_s, end_s), limit_w)
+        second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
+        energy = _by_counter(energy, ends_j, second_j, covers=covers)
+    return _plausible(energy, limit_w)
+
+
+def _at_ends(
+    energy: Energy,
+    counted: Counted,
+    trace: Sequence[Reading],
+    ends: tuple[float, float],
+    limit_w: float | None,
+) -> float:
+    """Return what a counter may be off by at the ends of a window, joules."""
+    near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= PAD_S]
     # Where the power at the ends was not seen it may have been anything.
-    swing = max(near) - min(near) if near else max(found.mean_w or 0.0, limit_w or 0.0)
-    at_ends = max([*near, found.mean_w or 0.0])
-    found = replace(found, uncertainty_j=slack_s * swing + counted.blur_s * at_ends)
-    invalid, notes = _doubts(found, limit_w, covers=covers)
-    return replace(found, invalid=(*found.invalid, *invalid), notes=(*found.notes, *notes))
+    swing_w = max(near) - min(near) if near else max(energy.mean_w or 0.0, limit_w or 0.0)
+    return counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
 
 
-def _trapezoid(
-    trace: Sequence[Reading], begin_s: float, end_s: float, rate_hz: float | None
-) -> tuple[float | None, str]:
-    """Return the integral of a power trace, or None and why there is none."""
-    if not trace:
-        return None, "no power trace"
-    if trace[0].time_s > begin_s or trace[-1].time_s < end_s or len(trace) < 2:
-        return None, "the power trace does not reach over the window"
-    inside = [reading for reading in trace if begin_s < reading.time_s < end_s]
-    ends = [Reading(time_s=t, value=at(trace, t)) for t in (begin_s, end_s)]
-    points = [ends[0], *inside, ends[1]]
-    gap = max(later.time_s - earlier.time_s for earlier, later in pairwise(points))
-    if gap > LONGEST_GAP_S:
-        return None, f"the power trace has a hole of {gap:.1f} s"
-    if rate_hz and len(inside) < FEWEST_TICKS * rate_hz * (end_s - begin_s):
-        share = len(inside) / (rate_hz * (end_s - begin_s))
-        return None, f"the power trace has {share:.0%} of its samples"
-    joules = fsum(
-        (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
-        for earlier, later in pairwise(points)
+def _by_average(
+    counter: Sequence[Reading],
+    counted: Counted,
+    average: Sequence[Reading],
+    energy: Energy,
+    ends: tuple[float, float],
+) -> float | None:
+    """Return the counter's energy, scaled to what the driver's mean power says of the same time.
+
+    Each mean is held against what the counter counted in the same second, so that neither the
+    window's ends nor the shape of the load matter.
+    """
+    steps, lag_s = steps_of(counter), counted.lag_s or 0.0
+    begin_s, end_s = ends
+    inside = [
+        r
+        for r in average
+        if r.value > 0  # no board draws nothing
+        and begin_s + AVERAGED_S <= r.time_s <= end_s
+        and steps[0].time_s <= r.time_s + lag_s - AVERAGED_S
+        and r.time_s + lag_s <= steps[-1].time_s
+    ]
+    if len(inside) < FEWEST_AVERAGES or energy.joules is None:
+        return None
+    then = [r.time_s + lag_s for r in inside]
+    counts = fsum(at(steps, t) - at(steps, t - AVERAGED_S) for t in then)
+    return energy.joules * fsum(r.value for r in inside) * AVERAGED_S / counts if counts else None
+
+
+def _by_counter(energy: Energy, ends_j: float, second_j: float | None, *, covers: bool) -> Energy:
+    """Return an energy by the counter with what its witness says of it.
+
+    Args:
+        energy: By the counter.
+        ends_j: What it may be off by at the window's ends.
+        second_j: The same by the driver's mean of a second; None without one.
+        covers: The sensor behind the trace sees all of the time.
+    """
+    assert energy.joules is not None
+    allowed_j = max(AGREEMENT * energy.joules, ends_j)
+    off_j = None if energy.trace_j is None else abs(energy.trace_j - energy.joules)
+    by_trace = covers or second_j is None
+    apart_j = off_j if by_trace or second_j is None else abs(second_j - energy.joules)
+    energy = replace(energy, uncertainty_j=ends_j + (apart_j or 0.0))
+    said = (
+        f"counter and power trace disagree: {energy.joules:,.0f} J and {energy.trace_j or 0:,.0f} J"
     )
-    return joules, ""
+    if apart_j is not None and apart_j > allowed_j:
+        if not by_trace:
+            said = (
+                f"counter and the driver's mean power disagree: {energy.joules:,.0f} J and "
+                f"{second_j:,.0f} J"
+            )
+        elif not covers:
+            said += "; which is right is not known: this sensor may see only a part of the time"
+        return replace(energy, invalid=(*energy.invalid, said))
+    if off_j is not None and off_j > allowed_j:
+        said += "; the driver's mean power agrees with the counter, which counts"
+        return replace(energy, notes=(*energy.notes, said))
+    return energy
 
 
-def _power_before(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
-    """Return the mean of the trace's samples in a pad, watts; None where it has none."""
-    powers = [reading.value for reading in trace if begin_s <= reading.time_s <= end_s]
-    return fmean(powers) if powers else None
+def _by_trace(energy: Energy, seen: Traced, *, covers: bool) -> Energy:
+    """Return an energy by the trace, with the uncertainty that it has if the sensor covers."""
+    if covers:
+        return replace(energy, uncertainty_j=seen.unsure_j)
+    text = (
+        "energy by the power trace alone is reported, not gated: this power sensor may see a part "
+        "of the time, so that its uncertainty is not known"
+    )
+    return replace(energy, notes=(*energy.notes, text))
 
 
-def _doubts(found: Energy, limit_w: float | None, *, covers: bool) -> tuple[list[str], list[str]]:
-    """Return why an energy may not be judged, and what else is to be known about it."""
-    assert found.joules is not None
-    assert found.mean_w is not None
-    assert found.uncertainty_j is not None
-    invalid, notes = [], []
-    if found.mean_w < IDLE_W:
-        invalid.append(f"a mean power of {found.mean_w:.1f} W is less than any board draws")
-    if limit_w and found.mean_w > ABOVE_LIMIT * limit_w:
+def _plausible(energy: Energy, limit_w: float | None) -> Energy:
+    """Return an energy with what else speaks against judging it."""
+    assert energy.joules is not None
+    assert energy.mean_w is not None
+    invalid, notes = list(energy.invalid), list(energy.notes)
+    if energy.mean_w < IDLE_W:
+        invalid.append(f"a mean power of {energy.mean_w:.1f} W is less than any board draws")
+    if limit_w and energy.mean_w > ABOVE_LIMIT * limit_w:
         invalid.append(
-            f"a mean power of {found.mean_w:.0f} W is above {ABOVE_LIMIT:g} times the enforced "
+            f"a mean power of {energy.mean_w:.0f} W is above {ABOVE_LIMIT:g} times the enforced "
             f"limit of {limit_w:.0f} W"
         )
-    if found.method == "counter" and found.trace_j is not None:
-        apart = abs(found.trace_j - found.joules)
-        if apart > max(AGREEMENT * found.joules, 2 * found.uncertainty_j):
-            said = (
-                f"counter and power trace disagree: {found.joules:,.0f} J and "
-                f"{found.trace_j:,.0f} J"
-            )
-            if covers:
-                invalid.append(said)
-            else:
-                notes.append(f"{said}; this sensor sees a quarter of the time, the counter counts")
-    if found.window_s < SHORTEST_S:
-        notes.append(f"a window of {found.window_s:.1f} s is too short for energy")
-    elif found.window_s < GATED_S:
+    if energy.window_s < SHORTEST_S:
+        notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
+    elif energy.window_s < GATED_S:
         notes.append(
-            f"energy of {found.window_s:.1f} s is reported, not gated: that needs {GATED_S:g} s"
+            f"energy of {floored(energy.window_s)} s is reported, not gated: that needs "
+            f"{GATED_S:g} s"
         )
-    return invalid, notes
+    elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
+        share = (energy.uncertainty_j or 0.0) / energy.joules
+        notes.append(f"energy that is uncertain by {share:.0%} is reported, not gated")
+    return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
+
+
+def floored(seconds: float) -> str:
+    """Return seconds to a tenth, never rounded up to a limit that they miss."""
+    return f"{math.floor(10 * seconds) / 10:.1f}"
+
+
+def _power_in(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
+    """Return the mean of the trace's samples in a span, watts; None where it has none."""
+    powers = [reading.value for reading in trace if begin_s <= reading.time_s <= end_s]
+    return fmean(powers) if powers else None

@@ -105,7 +105,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
         )
     if window_s < energy.GATED_S:
         notes.append(
-            f"wall energy of {window_s:.1f} s is reported, not gated: that needs "
+            f"wall energy of {energy.floored(window_s)} s is reported, not gated: that needs "
             f"{energy.GATED_S:g} s"
         )
     return WallEnergy(

@@ -18,7 +18,7 @@ class Power:
 
     Attributes:
         joules: Of all GPUs together; None where it is not known of each.
-        uncertainty_j: By which it may be off either way.
+        uncertainty_j: By which it may be off either way; None where it is not known of each.
         mean_w: Mean power of all together.
         peak_w: The highest sampled power of one GPU.
         window_s: Length of the window, seconds.
@@ -59,7 +59,7 @@ def together(energies: Mapping[str, Energy], *, doubts: tuple[str, ...] = ()) ->
     ]
     return Power(
         joules=joules,
-        uncertainty_j=math.fsum(unsure) if whole else None,
+        uncertainty_j=math.fsum(unsure) if whole and len(unsure) == len(each) else None,
         mean_w=None if joules is None else joules / window_s,
         peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
         window_s=window_s,

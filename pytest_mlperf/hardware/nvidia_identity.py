@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_mlperf.hardware.nvml import NOT_SUPPORTED, REFUSALS, Device, Probe, Way, patiently
-from pytest_mlperf.hardware.nvml_quantities import Property as Quantity
-from pytest_mlperf.hardware.nvml_quantities import probes, scope
+from pytest_mlperf.hardware.nvml_quantities import probes
+from pytest_mlperf.hardware.nvml_sensor import Property as Quantity
+from pytest_mlperf.hardware.nvml_sensor import scope
 
 Property = str | int | float | bool | None
 

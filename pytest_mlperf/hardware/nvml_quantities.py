@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device, Probe, Way
-
-Property = str | int | float | bool | list[int] | list[float] | None
+from pytest_mlperf.hardware.nvml_sensor import AMPERE, Property, ga100, grace
 
 KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
@@ -49,8 +48,6 @@ REASONS = {
 }
 """Clock event reasons, by bit; the last two are newer than the oldest binding that is allowed."""
 
-VOLTA, TURING, AMPERE = 5, 6, 7
-
 
 def identity(device: Device) -> dict[str, Property]:
     """Return what a GPU is and is set to; what it does not tell is None.
@@ -79,7 +76,8 @@ def probes(device: Device, found: Mapping[str, Property], driver: str) -> dict[s
         Way(name="fields", read=_throttle_fields(driver)),
         Way(name="nvmlDeviceGetViolationStatus", read=_violations),
     ]
-    ways = {"power_w": _power(found), **WAYS, "throttle_ns": throttle}
+    average = [*_scopes(found, "POWER_AVERAGE", POWER_AVERAGE), *WAYS["average_w"]]
+    ways = {"power_w": _power(found), **WAYS, "average_w": average, "throttle_ns": throttle}
     return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
@@ -101,37 +99,24 @@ STATE = (
 )
 
 
-def covers(found: Mapping[str, Property]) -> bool:
-    """Whether the power sensor is known to see all of the time, so that its trace is a witness.
-
-    That of GA10x is; those of Volta, GA100 and Hopper see a quarter to a half of it, and of others
-    it is not known.
-    """
-    return found["architecture"] == AMPERE and not _ga100(found)
-
-
-def scope(found: Mapping[str, Property], probe: Probe) -> str:
-    """Return "module" where power or energy are those of GPU, CPU and memory together."""
-    grace = re.search(r"\bG[HB]\d", str(found["name"])) is not None
-    return "module" if "module" in (probe.way or "") or grace else "gpu"
-
-
-def _ga100(found: Mapping[str, Property]) -> bool:
-    return re.search(r"\bA(100|800|30)\b", str(found["name"])) is not None
-
-
 def _power(found: Mapping[str, Property]) -> list[Way]:
     """Return the ways to the power of a moment."""
-    ways = [
-        _field("POWER_INSTANT", POWER_INSTANT, scale=1e-3),
-        _field("POWER_INSTANT of the module", POWER_INSTANT, MODULE_SCOPE, scale=1e-3),
-    ]
+    ways = _scopes(found, "POWER_INSTANT", POWER_INSTANT)
     architecture = found["architecture"]
     old = isinstance(architecture, int) and architecture < AMPERE
-    if old or (architecture == AMPERE and _ga100(found)):
+    if old or (architecture == AMPERE and ga100(found)):
         ways.append(_call("nvmlDeviceGetPowerUsage", scale=1e-3))
     # A board that is polled faster than its sensor gives zeros; no board draws nothing.
     return [Way(name=way.name, read=_nonzero(way.read)) for way in ways]
+
+
+def _scopes(found: Mapping[str, Property], name: str, number: int) -> list[Way]:
+    """Return the ways to a power, that of the module first where the counter counts the module."""
+    ways = [
+        _field(name, number, scale=1e-3),
+        _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
+    ]
+    return ways[::-1] if grace(found) else ways
 
 
 def _nonzero(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -298,10 +283,7 @@ WAYS: dict[str, list[Way]] = {
     ],
     "memory_temperature_c": [_field("MEMORY_TEMP", MEMORY_TEMPERATURE)],
     "pstate": [_call("nvmlDeviceGetPerformanceState")],
-    "average_w": [
-        _field("POWER_AVERAGE", POWER_AVERAGE, scale=1e-3),
-        _call("nvmlDeviceGetPowerUsage", scale=1e-3),
-    ],
+    "average_w": [_call("nvmlDeviceGetPowerUsage", scale=1e-3)],
     "memory_used": [
         Way(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
         Way(

@@ -23,6 +23,7 @@ cut.
         instance, instances, shared  of MIG: a reading is that of the whole GPU
         scope           "gpu", or "module" where power counts CPU and memory too
         covers          whether the power sensor is known to see all of the time
+        averages        whether average_w is the mean of the last second
         ways            by quantity, which of its ways answered
         unavailable_quantities  by quantity, why there is none
         forbidden       quantities among them that may not be read here

@@ -19,7 +19,8 @@ from pytest_mlperf.hardware.nvml import (
     UnavailableNvml,
     find,
 )
-from pytest_mlperf.hardware.nvml_quantities import covers, identity, probes, scope
+from pytest_mlperf.hardware.nvml_quantities import identity, probes
+from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 
 TIMINGS = 20
 """Every probe is read so often at the start, which also settles which of its ways answers."""
@@ -85,6 +86,7 @@ class Gpu:
             "shared": self.device.shared,
             "scope": scope(self.identity, self.probes["power_w"]),
             "covers": covers(self.identity),
+            "averages": averages(self.identity),
             "ways": {name: p.way for name, p in self.probes.items() if p.way},
             "unavailable_quantities": self.unavailable(),
             "forbidden": self.forbidden(),

@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_mlperf.core.counter import Reading
 from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.reports.precisions_plot import GREY, INK, STYLE
 from pytest_mlperf.reports.timeline_model import (
     GpuLines,

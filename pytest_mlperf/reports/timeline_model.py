@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from pytest_mlperf.core.counter import Reading
+from pytest_mlperf.core.trace import Reading
 
 Span = tuple[float, float]
 

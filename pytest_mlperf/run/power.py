@@ -41,7 +41,7 @@ NO_GPU = "no GPU is used"
 PATIENCE_S = 60.0
 """A driver that needs longer for its first answers is broken."""
 
-MARGIN_S = 0.2
+MARGIN_S = 0.5
 """Beyond PAD_S: the energy counter comes late."""
 
 GRACE_S = 5.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from pytest_mlperf.core.counter import Reading, at
 from pytest_mlperf.core.energy import Energy, measure
+from pytest_mlperf.core.trace import Reading, at
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 
 COUNTED = ("ecc_uncorrected", "ecc_corrected", "pcie_replays")
@@ -103,6 +103,7 @@ class GpuLog:
             limit_w=self.limit_w,
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
+            average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
         )
         if "energy_j" in self.forbidden:
             found = replace(found, joules=None, uncertainty_j=None, method=None)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_mlperf.core.counter import Reading
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.run.power_gpu import GpuLog
 
 CLOCK_STEP_S = 0.02

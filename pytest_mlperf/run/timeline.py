@@ -16,10 +16,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_mlperf.core.counter import Reading
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.power import LABEL
 from pytest_mlperf.core.results import LABEL as UNVERIFIED
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.reports import timeline as drawing
 from pytest_mlperf.reports.timeline_model import GpuLines, Lane, Timeline
 from pytest_mlperf.run.lifeline import die_with_parent

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.counter import Reading, lag_of
+from pytest_mlperf.core.counter import evenly, lag_of
 from pytest_mlperf.core.energy import GATED_S, Energy, measure
+from pytest_mlperf.core.trace import Reading, delay_s, refresh_s
 
 Load = Callable[[float], float]
 """Joules used from time 0 to a time."""
@@ -116,7 +117,7 @@ def test_a_lag_is_seen_where_the_load_changes(lag_s: float) -> None:
 def test_a_lag_cannot_be_seen_and_does_not_matter_where_it_does_not() -> None:
     readings = counter(steady(300), 9.0, 31.0, lag_s=0.2)
 
-    assert lag_of(readings, trace(steady(300), 9.0, 31.0)) == 0.0
+    assert lag_of(readings, trace(steady(300), 9.0, 31.0)) is None
     assert measured(steady(300), counter=readings).joules == pytest.approx(6000, rel=0.002)
 
 
@@ -164,7 +165,7 @@ DEFECTS = {
     ),
     "hole at an end": (
         lambda r: [x for x in r if not 29.2 < x.time_s < 30.4],
-        "the energy counter was not read for 0.",
+        "the energy counter was not read for 1.",
         "",
     ),
 }
@@ -200,17 +201,158 @@ def test_a_trace_with_holes_is_no_witness(keep: Callable[[int, float], bool], no
     assert found.notes == (note,)
 
 
-def test_witnesses_that_disagree_make_the_energy_invalid() -> None:
-    """On a sensor that sees a quarter of the time the trace is the weak one: a note."""
-    other = trace(steady(330), 9.0, 31.0)
+def second(load: Load, first_s: float, last_s: float) -> list[Reading]:
+    """Return the driver's mean of the last second, five times a second."""
+    moments = [first_s + i / 5 for i in range(int((last_s - first_s) * 5))]
+    return [Reading(time_s=t, value=load(t) - load(t - 1.0)) for t in moments]
 
-    sure, quarter = (measured(steady(300), trace=other, covers=covers) for covers in (True, False))
 
-    said = "counter and power trace disagree: 6,000 J and 6,600 J"
-    assert sure.invalid == (said,)
-    assert not sure.gated
-    assert quarter.invalid == ()
-    assert quarter.notes == (f"{said}; this sensor sees a quarter of the time, the counter counts",)
+DISAGREE = "counter and power trace disagree: 6,000 J and 6,600 J"
+
+
+@pytest.mark.parametrize(
+    ("average", "covers", "invalid", "notes"),
+    [
+        (None, True, DISAGREE, ()),
+        (300, True, DISAGREE, ()),
+        (
+            None,
+            False,
+            f"{DISAGREE}; which is right is not known: this sensor may see only a part of the time",
+            (),
+        ),
+        (
+            300,
+            False,
+            None,
+            (f"{DISAGREE}; the driver's mean power agrees with the counter, which counts",),
+        ),
+        (330, False, "counter and the driver's mean power disagree: 6,000 J and 6,600 J", ()),
+    ],
+)
+def test_a_counter_that_its_witness_contradicts_is_not_judged(
+    average: int | None, covers: bool, invalid: str | None, notes: tuple[str, ...]
+) -> None:
+    """The witness is a trace that covers, else the driver's mean, else whatever trace there is."""
+    found = measured(
+        steady(300),
+        trace=trace(steady(330), 9.0, 31.0),
+        average=second(steady(average), 9.0, 31.0) if average else (),
+        covers=covers,
+    )
+
+    assert found.invalid == (() if invalid is None else (invalid,))
+    assert found.notes == notes
+    assert found.gated is (invalid is None)
+    assert found.joules == pytest.approx(6000, rel=0.001)
+
+
+def test_a_sensor_that_may_see_a_part_of_the_time_has_no_uncertainty_and_is_not_gated() -> None:
+    """A load of 100 ms under a sensor that looks every 100 ms: nothing in the trace shows it."""
+    load = waves(0.1)
+    seen = [
+        Reading(time_s=t, value=(load(t // 0.1 * 0.1) - load(t // 0.1 * 0.1 - 0.025)) / 0.025)
+        for t in (9.0 + i / 50 for i in range(1100))
+    ]
+
+    found = measured(load, counter=[], trace=seen, covers=False)
+
+    assert found.joules is not None
+    assert found.joules < 0.5 * load(20.0)
+    assert (found.uncertainty_j, found.gated) == (None, False)
+    assert found.notes == (
+        "no energy counter",
+        "energy by the power trace alone is reported, not gated: this power sensor may see a part "
+        "of the time, so that its uncertainty is not known",
+    )
+
+
+def test_a_trace_whose_changes_are_too_fast_for_its_reading_is_not_gated() -> None:
+    """A covering sensor of 25 ms, read every 20 ms, under a load of 100 ms: off, and says so."""
+    load = waves(0.1)
+    seen = [
+        Reading(
+            time_s=t, value=(load(t // 0.025 * 0.025) - load(t // 0.025 * 0.025 - 0.025)) / 0.025
+        )
+        for t in (9.001 + i / 50 for i in range(1100))
+    ]
+
+    found = measured(load, counter=[], trace=seen)
+
+    assert found.joules is not None
+    assert found.uncertainty_j is not None
+    assert abs(found.joules - 7000) <= found.uncertainty_j
+    assert not found.gated
+    assert found.notes[-1].endswith("is reported, not gated")
+
+
+@pytest.mark.parametrize(("begin_s", "place"), [(9.8, "begin"), (29.9, "end")])
+def test_a_hole_at_an_end_of_the_window_is_told_and_makes_less_sure(
+    begin_s: float, place: str
+) -> None:
+    """The sampler was stopped for 0.4 s where the power stepped."""
+    load = job(10.0, 30.0)
+    kept = [
+        [r for r in readings if not begin_s < r.time_s < begin_s + 0.4]
+        for readings in (counter(load, 9.0, 31.0), trace(load, 9.0, 31.0))
+    ]
+
+    whole, found = measured(load), measured(load, counter=kept[0], trace=kept[1])
+
+    assert [note[:23] for note in found.notes] == ["nothing was read for 0."]
+    assert found.notes[0].endswith(f"at the window's {place}")
+    assert found.joules is not None
+    assert found.uncertainty_j is not None
+    assert whole.uncertainty_j is not None
+    assert found.uncertainty_j > whole.uncertainty_j
+    assert abs(found.joules - load(30.0) + load(10.0)) <= found.uncertainty_j
+
+
+def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right() -> None:
+    load = job(10.0, 30.0)
+    slow, too_slow = (
+        measured(load, counter=counter(load, 7.0, 33.0, step_s=step_s)) for step_s in (0.5, 1.5)
+    )
+
+    assert slow.method == "counter"
+    assert slow.joules == pytest.approx(load(30.0) - load(10.0), rel=0.01)
+    assert too_slow.method == "trace"
+    assert too_slow.notes == ("the energy counter stood still for 1.5 s at an end",)
+
+
+def test_a_hole_or_late_readings_do_not_move_the_other_steps() -> None:
+    """Steps every 100 ms, seen up to 25 ms off, one 60 ms late and ten not at all."""
+    rng = random.Random(4)
+    moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
+    moments[50] += 0.06
+
+    found = evenly([Reading(time_s=t, value=i) for i, t in moments.items()], 0.05)
+
+    assert [r.value for r in found] == list(moments)
+    assert all(r.time_s == pytest.approx(r.value / 10, abs=0.01) for r in found)
+
+
+@pytest.mark.parametrize("every_s", [0.025, 0.1])
+def test_the_refresh_is_seen_though_a_flat_load_hides_most_of_it(every_s: float) -> None:
+    """Most changes are those of the load, so that their usual distance says nothing."""
+    load = waves(3.0)
+    seen = [
+        Reading(
+            time_s=t,
+            value=round(
+                (load(t // every_s * every_s) - load(t // every_s * every_s - 0.02)) / 0.02, 3
+            ),
+        )
+        for t in (9.0 + i / 50 + 0.0007 * (i % 7) for i in range(2000))
+    ]
+    noisy = [
+        Reading(time_s=r.time_s, value=r.value + (r.time_s // every_s) % 3 * (r.time_s % 5 < 2))
+        for r in seen
+    ]
+
+    assert refresh_s(noisy) == pytest.approx(every_s, abs=0.02)
+    assert delay_s(noisy, covers=True) == 2 * delay_s(noisy, covers=False)
+    assert refresh_s([Reading(time_s=r.time_s, value=300.0) for r in seen]) is None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +370,9 @@ def test_what_no_board_draws_is_a_defect(watts: float, limit_w: float | None, te
     ("window_s", "note"),
     [
         (4.0, ("a window of 4.0 s is too short for energy",)),
-        (12.0, ("energy of 12.0 s is reported, not gated: that needs 20 s",)),
+        (12.0, ("energy of 12.0 s is reported, not gated: that needs 19 s",)),
+        (18.99, ("energy of 18.9 s is reported, not gated: that needs 19 s",)),
+        (19.99, ()),
         (20.0, ()),
     ],
 )

@@ -14,7 +14,8 @@ import pytest
 
 from pytest_mlperf.hardware import nvml
 from pytest_mlperf.hardware.nvml import Device, Library, Lost, Probe, UnavailableNvml, find
-from pytest_mlperf.hardware.nvml_quantities import REASONS, covers, identity, probes, scope
+from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
+from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario
 
@@ -338,22 +339,43 @@ def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: Library) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture", "whole"),
+    ("name", "architecture", "whole", "second"),
     [
-        ("NVIDIA A40", 7, True),
-        ("NVIDIA GeForce RTX 3090", 7, True),
-        ("NVIDIA A100-SXM4-80GB", 7, False),
-        ("NVIDIA A30", 7, False),
-        ("NVIDIA H100 80GB HBM3", 9, False),
-        ("NVIDIA H200", 9, False),
-        ("NVIDIA B200", 10, False),
-        ("Something new", None, False),
+        ("Tesla V100-SXM2-16GB", 5, False, False),
+        ("NVIDIA A40", 7, True, True),
+        ("NVIDIA GeForce RTX 3090", 7, True, True),
+        ("NVIDIA A100-SXM4-80GB", 7, False, False),
+        ("NVIDIA A30", 7, False, False),
+        ("NVIDIA H100 80GB HBM3", 9, False, True),
+        ("NVIDIA H200", 9, False, True),
+        ("NVIDIA B200", 10, False, True),
+        ("Something new", None, False, False),
     ],
 )
 def test_only_sensors_known_to_see_all_of_the_time_are_witnesses(
-    name: str, architecture: int | None, whole: bool
+    name: str, architecture: int | None, whole: bool, second: bool
 ) -> None:
-    assert covers({"name": name, "architecture": architecture}) is whole
+    """The trace where its sensor covers; the mean power where that is the mean of a second."""
+    found = {"name": name, "architecture": architecture}
+
+    assert covers(found) is whole
+    assert averages(found) is second
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")]
+)
+def test_where_the_counter_is_the_modules_so_is_the_power(
+    fake: Fake, opened: Library, name: str, first: str
+) -> None:
+    """On a superchip the counter counts the CPU too: its witness must as well."""
+    fake.write("device", f"name {name}", "module here")
+
+    for quantity in ("power_w", "average_w"):
+        found = probe(opened, quantity)
+        assert found.read() == pytest.approx(300)
+        assert first in (found.way or "")
+        assert ("module" in (found.way or "")) == (first == "of the module")
 
 
 @pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.82.07", "595.45.04"])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.counter import Reading
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.reports import timeline as drawing
 from pytest_mlperf.reports.timeline import draw
 from pytest_mlperf.reports.timeline_model import (

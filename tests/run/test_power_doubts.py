@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.counter import Reading
+from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.power_doubts import HALTED, NOTED, Doubts, doubts
 from pytest_mlperf.run.power_gpu import GpuLog
