@@ -12,7 +12,7 @@ from pytest_mlperf.case_runs import CaseRuns, Policy
 from pytest_mlperf.confirm import confirm
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.errors import BaselineError, RunError, SuiteError
+from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError, SuiteError
 from pytest_mlperf.core.expectation import Known, expect
 from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.measurement import Accuracy, Run
@@ -26,7 +26,7 @@ from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.tries import Unjudgeable
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.verdicts import broken, energy_notes, measured
+from pytest_mlperf.verdicts import broken, energy_notes, measured, unforeseen
 
 
 class Bench:
@@ -50,6 +50,8 @@ class Bench:
     ) -> Verdict:
         """Return the verdict of one test, measuring what is still missing.
 
+        Whatever breaks, there is a verdict: a session's results lack no test that it ran.
+
         Args:
             planned: The case.
             kind: What is asked.
@@ -61,10 +63,39 @@ class Bench:
             UnavailableError: Model or data set is not here.
             SuiteError: Two Python tests give one case different settings.
         """
+        return self._answered(
+            planned.case, kind, lambda: self._judged(planned, kind, wanted, phase)
+        )
+
+    def pair(self, pair: PlannedPair) -> Verdict:
+        """Return the verdict on a claim about two engine entries, from runs of their own.
+
+        Raises:
+            UnavailableError: Model or data set is not here.
+        """
+
+        def judged() -> Verdict:
+            found = judge_pair(pair, self._conditions, self._policy, self._show)
+            return _expected(pair, found)
+
+        return self._answered(pair.case, "pair", judged)
+
+    def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
+        """Return a verdict, also on what broke, foreseen or not."""
         try:
-            case = self._case(planned)
-        except BaselineError as error:
-            return broken(planned.case, kind, error, self._policy.shown)
+            return judged()
+        except (RunError, BaselineError) as error:
+            return broken(case, kind, error, self._policy.shown)
+        except MlperfError:
+            raise
+        except Exception as error:
+            log = self._conditions.folder / f"{case.id}.{kind}.log"
+            return broken(case, kind, unforeseen(error, log), self._policy.shown)
+
+    def _judged(
+        self, planned: Planned, kind: Kind, wanted: Collection[Kind], phase: Phase
+    ) -> Verdict:
+        case = self._case(planned)
         answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
@@ -75,21 +106,7 @@ class Bench:
             found = Answer(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
             verdict = self._verdict(case, kind, found)
             verdict = self._with_files(verdict, error.run)
-        except (RunError, BaselineError) as error:
-            return broken(planned.case, kind, error, self._policy.shown)
         return _expected(planned, verdict)
-
-    def pair(self, pair: PlannedPair) -> Verdict:
-        """Return the verdict on a claim about two engine entries, from runs of their own.
-
-        Raises:
-            UnavailableError: Model or data set is not here.
-        """
-        try:
-            verdict = judge_pair(pair, self._conditions, self._policy, self._show)
-        except (RunError, BaselineError) as error:
-            return broken(pair.case, "pair", error, self._policy.shown)
-        return _expected(pair, verdict)
 
     def record(self, case: Case) -> Record | None:
         """Return the record that the runs of a case are judged against."""

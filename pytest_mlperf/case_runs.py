@@ -13,7 +13,7 @@ from pytest_mlperf.case_accuracy import CaseAccuracy
 from pytest_mlperf.core.baseline import Baseline, find, nearest
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, slow
-from pytest_mlperf.core.errors import BaselineError, RunError
+from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.judge.accuracy import AccuracyRuling
 from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -27,6 +27,7 @@ from pytest_mlperf.run.tries import Unjudgeable, valid_run
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.verdicts import unforeseen
 
 Update = Literal["missing", "append", "replace"]
 
@@ -247,6 +248,12 @@ class CaseRuns:
         except RunError as error:
             self._broken = error
             raise
+        except MlperfError:
+            raise
+        except Exception as error:
+            log = self._conditions.folder / f"{self.planned.case.id}.{self._processes}.log"
+            self._broken = unforeseen(error, log)
+            raise self._broken from error
         self.subject = process.subject
         if process.probed and not at:
             self.rate, self.rate_source = process.target_qps, "probe"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.power import LABEL
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.run.log_tail import log_tail
 from pytest_mlperf.run.protocol import LoadGenSettings
-from pytest_mlperf.run.supervisor import Designed, log_tail
+from pytest_mlperf.run.reporter import one_line
+from pytest_mlperf.run.supervisor import Designed
 
 
 def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool) -> bool:
@@ -76,6 +79,23 @@ def broken(
         log=shown(Path(log)) if log else None,
         folder=shown(Path(log).parent) if log else None,
     )
+
+
+def unforeseen(error: Exception, log: Path) -> RunError:
+    """Return the error of a test in which Python raised what nobody foresaw; write its traceback.
+
+    Args:
+        error: What was raised.
+        log: The file for its traceback; where it cannot be written, the error names none.
+    """
+    what = f"{one_line(error)}: not foreseen, so please report it with this log"
+    try:
+        trace = "".join(traceback.format_exception(error))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(trace, "utf-8", errors="backslashreplace")
+    except Exception:  # the case must not be missing for that
+        return RunError("pytest-mlperf", what)
+    return RunError("pytest-mlperf", what, str(log))
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:

@@ -15,7 +15,18 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.cli.libraries import needs
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.run.builds import Build, build_for
+from pytest_mlperf.run.events import (
+    ERROR,
+    OF_WORKER,
+    Fields,
+    NoEventError,
+    by_name,
+    each,
+    event_of,
+    is_text,
+)
 from pytest_mlperf.run.supervisor import THIS_PYTHON
 from pytest_mlperf.suite.libraries import distribution
 from pytest_mlperf.suite.plan import Planned
@@ -25,6 +36,17 @@ LIMIT_S = 300.0
 """A container may have to start, and a large library to be imported for the first time."""
 
 KINDS = {kind.__name__: kind for kind in (SuiteError, UnavailableError)}
+
+ANSWERS: Mapping[str, Fields] = {
+    "python": OF_WORKER["python"],
+    "importing": {"library": is_text},
+    "answer": {
+        "lacking": by_name(is_text),
+        "error": lambda value: each(is_text)(value) and len(value) == 2,
+    },
+    "error": ERROR,
+}
+"""What it sends: how far it is, in the end what is lacking, and an engine's error as two texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +181,11 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     except OSError as error:
         raise EnvironmentFault(f"{build.title} cannot be started: {error.strerror}") from None
     try:
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-    except ValueError:
-        raise EnvironmentFault(f"{build.title} is no Python: {done.stdout[:80]!r}") from None
+        events: list[Mapping[str, Any]]
+        events = [event_of(line, ANSWERS) for line in done.stdout.encode().splitlines()]
+    except NoEventError as error:
+        printed = broken(repr(done.stdout[:80]))
+        raise EnvironmentFault(f"{build.title} is no Python: {printed} ({error})") from None
     if not events:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise EnvironmentFault(f"{build.title} does not start: {last}")

@@ -36,7 +36,7 @@ class RunError(MlperfError):
 
     Attributes:
         layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
-            "lease" or "build".
+            "lease", "build", or "pytest-mlperf" for what nobody foresaw.
         log: Path of the log to read, or None.
     """
 

@@ -18,10 +18,11 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.run.accuracy_log import ACCURACY
+from pytest_mlperf.run.log_tail import log_tail
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
 from pytest_mlperf.run.score import DESIGNED, TROUBLE
-from pytest_mlperf.run.supervisor import Designed, Patience, Worker, log_tail
+from pytest_mlperf.run.supervisor import Designed, Patience, Worker
 from pytest_mlperf.run.watched import TARGET
 from pytest_mlperf.suite.plan import Planned
 

@@ -7,13 +7,27 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.checkpoint_process import Child
+from pytest_mlperf.run.child import Child
+from pytest_mlperf.run.events import Fields, by_name, each, is_text
+from pytest_mlperf.run.log_tail import log_tail
 from pytest_mlperf.run.protocol import Event
-from pytest_mlperf.run.supervisor import Patience, log_tail
+from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.suite.build_step import Step
 
 LIMIT_S = 300.0
 """A module of the user's own may be slow to import."""
+
+QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Variables of every builder: nothing is downloaded, and no tokenizer's threads are forked."""
+
+ABOUT: Fields = {
+    "versions": by_name(is_text),
+    "missing": each(is_text),
+    "code": is_text,
+    "python": is_text,
+    "executable": is_text,
+}
+"""What `checkpoint_child.about` answers."""
 
 EXTRA = "torchao"
 """What an extra of this package brings; the other builders want an environment of their own."""
@@ -50,9 +64,11 @@ def _asked(target: str, python: tuple[str, ...] | None) -> Event:
             folder=Path(folder),
             script="run/checkpoint_child",
             spec={"task": "about", "target": target},
+            answer=ABOUT,
             patience=Patience(progress_s=LIMIT_S, phase_s=LIMIT_S),
             show=lambda _: None,
             python=python,
+            environment=QUIET,
         )
         try:
             return child.run()

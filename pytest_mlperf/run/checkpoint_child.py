@@ -27,7 +27,8 @@ def main(file: str) -> None:
         here = ".".join(map(str, sys.version_info[:3]))
         message = f"{sys.executable} is Python {here}; builders need 3.11 or newer"
         event = {"event": "error", "layer": "build", "kind": "RunError", "message": message}
-        os.write(descriptor, (json.dumps({**event, "designed": True}) + "\n").encode())
+        own = {**event, "designed": True, "traceback": ""}
+        os.write(descriptor, (json.dumps(own) + "\n").encode())
         os._exit(FAILED)
     spec = json.loads(Path(file).read_text("utf-8"))
     # In place of the folder of this script, whose modules would hide others of the same names.

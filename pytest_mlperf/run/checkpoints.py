@@ -14,11 +14,12 @@ from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.run import lease
-from pytest_mlperf.run.checkpoint_about import about_builder
-from pytest_mlperf.run.checkpoint_process import Child
+from pytest_mlperf.run.checkpoint_about import QUIET, about_builder
 from pytest_mlperf.run.checkpoint_source import WEIGHTS, Memory, digests, hash_of, model_files
 from pytest_mlperf.run.checkpoint_store import SCHEMA, SHARED, Built, CheckpointStore
+from pytest_mlperf.run.child import Child
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.events import Fields, by_name, is_count, is_text
 from pytest_mlperf.run.protocol import Event
 from pytest_mlperf.suite.build_step import Step, step_of
 from pytest_mlperf.suite.elsewhere import Elsewhere
@@ -30,6 +31,12 @@ SHOWN_DIGITS = 16
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
 """Endings of files that can carry code; no checkpoint here has one."""
+
+PROMPTS: Fields = {"digest": is_text, "samples": is_count}
+"""What `calibration` answers."""
+
+BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
+"""What `checkpoint_child.build` answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +179,7 @@ class _Making:
             "count": wanted.count,
             "file": str(file),
         }
-        done = self._run("calibration", "calibration", spec)
+        done = self._run("calibration", "calibration", spec, PROMPTS)
         self._prompts = file
         samples = int(done["samples"])
         self._calibration = {"use": wanted.title, "samples": samples, "digest": done["digest"]}
@@ -196,7 +203,7 @@ class _Making:
                 "beside": [name for name in source if not _is_builders_own(name)],
                 "refused": PICKLES,
             }
-            done = self._run("checkpoint_child", "build", spec, there=step.python)
+            done = self._run("checkpoint_child", "build", spec, BUILT, there=step.python)
             return self._store.publish(
                 key,
                 target,
@@ -214,7 +221,13 @@ class _Making:
             )
 
     def _run(
-        self, script: str, task: str, spec: Mapping[str, Any], *, there: Elsewhere | None = None
+        self,
+        script: str,
+        task: str,
+        spec: Mapping[str, Any],
+        answer: Fields,
+        *,
+        there: Elsewhere | None = None,
     ) -> Event:
         machine, accelerator = self._conditions.machine, self._planned.case.accelerator
         return Child(
@@ -222,10 +235,11 @@ class _Making:
             folder=self._folder,
             script=f"run/{script}",
             spec={"task": task, **spec},
+            answer=answer,
             patience=self._conditions.patience,
             show=self._show,
             python=there.command if there else None,
-            environment=machine.environment(accelerator),
+            environment={**machine.environment(accelerator), **QUIET},
         ).run()
 
 

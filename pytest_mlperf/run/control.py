@@ -96,7 +96,7 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
         if "unavailable" in found:
             return {}, broken(str(found["unavailable"]))
         values = {str(name): float(value) for name, value in found.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, "the control printed no figures"
     if not all(0 < values.get(name, 0.0) < math.inf for name in (MATMUL, COPY)):
         return {}, "the control's figures are not positive"

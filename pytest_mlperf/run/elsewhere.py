@@ -40,7 +40,8 @@ class Events:
 
     def fail(self, message: str) -> None:
         """Send the error event and end the process."""
-        self.tell(event="error", layer="worker", kind="RunError", message=message, designed=True)
+        about = {"layer": "worker", "kind": "RunError", "message": message}
+        self.tell(event="error", **about, designed=True, traceback="")
         os._exit(FAILED)
 
 

@@ -11,13 +11,19 @@ GRACE_S = 2.0
 """Time for a worker to end in order once its parent has let go of it."""
 
 
-def guard_group() -> None:
-    """Fork the guard; call this before any thread is started.
+def guard_group() -> int:
+    """Fork the guard, and take stdin away from whatever else runs here.
+
+    Call this before any thread is started.
 
     It is a process of its own because a worker that hangs in a library, or was killed, cannot
     clean up the servers that its engine started. The guard sleeps until the writing end of the
     worker's stdin closes (the parent let go, or is gone) or the worker ends, then kills what is
-    left of the group.
+    left of the group. An engine, or a process that it starts, that read stdin would wait for the
+    parent's next command, or take it: it reads the end of a file instead.
+
+    Returns:
+        The descriptor of what was stdin: the parent's commands, and its end when it lets go.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -27,6 +33,11 @@ def guard_group() -> None:
             _guard(worker)
         finally:
             os._exit(1)
+    commands = os.dup(0)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    return commands
 
 
 def _guard(worker: int) -> None:

@@ -15,6 +15,9 @@ from pytest_mlperf.run.stamps import Stamps
 KEPT_FAULTS = 20
 """Fault texts kept; the rest are counted."""
 
+KEPT_FAULT = 500
+"""Characters of each: an id may be any object of an engine's."""
+
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
@@ -32,7 +35,7 @@ class Faults:
         with self._lock:
             self.count += 1
             if len(self._texts) < KEPT_FAULTS:
-                self._texts.append(text)
+                self._texts.append(text[:KEPT_FAULT])
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -135,7 +138,7 @@ class GuardedSink:
         """Take these samples as finished."""
         raise NotImplementedError
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: object) -> None:
         """End the run as ERROR with this exception; what is none is told as what it is."""
         self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 

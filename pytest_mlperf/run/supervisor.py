@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from types import MappingProxyType, TracebackType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.core.foreign_text import broken, encodable
 from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.events import OF_WORKER, Events
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
 GRACE_S = 2.0
@@ -29,8 +28,6 @@ LEAVING_S = 20.0
 
 STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
-
-LOG_TAIL_LINES = 16
 
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that are about this Python; another one does not get them."""
@@ -91,7 +88,6 @@ class Worker:
         self.python: Event | None = None
         self._told_to_stop = False
         self._phase = "start"
-        self._buffer = b""
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
@@ -101,12 +97,15 @@ class Worker:
             log = self.log.open("wb")
         except OSError as error:
             raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
-        self._events, events_end = os.pipe()
+        self._pipe, events_end = os.pipe()
+        self._events = Events(
+            self._pipe, OF_WORKER, layer="worker", whose="engine", log=str(self.log)
+        )
         try:
             with log:
                 self._process = self._start(log, events_end)
         except OSError as error:
-            os.close(self._events)
+            os.close(self._pipe)
             raise RunError(
                 "worker", f"{error.filename} cannot be started: {error.strerror}"
             ) from None
@@ -154,7 +153,7 @@ class Worker:
             process.wait(GRACE_S)
         self._signal_group(signal.SIGKILL)
         process.wait()
-        os.close(self._events)
+        os.close(self._pipe)
 
     def send(self, command: Command) -> None:
         """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
@@ -199,24 +198,21 @@ class Worker:
                 return event
 
     def _next_event(self, timeout_s: float) -> Event | None:
-        """Return the next complete line as an event, None on time-out.
+        """Return the next event, None when none is whole yet.
 
         Raises:
-            RunError: The worker closed its end: it is gone.
+            RunError: The worker is gone, or what it sent is no event.
         """
-        while b"\n" not in self._buffer:
-            if not select.select([self._events], [], [], timeout_s)[0]:
-                return None
-            chunk = os.read(self._events, 1 << 16)
-            if not chunk:
-                raise self._died()
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            event: Event = encodable(json.loads(line))
-        except ValueError:
-            raise RunError("worker", f"unreadable message: {line[:80]!r}", str(self.log)) from None
-        return event
+            return self._events.next(timeout_s)
+        except EOFError:
+            raise self._died() from None
+        except RunError as error:
+            if self._build and self._phase == "start":
+                title, key = self._build.title, self._build.key
+                why = f"{title} ({key}) does not start a Python: {error}"
+                raise RunError("worker", why, str(self.log)) from None
+            raise
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
@@ -301,17 +297,3 @@ def _there(kind: str, build: Build) -> str:
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"
-
-
-def log_tail(path: str | None, lines: int = LOG_TAIL_LINES) -> list[str]:
-    """Return the last non-empty lines of a log, control characters escaped; [] when unreadable."""
-    if path is None:
-        return []
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(max(0, Path(path).stat().st_size - 8192))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    kept = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return [broken(line)[:200] for line in kept[-lines:]]

@@ -35,10 +35,10 @@ class Talk:
                 self.warm_s = time.monotonic()
             case {"event": "probed", "target_qps": rate}:
                 self.target_qps, self.probed = float(rate), True
-            case {"event": "running", "phase": phase, "expected": expected, **more}:
+            case {"event": "running", "phase": phase, "expected": expected, "settings": settings}:
                 self._expected[phase] = expected
-                if phase == "performance":
-                    self.target_qps = float(more["settings"]["target_qps"])
+                if phase == "performance" and (rate := settings.get("target_qps")):
+                    self.target_qps = float(rate)
             case {"event": "progress", "phase": phase, "done": done, "elapsed_s": elapsed}:
                 of = f" of {self._expected[phase]:,}" if phase in self._expected else ""
                 rate = done / elapsed if elapsed > 0 else 0.0

@@ -1,7 +1,8 @@
 """The worker process: loads one engine and runs LoadGen on it until its parent says stop.
 
-Run as `python -m pytest_mlperf.run.worker SPEC.json --events FD`. Commands come on stdin, events
-leave on FD, and stdout and stderr are the engine's log: see `pytest_mlperf.run.protocol`.
+Run as `python -m pytest_mlperf.run.worker SPEC.json --events FD`. Commands come on stdin, which is
+empty for the engine, events leave on FD, and stdout and stderr are the engine's log: see
+`pytest_mlperf.run.protocol`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine
@@ -37,6 +38,9 @@ from pytest_mlperf.stores import atomic
 SWITCH_INTERVAL_S = 1e-4
 """A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
 
+MOST_DESCRIBED = 100_000
+"""Characters that an engine may say of itself: they stand in every baseline."""
+
 PROGRESS_S = 0.5
 """Time between two progress events."""
 
@@ -44,9 +48,10 @@ PROGRESS_S = 0.5
 class Worker:
     """One engine load and the runs made with it."""
 
-    def __init__(self, spec: WorkerSpec, reporter: Reporter) -> None:
+    def __init__(self, spec: WorkerSpec, reporter: Reporter, commands: TextIO) -> None:
         """Load nothing yet."""
         self._spec = spec
+        self._commands = commands
         self._reporter = reporter
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
@@ -89,7 +94,7 @@ class Worker:
                 HandicapEngine(engine, self._spec.handicap) if self._spec.handicap else engine
             )
             self._engine.__enter__()
-            described = {str(key): str(value) for key, value in self._engine.describe().items()}
+            described = described_by(self._engine)
         self._spent["load_s"] = perf_counter() - begun_s
         self._reporter.event(
             "loaded", engine=described, dataset=facts, load_s=self._spent["load_s"]
@@ -138,7 +143,7 @@ class Worker:
     def _obey(self) -> None:
         while True:
             self._reporter.event("ready")
-            line = sys.stdin.readline()
+            line = self._commands.readline()
             if self._sink is not None:
                 self._require_no(self._sink.faults)
             if not line:  # the parent is gone, and the guard soon ends this process group
@@ -233,6 +238,23 @@ class Worker:
         threading.__excepthook__(died)
 
 
+def described_by(engine: Engine) -> dict[str, str]:
+    """Return what an engine says of itself.
+
+    Raises:
+        RunError: It says more than versions and settings.
+    """
+    found = {str(key): str(value) for key, value in engine.describe().items()}
+    size = sum(len(key) + len(value) for key, value in found.items())
+    if size > MOST_DESCRIBED:
+        raise RunError(
+            "engine",
+            f"describe() returns {size:,} characters, {MOST_DESCRIBED:,} at most are kept: return "
+            "versions and settings; of a file its digest",
+        )
+    return found
+
+
 def build(kind: str, factory: Factory, **given: Any) -> Any:
     """Import a factory and call it with its options, after checking them.
 
@@ -257,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
     parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")
     given = parser.parse_args(arguments)
-    guard_group()
+    commands = os.fdopen(guard_group(), encoding="utf-8")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     faulthandler.enable()
     # A parent that loses patience asks for every thread's stack before it kills.
@@ -269,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     with reporter.blaming("worker"):
         spec = WorkerSpec.from_json(given.spec.read_text(encoding="utf-8"))
         sys.path += [entry for entry in spec.import_path if entry not in sys.path]
-        Worker(spec, reporter).serve()
+        Worker(spec, reporter, commands).serve()
     leave(0)
 
 

@@ -349,6 +349,31 @@ class Segfaults(Sound):
         ctypes.string_at(8)
 
 
+class WritesToEvents(Sound):
+    """Writes to the descriptor that is its worker's way to speak."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str, *, text: str) -> None:
+        super().__init__(dataset, model, precision)
+        self.text = text.encode()
+
+    def __enter__(self) -> Self:
+        descriptor = int(sys.argv[sys.argv.index("--events") + 1])
+        while True:
+            os.write(descriptor, self.text)
+
+
+class ReadsStdin(Sound):
+    """Asks a question that nobody answers, and has a process ask it too."""
+
+    def __enter__(self) -> Self:
+        asked = subprocess.run(["cat"], stdout=subprocess.PIPE, check=True)
+        threading.Thread(target=self.read, args=(asked.stdout,)).start()
+        return self
+
+    def read(self, other: bytes) -> None:
+        print("read", repr(sys.stdin.read()), repr(os.read(0, 10)), other, flush=True)
+
+
 class DeletesFolder(Sound):
     """Deletes the folder of the run, named by an option."""
 

@@ -22,8 +22,9 @@ from pytest_mlperf.run import checkpoint_about, checkpoint_source
 from pytest_mlperf.run.checkpoint_store import SHARED, CheckpointStore
 from pytest_mlperf.run.checkpoints import Checkpoint, builds_folder, checkpoint_for, state_of
 from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.log_tail import log_tail
 from pytest_mlperf.run.measure import new_folder
-from pytest_mlperf.run.supervisor import Patience, log_tail
+from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.run import other_python
 from tests.run.builders_that_fail import NO_WEIGHTS

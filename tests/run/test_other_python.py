@@ -275,7 +275,7 @@ def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) ->
         ('python = "."', UnavailableError, "is no program here"),
         ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is no program here"),
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
-        ('command = ["echo"]', RunError, "unreadable message"),
+        ('command = ["echo"]', RunError, r"does not start a Python: .*no JSON"),
         ('git = "v9"', RunError, "git rev-parse --verify: fatal: Needed a single revision"),
     ],
 )

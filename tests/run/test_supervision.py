@@ -108,6 +108,32 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
     assert is_gone(pids[0])
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x" * 65_536, "bytes without the end of a line"),
+        ("[]\n", "no object that names an event"),
+        ('{"event": "loaded"}\n', "an event with other fields"),
+    ],
+)
+def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    options = {"text": text}
+    with pytest.raises(RunError, match=r"the engine or a library wrote to the descr") as raised:
+        supervise(spec(tmp_path, engine=FAILING + "WritesToEvents", options=options))
+
+    assert why in str(raised.value)
+    assert raised.value.layer == "worker"
+
+
+def test_an_engine_and_its_processes_that_read_stdin_find_it_empty(tmp_path: Path) -> None:
+    """They neither wait for the next command nor take it."""
+    supervise(spec(tmp_path, engine=FAILING + "ReadsStdin"))
+
+    assert "read '' b'' b''" in (tmp_path / "engine.log").read_text("utf-8")
+
+
 def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Path) -> None:
     """What is only not here becomes a skip that says what to set."""
     with (

@@ -1,11 +1,10 @@
-"""Run a child that builds, and never be hung or outlived by it."""
+"""Run a child process with one task, and never be hung, misled or outlived by it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -17,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.core.foreign_text import broken, encodable
+from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.run.builds import PACKAGE, import_path
+from pytest_mlperf.run.events import ERROR, Events, Fields, is_count, is_text
 from pytest_mlperf.run.protocol import Event
 from pytest_mlperf.run.supervisor import GRACE_S, THIS_PYTHON, Designed, Patience
 
 TICK_S = 0.5
 """Time between two looks at the log, which counts as progress when it grows."""
 
-QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-"""Variables of every child: nothing is downloaded, and no tokenizer's threads are forked."""
+PROGRESS: Fields = {"done": is_count, "total": is_count, "what": is_text}
+"""What a child says meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +34,30 @@ class Child:
     """A child process with one task.
 
     Attributes:
-        title: What messages call it: "torchao int8".
+        title: What progress calls it: "building torchao int8".
         folder: Existing folder of its own.
         script: Module of this package that is run.
-        spec: What it is told.
+        spec: What it is told; its `task` names its files.
+        answer: The fields of its last event, "done".
         patience: How long it may take.
         show: Takes a line of progress, many times.
         python: What starts another Python; None: this one.
         environment: Variables that it gets besides this process's own.
+        layer: Whose error it is when it breaks.
+        whose: What runs there besides this package, in words.
     """
 
     title: str
     folder: Path
     script: str
     spec: Mapping[str, Any]
+    answer: Fields
     patience: Patience
     show: Callable[[str], None]
     python: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    layer: str = "build"
+    whose: str = "builder"
 
     @property
     def log(self) -> Path:
@@ -72,12 +78,14 @@ class Child:
                 events, end = os.pipe()
                 stack.callback(os.close, events)
             except OSError as error:
-                raise RunError("build", f"cannot write {self.folder}: {error.strerror}") from None
+                raise RunError(
+                    self.layer, f"cannot write {self.folder}: {error.strerror}"
+                ) from None
             try:
                 process = self._start(command, log, end)
             except OSError as error:
                 what = f"{error.filename} cannot be started: {error.strerror}"
-                raise RunError("build", f"{self.title}: {what}") from None
+                raise RunError(self.layer, self._named(what)) from None
             finally:
                 os.close(end)
             stack.callback(_end, process)
@@ -90,7 +98,8 @@ class Child:
         own = {**self.spec, "import_path": [] if self.python else import_path()}
         spec.write_text(json.dumps(own), "utf-8")
         if self.python is None:
-            yield [sys.executable, str(PACKAGE / name), str(spec)]
+            module = f"{PACKAGE.name}.{self.script.replace('/', '.')}"
+            yield [sys.executable, "-m", module, str(spec)]
             return
         code = self.folder / "code"
         try:
@@ -110,7 +119,7 @@ class Child:
             stdout=end,
             stderr=log,
             start_new_session=True,
-            env={**environment, **self.environment, **QUIET},
+            env={**environment, **self.environment, "PYTHONUNBUFFERED": "1"},
         )
 
     def _follow(self, process: subprocess.Popen[bytes], events: int) -> Event:
@@ -125,63 +134,60 @@ class Child:
             self.show(broken(f"{self.title}{of}, {time.monotonic() - started:.0f} s"))
         raise self._died(process)
 
-    def _heard(self, events: int) -> Iterator[Event]:
+    def _heard(self, pipe: int) -> Iterator[Event]:
         """Yield each event, and {} when only the log has grown; end when the child has.
 
         Raises:
-            RunError: It ran out of time, or speaks nonsense.
+            RunError: It ran out of time, or what it sent is no event.
         """
+        kinds = {"progress": PROGRESS, "done": self.answer, "error": ERROR}
+        events = Events(pipe, kinds, layer=self.layer, whose=self.whose, log=str(self.log))
         started = last = time.monotonic()
-        buffer, size = b"", 0
+        size = 0
         while True:
             now = time.monotonic()
             if now - last > self.patience.progress_s:
                 raise self._slow("no progress for", self.patience.progress_s)
             if now - started > self.patience.phase_s:
                 raise self._slow("took longer than", self.patience.phase_s)
-            if select.select([events], [], [], TICK_S)[0]:
-                chunk = os.read(events, 1 << 16)
-                if not chunk:
-                    return
-                *lines, buffer = (buffer + chunk).split(b"\n")
+            try:
+                event = events.next(TICK_S)
+            except EOFError:
+                return
+            if event is None and (grown := self.log.stat().st_size) != size:
+                size, event = grown, {}
+            if event is not None:
                 last = now
-                yield from map(self._event, lines)
-            elif (grown := self.log.stat().st_size) != size:
-                size, last = grown, now
-                yield {}
-
-    def _event(self, line: bytes) -> Event:
-        try:
-            event: Event = encodable(json.loads(line))
-        except ValueError:
-            raise RunError("build", f"unreadable message: {line[:80]!r}", str(self.log)) from None
-        return event
+                yield event
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
-        message = str(event.get("message"))
-        if event.get("kind") == UnavailableError.__name__:
-            return UnavailableError(f"{self.title}: {message}")
-        error = Designed if event.get("designed") else RunError
-        return error("build", f"{self.title}: {message}", str(self.log))
+        message = self._named(str(event["message"]))
+        if event["kind"] == UnavailableError.__name__:
+            return UnavailableError(message)
+        error = Designed if event["designed"] else RunError
+        return error(self.layer, message, str(self.log))
 
     def _slow(self, what: str, limit_s: float) -> RunError:
         advice = "raise --mlperf-timeout if it was only slow"
-        return RunError(
-            "build", f"{self.title}: {what} {limit_s:.0f} s; killed; {advice}", str(self.log)
-        )
+        message = self._named(f"{what} {limit_s:.0f} s; killed; {advice}")
+        return RunError(self.layer, message, str(self.log))
 
     def _died(self, process: subprocess.Popen[bytes]) -> RunError:
         try:
             code = process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            return RunError("build", f"{self.title}: closed its pipe, did not end", str(self.log))
+            return RunError(self.layer, self._named("closed its pipe, did not end"), str(self.log))
         how = f"ended with exit code {code}"
         if code < 0:
             with contextlib.suppress(ValueError):
                 how = f"was killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             how += "; if nobody killed it, the machine ran out of memory (see dmesg)"
-        return RunError("build", f"{self.title}: the builder {how}", str(self.log))
+        return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))
+
+    def _named(self, text: str) -> str:
+        """Return a message that says which child it is about."""
+        return f"{self.title}: {text}" if self.layer != self.whose else text
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,257 @@
+"""Read what a child process sends: whole lines, each an event that it may send, and nothing else.
+
+An engine and its libraries share the process of the worker, so what arrives may be theirs: bytes
+without end, JSON that is no event, or an event with other fields. It is refused here, at the edge,
+so that whoever takes an event can rely on its fields.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import broken, encodable
+from pytest_mlperf.run.protocol import Event
+
+LONGEST = 8 * 2**20
+"""Bytes of one event at most."""
+
+CHUNK = 1 << 16
+"""Bytes that are read at a time."""
+
+SHOWN = 60
+"""Bytes of what is no event that a message shows."""
+
+Check = Callable[[Any], bool]
+"""Whether a value may stand in a field."""
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text."""
+    return type(value) is str
+
+
+def is_flag(value: object) -> bool:
+    """Whether it is true or false."""
+    return type(value) is bool
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 on, as large as LoadGen counts."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def is_duration(value: object) -> bool:
+    """Whether it is a finite number from 0 on."""
+    return is_number(value) and value >= 0  # type: ignore[operator]
+
+
+def is_rate(value: object) -> bool:
+    """Whether it is a finite number above 0."""
+    return is_number(value) and value > 0  # type: ignore[operator]
+
+
+def optional(check: Check) -> Check:
+    """Return the check of a value that may be unknown."""
+    return lambda value: value is None or check(value)
+
+
+def each(check: Check) -> Check:
+    """Return the check of a list."""
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def by_name(check: Check) -> Check:
+    """Return the check of values by name, whatever their names."""
+    return lambda value: type(value) is dict and all(map(check, value.values()))
+
+
+def record(**fields: Check) -> Check:
+    """Return the check of values by name, all of them and no other."""
+    return lambda value: (
+        type(value) is dict
+        and value.keys() == fields.keys()
+        and all(check(value[name]) for name, check in fields.items())
+    )
+
+
+def _is_setting(value: object) -> bool:
+    return type(value) is dict and optional(is_rate)(value.get("target_qps"))
+
+
+def _is_phase(value: object) -> bool:
+    return value in {"performance", "accuracy"} if type(value) is str else False
+
+
+Fields = Mapping[str, Check]
+
+ERROR: Fields = {
+    "layer": is_text,
+    "kind": is_text,
+    "message": is_text,
+    "designed": is_flag,
+    "traceback": is_text,
+}
+
+OF_WORKER: Mapping[str, Fields] = {
+    "python": {
+        "prefix": is_text,
+        "executable": is_text,
+        "version": is_text,
+        "versions": by_name(is_text),
+        "system": optional(is_text),
+    },
+    "started": {"pid": is_count},
+    "loading": {},
+    "loaded": {
+        "engine": by_name(is_text),
+        "dataset": record(digest=is_text, samples=is_count, sizes=by_name(is_number)),
+        "load_s": is_duration,
+    },
+    "warmed": {"warmup_s": is_duration},
+    "probed": {"target_qps": is_rate},
+    "running": {"phase": _is_phase, "expected": is_count, "settings": _is_setting},
+    "progress": {
+        "phase": is_text,
+        "done": is_count,
+        "outstanding": is_count,
+        "fault": optional(is_text),
+        "elapsed_s": is_duration,
+    },
+    "finished": {
+        "phase": _is_phase,
+        "folder": is_text,
+        "result": record(
+            issued=is_count,
+            completed=is_count,
+            duration_s=is_duration,
+            within_se=is_duration,
+            token_metrics=by_name(is_number),
+            notes=each(is_text),
+            faults=each(is_text),
+            completing_threads=is_count,
+        ),
+    },
+    "ready": {},
+    "error": ERROR,
+}
+"""What a worker sends, see `protocol.Event`."""
+
+
+class NoEventError(ValueError):
+    """A line that is no event; the text says why."""
+
+
+class Events:
+    """The events of one child, as they arrive."""
+
+    def __init__(
+        self, descriptor: int, kinds: Mapping[str, Fields], *, layer: str, whose: str, log: str
+    ) -> None:
+        """Read from a pipe.
+
+        Args:
+            descriptor: Its reading end.
+            kinds: The fields of each event that the child may send.
+            layer: Whose error it is when something else arrives.
+            whose: What runs there besides this package, in words: "engine".
+            log: The child's log.
+        """
+        self._descriptor = descriptor
+        self._kinds = kinds
+        self._layer = layer
+        self._whose = whose
+        self._log = log
+        self._buffer = b""
+
+    def next(self, timeout_s: float) -> Event | None:
+        """Return the next event; None when the time is up, or only a part of one has arrived.
+
+        So whoever waits can look at its own limits after every read.
+
+        Raises:
+            EOFError: The child closed its end.
+            RunError: What arrived is no event.
+        """
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            if len(line) > LONGEST:
+                raise self._refused(line, f"{len(line):,} bytes without the end of a line")
+            if not select.select([self._descriptor], [], [], max(0.0, timeout_s))[0]:
+                return None
+            chunk = os.read(self._descriptor, CHUNK)
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+            return self.next(0) if b"\n" in chunk else None
+        self._buffer = rest
+        if len(line) > LONGEST:
+            raise self._refused(line, f"{len(line):,} bytes in one line")
+        try:
+            return event_of(line, self._kinds)
+        except NoEventError as error:
+            raise self._refused(line, str(error)) from None
+
+    def _refused(self, line: bytes, why: str) -> RunError:
+        shown = broken(repr(line[:SHOWN])) + ("…" if len(line) > SHOWN else "")
+        return RunError(
+            self._layer,
+            f"the {self._whose} or a library wrote to the descriptor of events, which is not "
+            f"theirs: {shown} ({why}); they may write to stdout, and to what they opened",
+            self._log,
+        )
+
+
+def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
+    """Return the event of a line.
+
+    Raises:
+        NoEventError: It is none of these kinds.
+    """
+    found = read_json(line)
+    if type(found) is not dict or not is_text(found.get("event")):
+        raise NoEventError("no object that names an event")
+    fields = kinds.get(found["event"])
+    if fields is None:
+        raise NoEventError("no event of this name")
+    if wrong := (fields.keys() | {"event"}) ^ found.keys():
+        raise NoEventError(f"an event with other fields: {broken(', '.join(sorted(wrong)))}")
+    if wrong := {name for name, check in fields.items() if not check(found[name])}:
+        raise NoEventError(f"an event with a wrong value of {', '.join(sorted(wrong))}")
+    return found
+
+
+def read_json(text: bytes | str) -> Any:
+    """Return what a JSON text of a child holds.
+
+    Raises:
+        NoEventError: It is no JSON, is nested too deep, names something twice, or has a number that
+            is none.
+    """
+    try:
+        return encodable(json.loads(text, object_pairs_hook=_once, parse_constant=_no_number))
+    except NoEventError:
+        raise
+    except (ValueError, RecursionError):
+        raise NoEventError("no JSON") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise NoEventError("JSON that names something twice")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise NoEventError(f"JSON with {name}")

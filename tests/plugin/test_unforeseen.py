@@ -1,0 +1,63 @@
+"""What nobody foresaw is an ERROR of its case with a traceback in a log; no test is missing."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_mlperf.bench import Bench
+from pytest_mlperf.case_runs import Policy
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.suite.plan import plan_suite
+from tests.plugin.project import Project
+
+
+def closed_terminal(line: str) -> NoReturn:
+    raise OSError(errno.EIO, "Input/output error", line)
+
+
+def bench(project: Project) -> Bench:
+    """Return a bench whose progress cannot be shown."""
+    conditions = Conditions(
+        folder=project.path / "runs/now",
+        session="now",
+        commit=None,
+        handicap=0.0,
+        patience=Patience(progress_s=60),
+        lease_limit_s=60,
+        machine=detect(gpus=False),
+        control=False,
+    )
+    policy = Policy(accuracy=project.path / "accuracy", root=project.path)
+    return Bench(conditions, policy, closed_terminal)
+
+
+def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
+    project: Project,
+) -> None:
+    (planned,) = plan_suite(project.suite())
+    ours = bench(project)
+
+    first, again = (ours.verdict(planned, "performance", set()) for _ in range(2))
+
+    assert first.outcome is Outcome.ERROR
+    assert again == first
+    assert first.headline.startswith("pytest-mlperf: OSError: [Errno 5] Input/output error")
+    assert "not foreseen, so please report it with this log" in first.headline
+    assert first.log == f"runs/now/{planned.case.id}.1.log"
+    assert "in closed_terminal" in Path(project.path / first.log).read_text("utf-8")
+    assert any("in closed_terminal" in note for note in first.notes)
+    assert len(list((project.path / "runs/now").glob("*/spec.json"))) == 1
+
+
+def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None:
+    (planned,) = plan_suite(project.suite())
+    (project.path / "runs").write_text("in the way")
+
+    found = bench(project).verdict(planned, "performance", set())
+
+    assert (found.outcome, found.log) == (Outcome.ERROR, None)

@@ -1,0 +1,246 @@
+"""What arrives on a pipe of events is an event with right fields, or one error that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run import events
+from pytest_mlperf.run.events import OF_WORKER, Events, NoEventError, event_of
+from pytest_mlperf.run.protocol import Finished
+
+RESULT = dataclasses.asdict(
+    Finished(
+        issued=5,
+        completed=5,
+        duration_s=0.1,
+        within_se=0,
+        token_metrics={"tokens_per_sample": 3.5},
+        notes=["a"],
+        faults=[],
+        completing_threads=1,
+    )
+)
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "python": {
+        "prefix": "/p",
+        "executable": "/p/bin/python",
+        "version": "3.12.1",
+        "versions": {"numpy": "2.1"},
+        "system": None,
+    },
+    "started": {"pid": 77},
+    "loading": {},
+    "loaded": {
+        "engine": {"version": "1"},
+        "dataset": {"digest": "ab", "samples": 5, "sizes": {"tokens": 4.5}},
+        "load_s": 1,
+    },
+    "warmed": {"warmup_s": 0.5},
+    "probed": {"target_qps": 10.5},
+    "running": {"phase": "performance", "expected": 5, "settings": {"target_qps": 5.0}},
+    "progress": {
+        "phase": "probe",
+        "done": 4,
+        "outstanding": 1,
+        "fault": None,
+        "elapsed_s": 0.5,
+    },
+    "finished": {"phase": "accuracy", "folder": "/runs/1", "result": RESULT},
+    "ready": {},
+    "error": {"layer": "x", "kind": "E", "message": "m", "designed": False, "traceback": ""},
+}
+
+
+def line_of(name: str, **changes: Any) -> bytes:
+    return json.dumps({"event": name, **EXAMPLES[name], **changes}).encode()
+
+
+class Pipe:
+    """A pipe whose writing end a test holds."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = os.pipe()
+        os.set_blocking(self.theirs, False)
+        self.ours = ours
+        self.events = Events(ours, OF_WORKER, layer="worker", whose="engine", log="/a.log")
+
+    def write(self, data: bytes) -> None:
+        assert os.write(self.theirs, data) == len(data)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    found = Pipe()
+    yield found
+    os.close(found.ours)
+    os.close(found.theirs)
+
+
+def test_the_examples_are_of_every_event() -> None:
+    assert EXAMPLES.keys() == OF_WORKER.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_event_is_handed_on_as_it_is(name: str) -> None:
+    assert event_of(line_of(name), OF_WORKER) == {"event": name, **EXAMPLES[name]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_event_without_one_of_its_fields_or_with_another_is_none(name: str) -> None:
+    for field in EXAMPLES[name]:
+        raw = json.loads(line_of(name))
+        del raw[field]
+        with pytest.raises(NoEventError, match=f"an event with other fields: {field}"):
+            event_of(json.dumps(raw).encode(), OF_WORKER)
+    with pytest.raises(NoEventError, match="other fields: more"):
+        event_of(line_of(name, more=1), OF_WORKER)
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    -1,
+    [],
+    [5],
+    {"a": []},
+    2**70,
+    float("1e300") * 10,
+    True,
+    "text",
+    0.5,
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_field_of_another_type_makes_it_no_event_or_is_one_that_may_stand_there(
+    name: str,
+) -> None:
+    for field, given_value in EXAMPLES[name].items():
+        refused = 0
+        for wrong in WRONG:
+            try:
+                event_of(line_of(name, **{field: wrong}), OF_WORKER)
+            except NoEventError as error:
+                refused += str(error) == f"an event with a wrong value of {field}"
+        assert refused >= len(WRONG) - 3, (field, given_value)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"[]", "no object that names an event"),
+        (b"5", "no object that names an event"),
+        (b"null", "no object that names an event"),
+        (b'"loaded"', "no object that names an event"),
+        (b"{}", "no object that names an event"),
+        (b'{"event": []}', "no object that names an event"),
+        (b'{"event": "dance"}', "no event of this name"),
+        (b"", "no JSON"),
+        (b"Loading weights:  50%", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[" * 60_000, "no JSON"),
+        (b'{"a":' * 60_000, "no JSON"),
+        (b"9" * 5_000, "no JSON"),
+        (b'{"event": "loaded"}', "other fields: dataset, engine, load_s"),
+        (b'{"event": "ready", "event": "ready"}', "names something twice"),
+        (b'{"event": "warmed", "warmup_s": NaN}', "JSON with NaN"),
+        (b'{"event": "warmed", "warmup_s": -Infinity}', "JSON with -Infinity"),
+        (b'{"event": "warmed", "warmup_s": 1e999}', "wrong value of warmup_s"),
+        (b'{"event": "warmed", "warmup_s": 1' + b"0" * 400 + b"}", "wrong value of warmup_s"),
+        (b'{"event": "warmed", "warmup_s": true}', "wrong value of warmup_s"),
+    ],
+)
+def test_a_line_that_is_no_event_is_refused_with_its_reason(
+    pipe: Pipe, line: bytes, why: str
+) -> None:
+    with pytest.raises(NoEventError, match=why):
+        event_of(line, OF_WORKER)
+
+    pipe.write(line[:60_000] + b"\n")
+    with pytest.raises(RunError) as raised:
+        pipe.events.next(0)
+    assert (raised.value.layer, raised.value.log) == ("worker", "/a.log")
+    text = str(raised.value)
+    assert text.startswith("the engine or a library wrote to the descriptor of events")
+    assert len(text) < 600
+    assert text.isascii() or "…" in text
+
+
+@given(line=st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
+def test_no_line_is_another_error(line: bytes) -> None:
+    with pytest.raises(NoEventError):
+        event_of(line, OF_WORKER)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(name=st.sampled_from(sorted(EXAMPLES)), data=st.data())
+def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
+    fields = data.draw(st.fixed_dictionaries(dict.fromkeys(EXAMPLES[name], json_values)))
+    try:
+        found = event_of(line_of(name, **fields), OF_WORKER)
+    except NoEventError:
+        return
+    assert found["event"] == name
+
+
+def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:
+    whole = line_of("loaded") + b"\n"
+    pipe.write(whole[:9])
+    assert pipe.events.next(0) is None
+    pipe.write(whole[9:] + line_of("ready") + b"\n" + line_of("load" + "ing")[:3])
+
+    names = [event["event"] for _ in range(2) if (event := pipe.events.next(0))]
+    assert names == ["loaded", "ready"]
+    assert pipe.events.next(0) is None
+
+
+def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who waits looks at its own limits in between, and memory does not fill."""
+    monkeypatch.setattr(events, "LONGEST", 20_000)
+    for _ in range(3):
+        pipe.write(b"\x1bx" * 4_000)
+        assert pipe.events.next(0) is None
+
+    with pytest.raises(RunError, match=r"24,000 bytes without the end of a line") as raised:
+        pipe.events.next(0)
+    assert "\x1b" not in str(raised.value)
+    assert r"b'\x1bx" in str(raised.value)
+
+
+def test_a_whole_line_that_is_too_long_is_refused(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "LONGEST", 100)
+    pipe.write(line_of("error", message="x" * 200) + b"\n")
+
+    with pytest.raises(RunError, match="bytes in one line"):
+        pipe.events.next(0)
+
+
+def test_a_closed_pipe_is_the_end_whatever_was_left_in_it() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b'{"event": "rea')
+    os.close(theirs)
+    found = Events(ours, OF_WORKER, layer="worker", whose="engine", log="")
+    read: Callable[[], Any] = lambda: found.next(0)  # noqa: E731
+
+    assert read() is None
+    with pytest.raises(EOFError):
+        read()
+    os.close(ours)
