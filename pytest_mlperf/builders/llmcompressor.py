@@ -47,7 +47,7 @@ RECIPES: Mapping[str, Recipe] = {
     "int4-awq": Recipe(precision="int4", scheme="W4A16_ASYM", how="awq", looks=True),
     "fp8": Recipe(precision="fp8", scheme="FP8_DYNAMIC"),
     "fp8-static": Recipe(precision="fp8", scheme="FP8", looks=True),
-    "nvfp4": Recipe(precision="fp4", scheme="NVFP4", looks=True),
+    "nvfp4": Recipe(precision="nvfp4", scheme="NVFP4", looks=True),
 }
 
 SMOOTHING = 0.8
@@ -61,6 +61,7 @@ class LlmCompressorBuilder(Builder):
     it mostly has an environment of its own: `python` in the build.
     """
 
+    format: ClassVar = "compressed-tensors"
     libraries: ClassVar = ("llmcompressor", "torch", "transformers")
     distributions: ClassVar = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 

@@ -38,8 +38,8 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "fp8": Recipe(precision="fp8", config="FP8_DEFAULT_CFG"),
     "int8-smoothquant": Recipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
-    "int4-awq": Recipe(precision="int4", config="INT4_AWQ_CFG"),
-    "w4a8-awq": Recipe(precision="int4", config="W4A8_AWQ_BETA_CFG"),
+    "int4-awq": Recipe(precision="int4-awq", config="INT4_AWQ_CFG"),
+    "w4a8-awq": Recipe(precision="w4a8-awq", config="W4A8_AWQ_BETA_CFG"),
     "nvfp4": Recipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
 }
 
@@ -47,9 +47,11 @@ RECIPES: Mapping[str, Recipe] = {
 class ModelOptBuilder(Builder):
     """ModelOpt's post-training quantisation and export; hf_quant_config.json says what was done.
 
-    Engines tensorrt_llm and vllm load the result, each the recipes that it has kernels for.
+    Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
+    vllm loads "fp8" and "nvfp4".
     """
 
+    format: ClassVar = "modelopt"
     libraries: ClassVar = ("modelopt", "torch", "transformers")
     distributions: ClassVar = ("nvidia-modelopt", "torch", "transformers")
     calibrates = True

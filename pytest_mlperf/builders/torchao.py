@@ -62,6 +62,7 @@ class TorchAoBuilder(Builder):
     stays as it is.
     """
 
+    format: ClassVar = "torchao"
     libraries: ClassVar = ("torchao", "torch", "transformers")
     distributions: ClassVar = ("torchao", "torch", "transformers", "safetensors")
 

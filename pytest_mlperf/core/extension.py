@@ -78,6 +78,11 @@ class Engine:
     Built as `factory(dataset=..., model=..., precision=..., **options)` inside the worker process,
     so the keyword-only parameters of `__init__` are the engine's options. The module of a
     registered engine must be light: import the engine's library in `__enter__`.
+
+    A class may further say, for what is known before a run: `libraries`, names of modules that it
+    imports whatever its options; `install`, what to do where they are not; `check_library()`, a
+    class method that tries them; `require()`, which does so for the options given; `checkpoints`,
+    by format of a builder the precisions that it loads.
     """
 
     def __enter__(self) -> Self:
@@ -158,12 +163,15 @@ class Builder:
         libraries: Modules that `build` imports.
         distributions: Packages whose versions decide the result, the builder's own first; another
             version of one is another build.
+        format: What engines call the format of its checkpoints, see `checkpoints` of an engine; "":
+            any engine may try.
         precision: What an engine entry with this recipe must call its precision; None: anything.
         calibrates: The recipe looks at samples.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
     distributions: ClassVar[tuple[str, ...]] = ()
+    format: ClassVar[str] = ""
     precision: str | None = None
     calibrates: bool = False
 

@@ -67,6 +67,8 @@ def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defe
             f"recipe = {step.recipe!r} makes weights of {builder.precision}: write precision = "
             f'"{builder.precision}" in the engine entry, not "{entry.precision}"',
         )
+    elif what := _unread(entry.use, step, builder):
+        yield ("recipe",), what
     if builder.calibrates and step.calibration is None:
         yield (
             ("recipe",),
@@ -75,6 +77,27 @@ def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defe
         )
     if not builder.calibrates and step.calibration is not None:
         yield ("calibration",), f"recipe = {step.recipe!r} looks at no samples: leave it out"
+
+
+def _unread(use: str, step: BuildStep, builder: Builder) -> str:
+    """Return why an engine does not load what a recipe makes; "": it does, or does not say."""
+    if not builder.format or _reads(use, builder):
+        return ""
+    others = [name for name in registry.registered("engines") if _reads(name, builder, said=True)]
+    loads = f"engines that load it: {', '.join(sorted(others))}" if others else "none here does"
+    return (
+        f"engine {use!r} does not load what builder {step.use!r} makes by recipe = "
+        f"{step.recipe!r} ({builder.format}, {builder.precision}); {loads}"
+    )
+
+
+def _reads(use: str, builder: Builder, *, said: bool = False) -> bool:
+    """Whether an engine loads a builder's checkpoints; of one that does not say, `not said`."""
+    entry = registry.registered("engines").get(use)
+    formats = getattr(registry.resolve(entry.value), "checkpoints", None) if entry else None
+    if formats is None:
+        return not said
+    return builder.precision in formats.get(builder.format, ())
 
 
 def _calibration_defects(given: CalibrationSource | int | None) -> Iterator[Defect]:

@@ -45,6 +45,9 @@ class TensorRtLlmEngine(Engine):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("tensorrt_llm",)
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
+    }
     install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
 
     def __init__(

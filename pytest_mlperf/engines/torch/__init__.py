@@ -37,6 +37,10 @@ class TorchEngine(Engine):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torchao": ("int8", "int4", "fp8"),
+        "compressed-tensors": ("int8", "int4", "fp8"),
+    }
 
     def __init__(
         self,

@@ -37,6 +37,11 @@ class VllmEngine(Engine):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("vllm",)
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "torchao": ("int8", "int4", "fp8"),
+        "compressed-tensors": ("int8", "int4", "fp8", "nvfp4"),
+        "modelopt": ("fp8", "nvfp4"),
+    }
     install: ClassVar[str] = (
         "vLLM pins its own torch and transformers, so give it an environment of its own: python -m "
         "venv vllm; vllm/bin/pip install vllm mlcommons-loadgen; and in the engine entry: python = "
