@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pytest_mlperf.suite.plan import plan_suite
 
 PAGE = Path(__file__).parents[2] / "docs/quantised-builds.md"
 
-RECIPES = {
+RECIPES: dict[str, Mapping[str, Any]] = {
     "torchao": torchao.RECIPES,
     "llmcompressor": llmcompressor.RECIPES,
     "modelopt": modelopt.RECIPES,
