@@ -167,8 +167,8 @@ class Bench:
         against = case.scores if kind == "accuracy" else case
         if kind != "accuracy":
             notes = (*notes, *energy_notes(case.runs), *filter(None, [case.noise]))
-        if answer.outcome is Outcome.NO_BASELINE and case.distance:
-            notes = (*notes, "nearest baseline differs in " + "; ".join(case.distance))
+        if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
+            notes = (case.formerly.in_words, *notes)
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)

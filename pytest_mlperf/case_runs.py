@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytest_mlperf.applied import applied_before
 from pytest_mlperf.calibrated import rule_beside
 from pytest_mlperf.case_accuracy import CaseAccuracy
-from pytest_mlperf.core.baseline import Baseline, find, nearest
+from pytest_mlperf.core.baseline import Baseline, find
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import FLOOR_CPU, FLOOR_GPU, Slow, cannot_say, slow
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
@@ -69,7 +70,7 @@ class CaseRuns:
         planned: The case.
         file: Its baseline file.
         record: The accepted measurement of this machine, or None.
-        distance: Without a record: how the nearest one differs, in words.
+        formerly: Without a record: the nearest one, and what changed since; None: there is none.
         rule: Settings of rule R.
         noise: Where its noise comes from; None: nobody calibrated this machine.
         runs: Performance runs that may be judged, oldest first.
@@ -108,9 +109,8 @@ class CaseRuns:
         loaded = load_checked(self.file, case)
         identity = conditions.machine.identity(case.accelerator)
         self.record = find(loaded, identity) if loaded else None
-        close = nearest(loaded, identity) if loaded and not self.record else None
-        self.distance = tuple(
-            f"{d.name}: {d.theirs} there, {d.ours} here" for d in (close[1] if close else ())
+        self.formerly = (
+            None if self.record else applied_before(loaded, identity, root, self.file, case)
         )
         if policy.update:
             _require_writable(self.file)

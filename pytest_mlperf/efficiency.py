@@ -14,7 +14,7 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_METER
 from pytest_mlperf.core.recording import recorded
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.performance import accuracy_failed, unless_off
+from pytest_mlperf.performance import accuracy_failed, headline_of, unless_off
 from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.reports.layout import plural
 
@@ -56,7 +56,7 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = AL
         if phase.once or not ruling.more:
             break
         case.add_run()
-    headline = ruling.headline + unchecked(case)
+    headline = headline_of(case, ruling) + unchecked(case)
     answer = Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
     return unless_off(case, answer, phase)
 

@@ -27,7 +27,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.phases import Phase
 from pytest_mlperf.reports.layout import plural
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.verdicts import fails
+from pytest_mlperf.verdicts import fails, is_named
 
 if TYPE_CHECKING:
     from pytest_mlperf.session import MlperfSession
@@ -215,15 +215,22 @@ class Holding:
         settled = settle(open_, final, pairs, RuleR())
         for (held, result), verdict in zip(waiting, settled, strict=True):
             last = expect(verdict, result.expected_failures if result else (), today)
-            self._finish(held, last, failed=self._fails(last.outcome))
+            self._finish(held, last, failed=self._fails(last, result))
         while self._held:
             self._emit(self._held.pop(0))
 
-    def _fails(self, outcome: Outcome) -> bool:
+    def _fails(self, verdict: Verdict, result: CaseResult | None) -> bool:
+        outcome = verdict.outcome
         if outcome is Outcome.SUSPECT:  # not enough evidence among so many
             outcome = Outcome.INCONCLUSIVE
-        asked = self._own.options.inconclusive
-        return fails(outcome, inconclusive=asked, no_baseline="pass", named=False)
+        options = self._own.options
+        pretended = result is not None and result.pretended
+        return fails(
+            outcome,
+            inconclusive=options.inconclusive,
+            no_baseline=options.no_baseline,
+            named=is_named(verdict.case.accelerator, pretended=pretended),
+        )
 
     def _finish(self, held: Held, verdict: Verdict, *, failed: bool) -> None:
         result = held.result

@@ -108,8 +108,8 @@ _OPTIONS: tuple[_Option, ...] = (
         _one_of("auto", "pass", "fail"),
         "auto",
         "auto|pass|fail",
-        "a case without baseline passes, or fails (auto: fails under CI for official cases on "
-        "named accelerators)",
+        "a case without a baseline of this machine passes, or fails (auto: fails under CI on named "
+        "accelerators, passes on a CPU)",
     ),
     _Option(
         "inconclusive",

@@ -83,16 +83,22 @@ def judge_performance(
         case,
         Answer(
             outcome=ruling.outcome,
-            headline=_headline(case, ruling) + unchecked(case),
+            headline=headline_of(case, ruling) + unchecked(case),
             metrics=ruling.metrics,
         ),
         phase,
     )
 
 
-def _headline(case: CaseRuns, ruling: Ruling) -> str:
-    """Return the first line; of a rate that was found it says what was found and under what."""
+def headline_of(case: CaseRuns, ruling: Ruling) -> str:
+    """Return the first line of a verdict by rule R.
+
+    Of a rate that was found it says what was found and under what; without a baseline of this
+    machine, which one there is.
+    """
     find, deciding = case.planned.scenario.find, ruling.deciding
+    if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
+        return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
     if not find or deciding is None or deciding.metric != "throughput" or deciding.now is None:
         return ruling.headline
     title = METRICS["throughput"].title
@@ -217,7 +223,8 @@ def _record(case: CaseRuns, policy: Policy, action: Update) -> Answer:
     case.record = record
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
     headline = f"{len(record.runs)} runs in {policy.shown(case.file)}"
-    notes = (f"{headline}; {provable(record)}; commit it", *detectable_notes(metrics))
+    beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
     return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 

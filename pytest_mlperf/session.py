@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +39,7 @@ from pytest_mlperf.run.folders import ignored_in_git
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suspicion import remember
-from pytest_mlperf.verdicts import fails, require_power_source
+from pytest_mlperf.verdicts import fails, is_named, passes_unjudged, require_power_source
 
 KINDS: dict[str, Kind] = {
     "test_accuracy": "accuracy",
@@ -156,7 +157,8 @@ class MlperfSession:
         with self.live:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
-            return self.bench.verdict(planned, kind, wanted, self.phase_of(planned))
+            verdict = self.bench.verdict(planned, kind, wanted, self.phase_of(planned))
+        return self._told(planned, verdict)
 
     def phase_of(self, planned: Testable) -> Phase:
         """Return how a case is judged; what no suite has is not known before, and judged alone."""
@@ -198,9 +200,18 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, under this session's options."""
-        named = planned.suite.profile == "official" and planned.case.accelerator != "cpu"
         asked = {name: getattr(self.options, name) for name in ("inconclusive", "no_baseline")}
-        return fails(verdict.outcome, **asked, named=named)
+        return fails(verdict.outcome, **asked, named=self._named(planned))
+
+    def _named(self, planned: Testable) -> bool:
+        pretended = self.options.pretend in planned.accelerators
+        return is_named(planned.case.accelerator, pretended=pretended)
+
+    def _told(self, planned: Testable, verdict: Verdict) -> Verdict:
+        """Return a verdict with why it passes, where nothing was compared and CI might take it."""
+        asked, named = self.options.no_baseline, self._named(planned)
+        why = passes_unjudged(verdict.outcome, no_baseline=asked, named=named)
+        return replace(verdict, notes=(*verdict.notes, why)) if why else verdict
 
     def message(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> str:
         """Return the failure message."""

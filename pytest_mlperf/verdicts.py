@@ -29,7 +29,7 @@ def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool)
         outcome: The word.
         inconclusive: "pass" or "fail".
         no_baseline: "pass", "fail", or "auto": fails under CI where the case is `named`.
-        named: The case is official and on an accelerator that has a name of its own.
+        named: The case is on an accelerator that has a name of its own, see `is_named`.
     """
     if outcome is Outcome.INCONCLUSIVE:
         return inconclusive == "fail"
@@ -38,6 +38,23 @@ def fails(outcome: Outcome, *, inconclusive: str, no_baseline: str, named: bool)
             return bool(os.environ.get("CI")) and named
         return no_baseline == "fail"
     return outcome.fails
+
+
+def is_named(accelerator: str, *, pretended: bool) -> bool:
+    """Whether an accelerator can have a baseline that others share: no CPU, and not pretended."""
+    return accelerator != "cpu" and not pretended
+
+
+def passes_unjudged(outcome: Outcome, *, no_baseline: str, named: bool) -> str | None:
+    """Return what to say under CI of a case without a baseline that passes all the same."""
+    if outcome is not Outcome.NO_BASELINE or no_baseline != "auto" or named:
+        return None
+    if not os.environ.get("CI"):
+        return None
+    return (
+        "nothing was compared, and it passes: only on a named accelerator that fails under CI; "
+        "--mlperf-no-baseline=fail fails it here too"
+    )
 
 
 def require_power_source(case: Case) -> None:

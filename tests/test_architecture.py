@@ -29,6 +29,7 @@ LAYERS = {
     "reports.benchmark": 4,
     # 3: the pipeline knows no pytest
     "accuracy": 3,
+    "applied": 3,
     "bench": 3,
     "case_accuracy": 3,
     "calibrated": 3,

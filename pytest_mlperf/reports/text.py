@@ -65,6 +65,11 @@ PAIR_PROMISE = (
     "proven at most 5 %"
 )
 
+NOT_COMPARED = (
+    "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
+    "--mlperf-no-baseline=pass lets it pass"
+)
+
 APPEND = '--mlperf-update=append --mlperf-reason "..."'
 
 # --- failure message -------------------------------------------------------------------------
@@ -108,6 +113,8 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         yield paragraph("physics", found, width)
     if found := cost(verdict):
         yield paragraph("cost", found, width)
+    if verdict.outcome is Outcome.NO_BASELINE:
+        yield paragraph("rule", NOT_COMPARED, width)
     judged = next((m for m in verdict.metrics if m.runs_baseline and m.outcome), None)
     if verdict.kind == "performance" and judged:
         counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"

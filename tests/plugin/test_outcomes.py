@@ -197,13 +197,16 @@ def test_no_baseline_is_counted_apart_and_prints_the_update_command(
         (True, "auto", "official", "H200", True),
         (True, "auto", "official", "8xH100", True),
         (True, "auto", "official", "cpu", False),
-        (True, "auto", "quick", "H200", False),
+        (True, "auto", "quick", "H200", True),
+        (True, "auto", "quick", "cpu", False),
+        (True, "pass", "quick", "H200", False),
+        (False, "auto", "quick", "H200", False),
         (True, "pass", "official", "H200", False),
         (False, "auto", "official", "H200", False),
         (False, "fail", "quick", "cpu", True),
     ],
 )
-def test_no_baseline_fails_under_ci_for_official_cases_on_named_accelerators(
+def test_no_baseline_fails_under_ci_on_named_accelerators(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     ci: bool,
@@ -225,6 +228,32 @@ def test_no_baseline_fails_under_ci_for_official_cases_on_named_accelerators(
     assert own.fails(planned, verdict) is fails
 
 
+def test_a_cpu_without_a_baseline_passes_under_ci_and_says_so(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    project.suite()
+
+    result = project.run("suites")
+
+    assert (result.ret, last_line(result)) == (pytest.ExitCode.OK, "1 no baseline")
+    assert "nothing was compared, and it passes" in " ".join(" ".join(section(result)).split())
+
+
+def test_a_pretended_accelerator_has_no_baseline_to_miss(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    own = session.of(pytester.parseconfig("--mlperf-pretend=H200"))
+    (planned,) = plan_suite(Project(pytester).suite(accelerators=["H200"]))
+
+    verdict = Verdict(
+        case=planned.case, kind="performance", outcome=Outcome.NO_BASELINE, headline=""
+    )
+
+    assert not own.fails(planned, verdict)
+
+
 def test_a_baseline_of_another_machine_is_none_and_the_difference_is_named(
     project: Project,
 ) -> None:
@@ -235,9 +264,10 @@ def test_a_baseline_of_another_machine_is_none_and_the_difference_is_named(
 
     assert last_line(result) == "1 no baseline"
     shown = " ".join(" ".join(section(result)).split())
-    assert "nearest baseline differs in " in shown
-    assert "cores: 96 there, " in shown
-    assert "cpu: Other CPU there, " in shown
+    assert "baseline of 2026-11-01 applied to cores 96, here " in shown
+    assert "; cpu Other CPU, here " in shown
+    headline = project.verdicts()["performance"].headline
+    assert headline.startswith("samples/s: baseline of 2026-11-01 applied to cores 96, here ")
 
 
 # --- not to be judged ----------------------------------------------------------------------------

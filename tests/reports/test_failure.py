@@ -80,13 +80,16 @@ reproduce pytest "suites/rn.mlperf.toml::test_performance[resnet50-Server-ort-fp
 """
 
 NO_BASELINE_80 = """\
-NO BASELINE samples/s: no record of this machine
+NO BASELINE samples/s: baseline of 2026-11-20 applied to power_limit_w 700, here
+  500
 case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 
 metric        now  limit  verdict
 samples/s  24 140   −3 %  NO BASELINE
 
-note      nearest baseline differs in power_limit_w: 700 there, 500 here
+note      baseline of 2026-11-20 applied to power_limit_w 700, here 500
+rule      nothing was compared, so nothing is shown; under CI that fails on
+          named accelerators, and --mlperf-no-baseline=pass lets it pass
 reproduce pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"
 record    pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]" --mlperf-update=missing
 files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performance

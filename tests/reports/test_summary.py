@@ -91,8 +91,8 @@ undecided resnet50-Offline-e4-fp16-H200: advisory: 3 of 5 baseline runs; add a
           session to the baseline: --mlperf-update=append --mlperf-reason "..."
 undecided resnet50-MultiStream-e5-fp16-H200: p99 latency: under 1,000 queries a
           run, only reported; a longer min_duration would decide
-note      resnet50-Offline-e6-fp16-H200: nearest baseline differs in
-          power_limit_w: 700 there, 500 here
+note      resnet50-Offline-e6-fp16-H200: baseline of 2026-11-20 applied to
+          power_limit_w 700, here 500
 note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 %
           and more, the limit is 3 %: record a longer baseline
           (--mlperf-update=append) or widen it
@@ -159,7 +159,7 @@ undecided resnet50-Offline-e3-fp16-H200: after 5 runs samples/s could prove chan
 undecided resnet50-Offline-e4-fp16-H200: advisory: 3 of 5 baseline runs; add a session to the baseline:
           --mlperf-update=append --mlperf-reason "..."
 undecided resnet50-MultiStream-e5-fp16-H200: p99 latency: under 1,000 queries a run, only reported; a longer min_duration would decide
-note      resnet50-Offline-e6-fp16-H200: nearest baseline differs in power_limit_w: 700 there, 500 here
+note      resnet50-Offline-e6-fp16-H200: baseline of 2026-11-20 applied to power_limit_w 700, here 500
 note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer baseline
           (--mlperf-update=append) or widen it
 expected  resnet50-Offline-e8-fp16-H200: PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded; until 2027-01-31: issue 812

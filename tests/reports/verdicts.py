@@ -186,9 +186,9 @@ FEW_QUERIES = verdict(
 )
 NO_BASELINE = verdict(
     Outcome.NO_BASELINE,
-    "samples/s: no record of this machine",
+    "samples/s: baseline of 2026-11-20 applied to power_limit_w 700, here 500",
     unset("throughput", Outcome.NO_BASELINE, 24_140.0, limit=0.03),
-    notes=("nearest baseline differs in power_limit_w: 700 there, 500 here",),
+    notes=("baseline of 2026-11-20 applied to power_limit_w 700, here 500",),
 )
 RECORDED = verdict(
     Outcome.RECORDED,
