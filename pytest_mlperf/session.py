@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -39,7 +38,7 @@ from pytest_mlperf.run.folders import ignored_in_git
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suspicion import remember
-from pytest_mlperf.verdicts import fails, is_named, passes_unjudged, require_power_source
+from pytest_mlperf.verdicts import fails, is_named, require_power_source, unjudged_told
 
 KINDS: dict[str, Kind] = {
     "test_accuracy": "accuracy",
@@ -158,7 +157,8 @@ class MlperfSession:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
             verdict = self.bench.verdict(planned, kind, wanted, self.phase_of(planned))
-        return self._told(planned, verdict)
+        asked, named = self.options.no_baseline, self._named(planned)
+        return unjudged_told(verdict, no_baseline=asked, named=named)
 
     def phase_of(self, planned: Testable) -> Phase:
         """Return how a case is judged; what no suite has is not known before, and judged alone."""
@@ -206,12 +206,6 @@ class MlperfSession:
     def _named(self, planned: Testable) -> bool:
         pretended = self.options.pretend in planned.accelerators
         return is_named(planned.case.accelerator, pretended=pretended)
-
-    def _told(self, planned: Testable, verdict: Verdict) -> Verdict:
-        """Return a verdict with why it passes, where nothing was compared and CI might take it."""
-        asked, named = self.options.no_baseline, self._named(planned)
-        why = passes_unjudged(verdict.outcome, no_baseline=asked, named=named)
-        return replace(verdict, notes=(*verdict.notes, why)) if why else verdict
 
     def message(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> str:
         """Return the failure message."""

@@ -6,6 +6,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.case import Case, Kind
@@ -45,16 +46,16 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
     return accelerator != "cpu" and not pretended
 
 
-def passes_unjudged(outcome: Outcome, *, no_baseline: str, named: bool) -> str | None:
-    """Return what to say under CI of a case without a baseline that passes all the same."""
-    if outcome is not Outcome.NO_BASELINE or no_baseline != "auto" or named:
-        return None
-    if not os.environ.get("CI"):
-        return None
-    return (
+def unjudged_told(verdict: Verdict, *, no_baseline: str, named: bool) -> Verdict:
+    """Return a verdict that says why it passes under CI, where nothing was compared."""
+    auto = no_baseline == "auto" and not named
+    if verdict.outcome is not Outcome.NO_BASELINE or not auto or not os.environ.get("CI"):
+        return verdict
+    why = (
         "nothing was compared, and it passes: only on a named accelerator that fails under CI; "
         "--mlperf-no-baseline=fail fails it here too"
     )
+    return replace(verdict, notes=(*verdict.notes, why))
 
 
 def require_power_source(case: Case) -> None:
