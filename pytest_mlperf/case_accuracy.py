@@ -173,11 +173,19 @@ class CaseAccuracy:
         new = self._apart(accuracy, scored, subject)
         if self.found is None or not new:
             return {}
-        rerun = pooled(self.found.baseline.rerun, new)
-        baseline = dataclasses.replace(self.found.baseline, rerun=rerun)
-        accuracy_baselines.FILE.save(self.file, baseline)
+        digest = self.found.baseline.scores_sha256
+
+        def put(now: AccuracyBaseline | None) -> AccuracyBaseline:
+            if now is None or now.scores_sha256 != digest:
+                raise BaselineError(
+                    f"{self.file}: other scores were accepted while this session ran, and this "
+                    "pass repeats the ones before; run it again"
+                )
+            return dataclasses.replace(now, rerun=pooled(now.rerun, new))
+
+        baseline = accuracy_baselines.FILE.update(self.file, put)
         self.found = dataclasses.replace(self.found, baseline=baseline)
-        return rerun
+        return baseline.rerun
 
     def _apart(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> dict[str, Rerun]:
         if self.found is None or not accuracy.full or not self.same_build(subject):
@@ -200,8 +208,33 @@ class CaseAccuracy:
         Raises:
             BaselineError: They cannot be written.
         """
-        case, old = self._planned.case, self.found.baseline if self.found else None
         again = self._apart(accuracy, scored, subject)
+        repeated = self.found.baseline.scores_sha256 if self.found else None
+
+        def put(old: AccuracyBaseline | None) -> AccuracyBaseline:
+            new = self._accepted(accuracy, subject, old, reason=reason, commit=commit)
+            if old is None or not again or old.scores_sha256 != repeated:
+                return new
+            return dataclasses.replace(new, rerun=pooled(old.rerun, again))
+
+        outputs = outputs_of(scored)
+        written = accuracy_baselines.replace_scores(self.file, put, scored.per_sample, outputs)
+        scores = {
+            name: kept(values, written.steps[name]) for name, values in scored.per_sample.items()
+        }
+        self.found = Found(baseline=written, scores=scores, outputs=outputs)
+
+    def _accepted(
+        self,
+        accuracy: Accuracy,
+        subject: Subject,
+        old: AccuracyBaseline | None,
+        *,
+        reason: str,
+        commit: str | None,
+    ) -> AccuracyBaseline:
+        """Return what is accepted, behind the history of what was."""
+        case = self._planned.case
         action: Literal["record", "replace"] = "replace" if old else "record"
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
@@ -211,7 +244,7 @@ class CaseAccuracy:
             old=dict(old.scores) if old else {},
             new=dict(accuracy.scores),
         )
-        baseline = AccuracyBaseline(
+        return AccuracyBaseline(
             round=self._planned.suite.round,
             workload=case.workload,
             engine=case.engine,
@@ -225,14 +258,8 @@ class CaseAccuracy:
             identity=dict(subject.identity),
             fingerprint=dict(subject.fingerprint),
             history=(*(old.history if old else ()), entry),
-            rerun=pooled(old.rerun, again) if old and again else {},
+            rerun={},
         )
-        outputs = outputs_of(scored)
-        written = accuracy_baselines.save(self.file, baseline, scored.per_sample, outputs)
-        scores = {
-            name: kept(values, written.steps[name]) for name, values in scored.per_sample.items()
-        }
-        self.found = Found(baseline=written, scores=scores, outputs=outputs)
 
     @property
     def _scorer(self) -> str:

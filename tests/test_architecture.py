@@ -107,9 +107,11 @@ SHARED = {
     "scorers.sandbox",
     "scorers.sentences",
     "scorers.tokenizer",
+    "stores.alone",
     "stores.atomic",
     "stores.documents",
     "stores.foreign",
+    "stores.score_arrays",
 }
 """What the adapters of one folder share; otherwise they never import each other."""
 

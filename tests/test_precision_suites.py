@@ -15,6 +15,7 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.stores.accuracy_baselines import scores_path
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.engines.onnxruntime.recorder import Recorder
 from tests.tiny_twin import ROOT, TINY
@@ -76,7 +77,7 @@ def test_a_suite_compares_precisions_with_fp32_by_the_gate_of_its_twin(file: Pat
     folder = BASELINES / suite.workload.name
     assert {each.name for each in folder.iterdir()} == {
         f"{first.engine}.fp32.json",
-        f"{first.engine}.fp32.scores.npz",
+        scores_path(folder / f"{first.engine}.fp32.json").name,
     }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import glob
 import shlex
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -61,10 +60,12 @@ class Scores:
         yield f"  {self.after.samples} scores -> {self.place}"
 
     def write(self) -> None:
-        """Copy both files, the one that vouches for the other last."""
-        self.place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(store.scores_path(self.new), store.scores_path(self.place))
-        shutil.copyfile(self.new, self.place)
+        """Copy both files; scores that nothing vouches for any more go.
+
+        Raises:
+            MlperfError: They cannot be written.
+        """
+        store.copy(self.new, self.place)
 
 
 def recorded(results: Path, only: frozenset[str]) -> list[CaseResult]:
@@ -145,10 +146,11 @@ def loaded(path: Path) -> AccuracyBaseline:
     Raises:
         MlperfError: One of its two files is missing, damaged or too large.
     """
+    if path.is_file() and path.stat().st_size > LARGEST:
+        raise MlperfError(f"{path}: larger than {LARGEST >> 20} MiB")
     scores = store.scores_path(path)
-    for file in (path, scores):
-        if file.is_file() and file.stat().st_size > LARGEST:
-            raise MlperfError(f"{file}: larger than {LARGEST >> 20} MiB")
+    if scores.is_file() and scores.stat().st_size > LARGEST:
+        raise MlperfError(f"{scores}: larger than {LARGEST >> 20} MiB")
     if scores.is_file():
         try:
             with zipfile.ZipFile(scores) as archive:

@@ -29,9 +29,16 @@ def folder() -> Path:
         RunError: Something else lies at its place, such as a symbolic link.
     """
     path = Path(os.environ.get("PYTEST_MLPERF_LEASES") or tempfile.gettempdir()) / "pytest-mlperf"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(parents=True)
-        path.chmod(0o1777)
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            path.chmod(0o1777)
+    except OSError as error:
+        raise RunError(
+            "lease",
+            f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
+            "PYTEST_MLPERF_LEASES to a folder that all users share",
+        ) from None
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise RunError(
             "lease",
@@ -81,6 +88,13 @@ def _one(
                     ) from None
                 waiting(f"waiting for {name}, held by {holder or 'another process'}")
                 time.sleep(POLL_S)
+            except OSError as error:
+                raise RunError(
+                    "lease",
+                    f"{path}: its file system has no locks ({error.strerror}), and two sessions "
+                    f"would measure on {name} at once; set PYTEST_MLPERF_LEASES to a folder on a "
+                    "local disk that all users share",
+                ) from None
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)

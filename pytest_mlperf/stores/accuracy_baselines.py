@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
+import os
+import re
 import shlex
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_mlperf.core.accuracy_baseline import SCHEMA, AccuracyBaseline, steps_per_point
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.documents import Document
+from pytest_mlperf.stores.documents import Document, written_to
+from pytest_mlperf.stores.foreign import UnfitError, read_regular
+from pytest_mlperf.stores.score_arrays import LARGEST, OUTPUTS, Scores, arrays, pack, unpack
 
 FILE = Document(AccuracyBaseline, schema=SCHEMA, what="accuracy baseline")
 
-Scores = Mapping[str, Sequence[float | None]]
+ENDING = ".scores.npz"
 
-NONE = {"<u2": 2**16 - 1, "<i4": -(2**31)}
-"""What stands for a sample that a metric does not apply to, by the type of the array."""
+NAMED = 12
+"""Hex digits of their digest that name a file of scores."""
 
-OUTPUTS = "output digests"
-"""The array with a digest of each output; no metric has such a name."""
+Found = TypeVar("Found")
+
+_BROKEN = (
+    *(ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What damaged archives and headers raise."""
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
@@ -38,8 +49,16 @@ def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
 
 
 def scores_path(path: Path) -> Path:
-    """Return the place of the scores that belong to an accuracy baseline."""
-    return path.with_suffix(".scores.npz")
+    """Return the place of the scores that an accuracy baseline vouches for.
+
+    Their digest is in the name: no write changes a file that a baseline vouches for, and a review
+    sees which one it is. Older releases, and no baseline, have no digest there.
+
+    Raises:
+        BaselineError: The baseline is damaged.
+    """
+    baseline = FILE.load(path)
+    return path.with_suffix(ENDING) if baseline is None else _found(path, baseline)
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
@@ -48,30 +67,11 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
     Raises:
         BaselineError: One of the two files is missing, damaged, or not the other's.
     """
-    baseline = FILE.load(path)
-    if baseline is None:
+    both = _load(path)
+    if both is None:
         return None
-    file = scores_path(path)
-    cure = (
-        f"restore both files (git checkout -- {shlex.quote(str(path))} {shlex.quote(str(file))}), "
-        "or delete both and record anew with --mlperf-update=missing"
-    )
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise BaselineError(f"{file}: cannot be read: {error.strerror}; {cure}") from None
-    if hashlib.sha256(content).hexdigest() != baseline.scores_sha256:
-        raise BaselineError(f"{file}: holds other scores than {path.name} was written with; {cure}")
-    try:
-        scores = _unpack(content, baseline.steps)
-    except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
-        raise BaselineError(f"{file}: is damaged: {error}; {cure}") from None
-    for name, values in scores.items():
-        if len(values) != baseline.samples:
-            raise BaselineError(
-                f"{file}: has {len(values)} scores of {name} for {baseline.samples} samples; {cure}"
-            )
-    return baseline, scores
+    baseline, file, content = both
+    return baseline, _checked(path, baseline, file, lambda: unpack(content, baseline))
 
 
 def load_outputs(path: Path) -> list[int] | None:
@@ -80,19 +80,20 @@ def load_outputs(path: Path) -> list[int] | None:
     Raises:
         BaselineError: There is not one for each sample.
     """
-    import numpy as np
-
-    baseline = FILE.load(path)
-    with np.load(scores_path(path), allow_pickle=False) as archive:
-        if baseline is None or OUTPUTS not in archive:
-            return None
-        found: list[int] = archive[OUTPUTS].tolist()
-    if len(found) != baseline.samples:
+    both = _load(path)
+    if both is None:
+        return None
+    baseline, file, content = both
+    found = _checked(path, baseline, file, lambda: arrays(content, baseline, OUTPUTS))
+    if not found:
+        return None
+    digests: list[int] = found[OUTPUTS].tolist()
+    if len(digests) != baseline.samples:
         raise BaselineError(
-            f"{scores_path(path)}: has {len(found)} output digests for {baseline.samples} samples; "
+            f"{file}: has {len(digests)} output digests for {baseline.samples} samples; "
             "record anew with --mlperf-update=replace"
         )
-    return found
+    return digests
 
 
 def save(
@@ -101,7 +102,7 @@ def save(
     scores: Scores,
     outputs: Sequence[int] | None = None,
 ) -> AccuracyBaseline:
-    """Write an accuracy baseline and its scores; the JSON file last, so that it vouches for both.
+    """Write an accuracy baseline and its scores.
 
     Args:
         path: Of the JSON file.
@@ -115,46 +116,147 @@ def save(
     Raises:
         BaselineError: They cannot be written.
     """
+    with FILE.alone(path) as place:
+        return _put(path, baseline, scores, outputs, place)
+
+
+def replace_scores(
+    path: Path,
+    make: Callable[[AccuracyBaseline | None], AccuracyBaseline],
+    scores: Scores,
+    outputs: Sequence[int] | None = None,
+) -> AccuracyBaseline:
+    """Write an accuracy baseline in the place of what is there, every other writer kept out.
+
+    Args:
+        path: Of the JSON file.
+        make: Given what is there now, or None, returns what shall be.
+        scores: As in `save`.
+        outputs: As in `save`.
+
+    Raises:
+        BaselineError: What is there is damaged, or they cannot be written.
+    """
+    with FILE.alone(path) as place:
+        return _put(path, make(FILE.load(path)), scores, outputs, place)
+
+
+def copy(source: Path, path: Path) -> None:
+    """Write the accuracy baseline of one place, with its scores, to another.
+
+    Raises:
+        BaselineError: It is not there, damaged, or cannot be written.
+    """
+    both = _load(source)
+    if both is None:
+        raise BaselineError(f"{source}: is gone")
+    baseline, _, content = both
+    with FILE.alone(path) as place:
+        _put_both(path, baseline, content, place)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def _put(
+    path: Path,
+    baseline: AccuracyBaseline,
+    scores: Scores,
+    outputs: Sequence[int] | None,
+    place: Path,
+) -> AccuracyBaseline:
     steps = {name: steps_per_point(values) for name, values in scores.items()}
-    content = _pack(scores, steps, outputs)
+    content = pack(scores, steps, outputs)
     whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
-    file = scores_path(path)
-    try:
-        atomic.write_bytes(file, content)
-    except OSError as error:
-        raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
-    FILE.save(path, whole)
+    _put_both(path, whole, content, place)
     return whole
 
 
-def _pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
-    import numpy as np
-
-    arrays = {}
-    for name in sorted(scores):
-        there = [value for value in scores[name] if value is not None]
-        whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)
-        small = bool(np.all((whole >= 0) & (whole < NONE["<u2"])))
-        dtype = "<u2" if small else "<i4"
-        if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
-            raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
-        arrays[name] = np.full(len(scores[name]), NONE[dtype], dtype=dtype)
-        arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
-    if outputs is not None:
-        arrays[OUTPUTS] = np.array(outputs, dtype="<u2")
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
+def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: Path) -> None:
+    """Write the scores first, then the file that vouches for them; then older scores may go."""
+    target = written_to(path)
+    file = _named(target, baseline)
+    try:
+        atomic.write_bytes(file, content, place)
+    except OSError as error:
+        raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
+    FILE.put(path, baseline, place)
+    for old in _scores_beside(target):
+        if old != file:
+            with contextlib.suppress(OSError):  # the next write tries again
+                old.unlink()
 
 
-def _unpack(content: bytes, steps: Mapping[str, int]) -> dict[str, list[float | None]]:
-    import numpy as np
+def _scores_beside(path: Path) -> list[Path]:
+    """Return every file of scores of one baseline: also those of killed writers, and older ones."""
+    name = re.compile(rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAMED}}})?{re.escape(ENDING)}")
+    return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
 
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        names = [name for name in archive if name != OUTPUTS]
-        found = {name: (archive[name].tolist(), NONE[archive[name].dtype.str]) for name in names}
-    return {
-        name: [None if value == none else value / steps[name] for value in values]
-        for name, (values, none) in found.items()
-    }
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
+    """Return a baseline with the file and the bytes of its scores.
+
+    A writer beside us removes the older scores once the new file vouches for the newer: then that
+    is read. A file that still says the same has lost its scores.
+    """
+    baseline = FILE.load(path)
+    while baseline is not None:
+        try:
+            return baseline, *_scores_of(path, baseline)
+        except BaselineError:
+            newer = FILE.load(path)
+            if newer == baseline:
+                raise
+            baseline = newer
+    return None
+
+
+def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
+    """Return where a baseline's scores are, and their bytes."""
+    file = _found(path, baseline)
+    cure = _cure(path, file)
+    try:
+        content = read_regular(file, LARGEST)
+    except UnfitError as error:
+        raise BaselineError(f"{file}: is {error}, and no file of scores; {cure}") from None
+    except OSError as error:
+        raise BaselineError(f"{file}: cannot be read: {error.strerror}; {cure}") from None
+    if hashlib.sha256(content).hexdigest() != baseline.scores_sha256:
+        raise BaselineError(f"{file}: holds other scores than {path.name} was written with; {cure}")
+    return file, content
+
+
+def _named(path: Path, baseline: AccuracyBaseline) -> Path:
+    return path.with_suffix(f".{baseline.scores_sha256[:NAMED]}{ENDING}")
+
+
+def _found(path: Path, baseline: AccuracyBaseline) -> Path:
+    """Return where scores are: beside the file, or beside what it links to."""
+    places = dict.fromkeys((path, Path(os.path.realpath(path))))
+    named = [_named(one, baseline) for one in places]
+    others = [file for one in places for file in _scores_beside(one)]  # of older releases too
+    return next((one for one in (*named, *others) if one.exists()), named[0])
+
+
+def _checked(
+    path: Path, baseline: AccuracyBaseline, file: Path, read: Callable[[], Found]
+) -> Found:
+    """Return what is read from scores; whatever is wrong with them is one sentence."""
+    try:
+        return read()
+    except _BROKEN as error:
+        raise BaselineError(f"{file}: is damaged: {error}; {_cure(path, file)}") from None
+    except MemoryError:
+        raise BaselineError(
+            f"{file}: has more scores than there is memory for: {baseline.samples:,} samples"
+        ) from None
+
+
+def _cure(path: Path, file: Path) -> str:
+    return (
+        f"restore both files (git checkout -- {shlex.quote(str(path))} {shlex.quote(str(file))}), "
+        "or delete both and record anew with --mlperf-update=missing"
+    )

@@ -16,18 +16,23 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, place: Path | None = None) -> None:
     """Replace the file's content; whoever reads it sees the old or the new, never a part.
 
     Missing folders are made. After an error the old file is as it was and nothing is left beside
     it; after the return the new one outlasts a power cut.
 
+    Args:
+        path: The file.
+        content: What it shall hold.
+        place: Where the unfinished file goes, on the same file system; None: beside the file.
+
     Raises:
         OSError: The folder cannot be written, or the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because a rename is atomic within one file system only.
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    # Beside it, because a rename is atomic within one file system only.
+    temporary = (place or path.parent) / f".{secrets.token_hex(8)}.tmp"
     try:
         with temporary.open("xb") as file:
             file.write(content)

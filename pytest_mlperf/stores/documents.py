@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
-import hashlib
 import json
 import os
 import reprlib
 import shlex
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from filelock import FileLock
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.alone import LOCK_HELP, BusyError, NoLocksError, alone_in
+from pytest_mlperf.stores.foreign import UnfitError, read_regular
 
 LOCK_TIMEOUT_S = 60.0
+
+LARGEST = 32 * 2**20
+"""Bytes of a file: far more than the records of all machines of a case, with their histories."""
 
 T = TypeVar("T")
 
@@ -67,12 +70,12 @@ class Document(Generic[T]):
             BaselineError: The file cannot be read, is damaged, or was written by a newer release.
         """
         try:
-            content = path.read_bytes()
+            content = read_regular(path, LARGEST)
         except FileNotFoundError:
             return None
-        except IsADirectoryError:
+        except UnfitError as found:
             raise BaselineError(
-                f"{path}: is a folder where a {self._what} file should be; move it away"
+                f"{path}: is {found} where a {self._what} file should be; move it away"
             ) from None
         except OSError as error:
             raise BaselineError(
@@ -95,21 +98,8 @@ class Document(Generic[T]):
             BaselineError: The values could not be read back, or the file cannot be written; an
                 older file is then unchanged.
         """
-        text = json.dumps(
-            dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
-        )
-        try:
-            written = f"{text}\n".encode()
-            self._parse(written)
-        except ValueError as defect:
-            raise BaselineError(f"{path}: not written: {defect}") from defect
-        try:
-            atomic.write_bytes(path, written)
-        except OSError as error:
-            cure = _CURES.get(error.errno or 0, "repair that and run again")
-            raise BaselineError(
-                f"{path}: cannot be written: {error.strerror or error}; nothing was changed: {cure}"
-            ) from error
+        with self.alone(path) as place:
+            self.put(path, content, place)
 
     def update(self, path: Path, function: Callable[[T | None], T]) -> T:
         """Read, change and write a file, with every other process kept out.
@@ -121,17 +111,62 @@ class Document(Generic[T]):
         Raises:
             BaselineError: As `load` and `save`, or another process keeps the file locked.
         """
-        try:
-            held = _lock_for(path).acquire(timeout=LOCK_TIMEOUT_S)
-        except OSError as error:
-            raise BaselineError(
-                f"{path}: cannot be locked for writing: {error}; wait for the process that writes "
-                "it, or set TMPDIR to a folder you may write"
-            ) from error
-        with held:
+        with self.alone(path) as place:
             content = function(self.load(path))
-            self.save(path, content)
+            self.put(path, content, place)
         return content
+
+    @contextlib.contextmanager
+    def alone(self, path: Path) -> Iterator[Path]:
+        """Keep every other writer out of the folder of a file; yield where unfinished files go.
+
+        Raises:
+            BaselineError: Another process keeps it, or it cannot be locked or written.
+        """
+        held = contextlib.ExitStack()
+        folder = written_to(path).parent
+        try:
+            place = held.enter_context(alone_in(folder, timeout_s=LOCK_TIMEOUT_S))
+        except BusyError:
+            raise BaselineError(
+                f"{path}: cannot be locked for writing: another process has written in {folder} "
+                f"for {LOCK_TIMEOUT_S:.0f} s; wait for it, or end it"
+            ) from None
+        except NoLocksError as error:
+            raise BaselineError(
+                f"{path}: cannot be locked for writing: the file system has no locks ({error}), "
+                "and two sessions at once would lose each other's values; nothing was changed: "
+                f"mount it with locks ({LOCK_HELP}), or name a folder elsewhere with "
+                "--mlperf-baselines"
+            ) from None
+        except OSError as error:
+            raise _not_written(path, error) from error
+        with held:
+            yield place
+
+    def put(self, path: Path, content: T, place: Path) -> None:
+        """Write a file while `alone` with it.
+
+        Args:
+            path: The file; a link is written through to its target.
+            content: What it shall hold.
+            place: What `alone` gave.
+
+        Raises:
+            BaselineError: As `save`.
+        """
+        text = json.dumps(
+            dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
+        )
+        try:
+            written = f"{text}\n".encode()
+            self._parse(written)
+        except ValueError as defect:
+            raise BaselineError(f"{path}: not written: {defect}") from defect
+        try:
+            atomic.write_bytes(written_to(path), written, place)
+        except OSError as error:
+            raise _not_written(path, error) from error
 
     def _parse(self, content: bytes) -> T:
         """Return the content in a file's bytes; ValueError says where the first defect is."""
@@ -174,15 +209,32 @@ class Document(Generic[T]):
         return current
 
 
-def _lock_for(path: Path) -> FileLock:
-    # Not beside the baseline: that folder is in git. Nor among other users' files, where a link
-    # could be planted under a name that all can foresee.
-    folder = Path(tempfile.gettempdir()) / f"pytest-mlperf-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, "not a folder of your own", str(folder))
-    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]
-    return FileLock(folder / f"{key}.lock")
+def written_to(path: Path) -> Path:
+    """Return the file that is written: the path, or what it links to within its repository.
+
+    Raises:
+        BaselineError: It links to somewhere else, or in a circle.
+    """
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise BaselineError(f"{path}: links in a circle; remove it, or link it to a file")
+    folder = path.parent.resolve()
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    if not target.is_relative_to(root):
+        raise BaselineError(
+            f"{path}: links to {target}, outside {root}, where nothing is written; put the file "
+            "in its place, or name the folder that holds it with --mlperf-baselines"
+        )
+    return target
+
+
+def _not_written(path: Path, error: OSError) -> BaselineError:
+    cure = _CURES.get(error.errno or 0, "repair that and run again")
+    return BaselineError(
+        f"{path}: cannot be written: {error.strerror or error}; nothing was changed: {cure}"
+    )
 
 
 class _NewerError(ValueError):

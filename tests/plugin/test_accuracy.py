@@ -409,7 +409,7 @@ def test_damaged_scores_are_an_error_before_anything_is_measured(
     own: Project, harm: Any, message: str
 ) -> None:
     recorded(own)
-    harm(own.path / "baselines/accuracy/first/Answers.fp32.scores.npz")
+    harm(accuracy_baselines.scores_path(own.path / BASELINE))
     folders = len(own.run_folders())
 
     assert own.run("suites", *ACCURACY).ret == 1

@@ -120,7 +120,7 @@ def test_an_unchanged_build_says_nothing_of_outputs(own: Project) -> None:
 
 def test_repeats_of_one_build_are_kept_and_the_scores_stay(own: Project) -> None:
     own.run("suites", *RECORD)
-    scores = (own.path / BASELINE).with_suffix(".scores.npz").read_bytes()
+    scores = accuracy_baselines.scores_path(own.path / BASELINE).read_bytes()
     before = kept(own)
     answers(own, wrong="1 11")
 
@@ -135,7 +135,7 @@ def test_repeats_of_one_build_are_kept_and_the_scores_stay(own: Project) -> None
     assert again.rerun["top1"].correlation == pytest.approx(0.897, abs=0.001)
     assert (again.rerun["top1"].passes, kept(own).rerun["top1"].passes) == (1, 2)
     assert (again.scores, again.history) == (before.scores, before.history)
-    assert (own.path / BASELINE).with_suffix(".scores.npz").read_bytes() == scores
+    assert accuracy_baselines.scores_path(own.path / BASELINE).read_bytes() == scores
 
 
 def test_a_pass_of_another_build_is_no_repeat(own: Project) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -140,3 +143,26 @@ def test_names_cannot_leave_the_folder(folder: Path) -> None:
     """Whatever an accelerator is called, its file lies in the folder."""
     with lease.hold(["../../etc/passwd"], limit_s=1, waiting=pytest.fail):
         assert [p.name for p in folder.iterdir()] == [".._.._etc_passwd.lock"]
+
+
+def test_a_folder_without_locks_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with (
+        pytest.raises(RunError, match=r"has no locks .*set PYTEST_MLPERF_LEASES to a folder"),
+        lease.hold(["cpu"], limit_s=1, waiting=print),
+    ):
+        pass
+
+
+def test_a_lease_folder_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "file"))
+
+    with pytest.raises(RunError, match="cannot be made: Not a directory; set PYTEST_MLPERF_LEASES"):
+        lease.folder()

@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import tempfile
+import tracemalloc
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from pytest_mlperf.stores.accuracy_baselines import (
     save,
     scores_path,
 )
+from pytest_mlperf.stores.score_arrays import OUTPUTS
 
 BASELINE = AccuracyBaseline(
     round="v4.1",
@@ -235,3 +238,48 @@ def test_committed_baselines_are_read(file: Path) -> None:
 
     assert found is not None
     assert {len(values) for values in found[1].values()} == {found[0].samples}
+
+
+def header(shape: str, dtype: str = "<u2") -> bytes:
+    """Return an array in NumPy's format without values, whose header says what it likes."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"rouge1": bytes(2**26)}, r"rouge1 unpacks to 67,108,864 bytes, and 3 samples need"),
+        ({OUTPUTS: bytes(2**26)}, r"output digests unpacks to 67,108,864 bytes"),
+        ({"rouge1": header("(1000000000000,)")}, "is damaged"),
+        ({"rouge1": header("(-3,)")}, "is damaged"),
+        ({"rouge1": header("(3, 1)") + bytes(6)}, "is damaged"),
+        ({"rouge1": header("(True,)") + bytes(2)}, "is damaged"),
+        ({"rouge1": header(f"({'1, ' * 300})") + bytes(6)}, "is damaged"),
+        ({"rouge1": header("(3,)", "<f8") + bytes(24)}, "is damaged"),
+        ({"other": header("(3,)") + bytes(6)}, "holds 'other', which is no metric of llama2"),
+        ({}, "lacks the scores of rouge1"),
+        ({f"{n}": b"" for n in range(20_000)}, "which is no metric of"),
+    ],
+    ids=lambda given: None if isinstance(given, str) else " ".join(list(given)[:2]),
+)
+def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(
+    path: Path, members: dict[str, bytes], said: str
+) -> None:
+    written = save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    scores_path(path).write_bytes(buffer.getvalue())
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    raw = path.read_text("utf-8").replace(written.scores_sha256, digest)
+    path.write_text(raw, "utf-8")
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(BaselineError, match=said):
+            load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()

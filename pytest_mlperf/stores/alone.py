@@ -1,0 +1,169 @@
+"""One writer at a time in a folder that others may share, and nothing of it that git would take.
+
+The lock lies beside what is written, so that whoever shares the files shares the lock: processes
+with temporary folders of their own, containers, other hosts where the file system passes locks on.
+Lock and unfinished files are in a folder of their own, which is gone after a write. What a killed
+writer left in it is ignored by git and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PLACE = ".writing"
+"""The folder, beside what is written."""
+
+POLL_S = 0.02
+
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+"""What `flock` says where a file system has no locks, or none that can be had now."""
+
+LOCK_HELP = "NFS: without nolock or local_lock, Lustre: with flock"
+"""How network file systems are mounted so that locks hold between hosts."""
+
+_IGNORE_ALL = b"*\n"
+
+
+class BusyError(Exception):
+    """Another process kept the folder for too long."""
+
+
+class NoLocksError(Exception):
+    """The file system offers no locks."""
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Path]:
+    """Keep every other writer out of a folder; yield where unfinished files go.
+
+    Missing folders are made. A rename from the place that is yielded into the folder is atomic.
+
+    Args:
+        folder: Where something is written.
+        timeout_s: Longest wait for another writer.
+
+    Raises:
+        BusyError: Another process kept it for longer.
+        NoLocksError: There are no locks on its file system.
+        OSError: It cannot be written.
+    """
+    place = folder / PLACE
+    try:
+        descriptor = _acquire(place, time.monotonic() + timeout_s)
+    except NoLocksError:
+        _remove(place)  # nobody else can be in there
+        raise
+    try:
+        _clear(place)
+        yield place
+    finally:
+        _remove(place)
+        os.close(descriptor)
+
+
+def _lock_file(place: Path) -> Path:
+    """Return the file that is locked: what lets git ignore the folder, itself included."""
+    return place / ".gitignore"
+
+
+def _acquire(place: Path, deadline: float) -> int:
+    while True:
+        descriptor = _open(place)
+        try:
+            _lock(descriptor, deadline)
+            if _is_current(descriptor, place):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever held it has removed it: lock the one that is there now
+
+
+def _open(place: Path) -> int:
+    """Open the file to lock; between any two steps another writer may end and remove it."""
+    while True:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            place.mkdir()
+            place.chmod(place.parent.stat().st_mode & 0o777)  # who may write there may write here
+        if place.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "a link, where a folder is needed", str(place))
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(_lock_file(place), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return _create(place)
+
+
+def _create(place: Path) -> int:
+    """Make the file to lock, with its content at once where the file system can do that."""
+    with contextlib.suppress(OSError):
+        return _link(place)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return os.open(_lock_file(place), flags, 0o666)
+
+
+def _link(place: Path) -> int:
+    descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, _IGNORE_ALL)
+        own = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:  # with a folder's descriptor Python calls linkat(), which alone can do this
+            os.link(str(descriptor), _lock_file(place), src_dir_fd=own)
+        finally:
+            os.close(own)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BusyError from None
+            time.sleep(POLL_S)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise NoLocksError(error.strerror) from error
+            raise
+        else:
+            return
+
+
+def _is_current(descriptor: int, place: Path) -> bool:
+    """Whether what was locked is still the file that others lock; if so, let it say its line."""
+    try:
+        own, there = os.fstat(descriptor), _lock_file(place).lstat()
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ESTALE}:
+            return False
+        raise
+    if own.st_nlink == 0 or not os.path.samestat(own, there):
+        return False
+    if own.st_size < len(_IGNORE_ALL):
+        os.pwrite(descriptor, _IGNORE_ALL, 0)
+    return True
+
+
+def _remove(place: Path) -> None:
+    """Remove the folder, the lock last: as long as anything else is there, git ignores it."""
+    with contextlib.suppress(OSError):
+        _clear(place)
+        _lock_file(place).unlink()
+        place.rmdir()
+
+
+def _clear(place: Path) -> None:
+    """Remove unfinished files: whoever is alone here knows that nobody is writing them."""
+    for left in place.iterdir():
+        if left != _lock_file(place):
+            left.unlink()

@@ -1,0 +1,242 @@
+"""Writers that are killed, meet each other or find no locks lose nothing and leave nothing."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.stores import accuracy_baselines, alone, baselines
+from pytest_mlperf.stores.results import read_results
+from tests.stores import acting
+from tests.stores.killed import deaths, git, taken
+from tests.stores.test_baselines import BASELINE, EMPTY
+
+
+def repository(folder: Path) -> Path:
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message=first")
+    return folder
+
+
+def test_an_update_that_is_killed_anywhere_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "baselines" / "Offline.ort.fp32.json"
+    seen = []
+
+    for number, killed in enumerate(deaths("tests.stores.acting", "update", tmp_path)):
+        if number == 0:
+            repository(tmp_path)
+        found = baselines.load(path)
+        assert found is not None
+        seen.append(len(found.records))
+        assert taken(tmp_path) in ([], ["baselines/Offline.ort.fp32.json"]), number
+        if killed:
+            git(tmp_path, "checkout", "--quiet", ".")
+
+    assert set(seen) == {1, 2}
+    assert len(seen) > 10
+    assert list(path.parent.iterdir()) == [path], "the last one lived, and removed what was left"
+
+
+def test_scores_that_are_accepted_are_the_old_pair_or_the_new_wherever_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "baselines" / "torch.fp32.json"
+    seen = []
+
+    for number, killed in enumerate(deaths("tests.stores.acting", "accept", tmp_path)):
+        if number == 0:
+            repository(tmp_path)
+        found = accuracy_baselines.load(path)
+        assert found is not None
+        assert found[1] in (acting.OLD, acting.NEW), number
+        seen.append(found[1] == acting.NEW)
+        assert not [name for name in taken(tmp_path) if ".writing" in name], number
+        if killed:
+            git(tmp_path, "checkout", "--quiet", ".")
+
+    assert set(seen) == {True, False}
+    assert len(seen) > 15
+    assert {one.name for one in path.parent.iterdir()} == {
+        path.name,
+        accuracy_baselines.scores_path(path).name,
+    }
+
+
+def test_writers_of_one_pair_lose_nothing_and_a_reader_always_sees_a_pair(tmp_path: Path) -> None:
+    path = tmp_path / "torch.fp32.json"
+    acting.accept_many(str(tmp_path), 0, 1)
+    spawn = multiprocessing.get_context("spawn")
+    workers = [
+        spawn.Process(target=acting.accept_many, args=(str(tmp_path), 100 * n, 25)) for n in (1, 2)
+    ]
+    for worker in workers:
+        worker.start()
+    reads = 0
+    while any(worker.is_alive() for worker in workers):
+        found = accuracy_baselines.load(path)
+        assert found is not None
+        reads += 1
+    for worker in workers:
+        worker.join()
+
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    found = accuracy_baselines.load(path)
+    assert found is not None
+    reasons = {entry.reason for entry in found[0].history}
+    assert reasons == {str(n) for n in (0, *range(100, 125), *range(200, 225))}
+    assert reads > 50
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_layout_of_older_releases_is_read_and_replaced(tmp_path: Path) -> None:
+    acting.accept(str(tmp_path), prepare=True)
+    path = tmp_path / "baselines" / "torch.fp32.json"
+    older = path.with_suffix(".scores.npz")
+    accuracy_baselines.scores_path(path).rename(older)
+
+    found = accuracy_baselines.load(path)
+    acting.accept(str(tmp_path))
+
+    assert found is not None
+    assert found[1] == acting.OLD
+    assert not older.exists()
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_scores_of_another_baseline_are_never_removed(tmp_path: Path) -> None:
+    acting.accept(str(tmp_path), prepare=True)
+    path = tmp_path / "baselines" / "torch.fp32.json"
+    shutil.copy(accuracy_baselines.scores_path(path), path.with_name("torch.fp32.b.scores.npz"))
+    shutil.copy(accuracy_baselines.scores_path(path), path.with_name("atorch.fp32.scores.npz"))
+
+    acting.accept(str(tmp_path))
+
+    assert len(list(path.parent.iterdir())) == 4
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with pytest.raises(BaselineError, match=r"no locks .*nothing was changed: mount it with locks"):
+        baselines.update(tmp_path / "a.json", lambda _: BASELINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("refused", ["O_TMPFILE", "link"])
+def test_without_unnamed_files_the_lock_is_made_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    if refused == "link":
+        monkeypatch.setattr(os, "link", refuse)
+    else:
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # as old systems take it
+
+    with alone.alone_in(tmp_path, timeout_s=1) as place:
+        assert (place / ".gitignore").read_text() == "*\n"
+        with (
+            pytest.raises(alone.BusyError),
+            alone.alone_in(tmp_path, timeout_s=0),
+        ):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / alone.PLACE).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(BaselineError, match="a link, where a folder is needed"):
+        baselines.save(tmp_path / "a.json", BASELINE)
+
+
+# --- links, pipes, devices -----------------------------------------------------------------------
+
+
+def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("a", "shared"):
+        (tmp_path / name).mkdir()
+    link, target = tmp_path / "a" / "x.json", tmp_path / "shared" / "y.json"
+    link.symlink_to("../shared/y.json")
+
+    baselines.save(link, EMPTY)
+    baselines.update(link, lambda old: BASELINE if old == EMPTY else EMPTY)
+
+    assert link.is_symlink()
+    assert baselines.load(target) == BASELINE
+    assert list(link.parent.iterdir()) == [link]
+
+
+def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    acting.accept(str(tmp_path), prepare=True)
+    path = tmp_path / "baselines" / "torch.fp32.json"
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+
+    before = accuracy_baselines.load(link)
+    assert before is not None
+    accuracy_baselines.save(link, before[0], acting.NEW)
+
+    assert accuracy_baselines.load(path) == accuracy_baselines.load(link)
+    assert len(list(path.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("../elsewhere.json", "links to .*/elsewhere.json, outside "), ("x.json", "in a circle")],
+)
+def test_a_link_that_leads_astray_is_not_written(tmp_path: Path, target: str, said: str) -> None:
+    folder = tmp_path / "baselines"
+    folder.mkdir()
+    (folder / "x.json").symlink_to(target)
+
+    with pytest.raises(BaselineError, match=said):
+        baselines.save(folder / "x.json", BASELINE)
+    assert not (tmp_path / "elsewhere.json").exists()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def endless(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**33)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(pipe, "a pipe"), (device, "a device"), (endless, "larger than"), (Path.mkdir, "a folder")],
+)
+def test_what_is_no_regular_file_or_too_large_is_one_sentence(
+    tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
+    path = tmp_path / "x.json"
+    make(path)
+
+    for read in (baselines.load, accuracy_baselines.load, read_results):
+        with pytest.raises(MlperfError, match=f"x.json: .*{said}"):
+            read(path)
