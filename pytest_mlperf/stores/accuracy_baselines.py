@@ -230,7 +230,14 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
 
 
 def _named(path: Path, baseline: AccuracyBaseline) -> Path:
-    return path.with_suffix(f".{baseline.scores_sha256[:NAMED]}{ENDING}")
+    digest = baseline.scores_sha256
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):  # it becomes a part of a path
+        raise BaselineError(
+            f"{path}: scores_sha256 is {digest!r}, and no SHA-256. Restore the file (git checkout "
+            f"-- {shlex.quote(str(path))}), or delete it and record anew with "
+            "--mlperf-update=missing"
+        )
+    return path.with_suffix(f".{digest[:NAMED]}{ENDING}")
 
 
 def _found(path: Path, baseline: AccuracyBaseline) -> Path:

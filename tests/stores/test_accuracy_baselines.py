@@ -25,6 +25,7 @@ from pytest_mlperf.core.accuracy_baseline import (
 )
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores.accuracy_baselines import (
+    FILE,
     load,
     load_outputs,
     path_for,
@@ -283,3 +284,13 @@ def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(
         assert tracemalloc.get_traced_memory()[1] < 2**25
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("digest", ["", "../../../x", "/etc/passwd", "A" * 64, "\x00" * 64])
+def test_a_digest_that_is_none_names_no_file(path: Path, digest: str) -> None:
+    written = save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+    FILE.save(path, replace(written, scores_sha256=digest))
+
+    for read in (load, load_outputs, scores_path):
+        with pytest.raises(BaselineError, match="and no SHA-256. Restore the file"):
+            read(path)
