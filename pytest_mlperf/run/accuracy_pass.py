@@ -5,26 +5,43 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.run.accuracy_log import ACCURACY
-from pytest_mlperf.run.log_tail import log_tail
+from pytest_mlperf.run.child import Child
+from pytest_mlperf.run.events import (
+    Check,
+    NoEventError,
+    by_name,
+    each,
+    is_count,
+    is_number,
+    is_text,
+    optional,
+    read_json,
+    record,
+)
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.protocol import Factory
-from pytest_mlperf.run.score import DESIGNED, TROUBLE
 from pytest_mlperf.run.supervisor import Designed, Patience, Worker
 from pytest_mlperf.run.watched import TARGET
 from pytest_mlperf.suite.plan import Planned
+
+SCORES = record(
+    aggregate=by_name(is_number),
+    indices=each(is_count),
+    lower=each(is_text),
+    whole=each(is_text),
+    per_sample=by_name(each(optional(is_number))),
+)
+"""What `score.score` returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,37 +134,30 @@ def _score(
 ) -> tuple[Accuracy, Scored]:
     outputs = scoring.folder / "outputs.json"
     watched = {"scorer": dataclasses.asdict(scoring.scorer), "file": str(outputs)}
-    spec = {
-        "dataset": dataclasses.asdict(scoring.dataset),
-        "scorer": {"target": TARGET, "options": watched},
-        "model": scoring.model,
-        "blocks": blocks,
-        "import_path": list(scoring.import_path),
-    }
-    spec_file, log = scoring.folder / "score.json", scoring.folder / "score.log"
+    child = Child(
+        title="scoring",
+        folder=scoring.folder,
+        script="run/score",
+        spec={
+            "task": "score",
+            "dataset": dataclasses.asdict(scoring.dataset),
+            "scorer": {"target": TARGET, "options": watched},
+            "model": scoring.model,
+            "blocks": blocks,
+        },
+        answer={},
+        patience=scoring.patience,
+        show=scoring.show,
+        layer="scorer",
+        whose="scorer",
+    )
     scoring.show("scoring")
-    spec_file.write_text(json.dumps(spec), "utf-8")
-    command = [sys.executable, "-m", "pytest_mlperf.run.score", str(spec_file), str(os.getpid())]
-    limit_s = scoring.patience.phase_s
     try:
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=limit_s,
-                check=False,
-            )
-    except subprocess.TimeoutExpired:
-        raise RunError("scorer", f"took longer than {limit_s:.0f} s", str(log)) from None
-    if done.returncode:
-        trouble = scoring.folder / TROUBLE
-        last = (log_tail(str(log), 1) or [f"ended with {done.returncode}"])[0]
-        told = trouble.read_text("utf-8") if trouble.exists() else last
-        kind = Designed if done.returncode == DESIGNED else RunError
-        raise kind("scorer", " ".join(told.split()), str(log))
-    found = json.loads((scoring.folder / "scores.json").read_text("utf-8"))
+        child.run()
+    except UnavailableError as error:  # the run was made, so this is no skip of it
+        raise Designed("scorer", str(error), str(child.log)) from None
+    found = _written(scoring.folder / "scores.json", SCORES)
+    digests = _written(outputs, each(is_count))
     samples = len(found["indices"])
     accuracy = Accuracy(
         scores=found["aggregate"],
@@ -158,7 +168,22 @@ def _score(
         lower=tuple(found["lower"]),
         whole=tuple(found["whole"]),
     )
-    return accuracy, _scored(found, json.loads(outputs.read_text("utf-8")))
+    return accuracy, _scored(found, digests)
+
+
+def _written(path: Path, fits: Check) -> Any:
+    """Return what the scoring child wrote.
+
+    Raises:
+        RunError: It is not there, or something else has changed it.
+    """
+    try:
+        found = read_json(path.read_bytes())
+    except (OSError, NoEventError) as error:
+        raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
+    if not fits(found):
+        raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))
+    return found
 
 
 def accuracy_key(planned: Planned, fingerprint: Mapping[str, str]) -> str:

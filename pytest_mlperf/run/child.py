@@ -130,8 +130,8 @@ class Child:
                 raise self._reported(event)
             if event.get("event") == "done":
                 return event
-            of = f", {event['done']:,} of {event['total']:,} {event['what']}" if event else ""
-            self.show(broken(f"{self.title}{of}, {time.monotonic() - started:.0f} s"))
+            took_s = time.monotonic() - started
+            self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
         raise self._died(process)
 
     def _heard(self, pipe: int) -> Iterator[Event]:
@@ -143,13 +143,13 @@ class Child:
         kinds = {"progress": PROGRESS, "done": self.answer, "error": ERROR}
         events = Events(pipe, kinds, layer=self.layer, whose=self.whose, log=str(self.log))
         started = last = time.monotonic()
-        size = 0
+        size, at = 0, ""
         while True:
             now = time.monotonic()
             if now - last > self.patience.progress_s:
-                raise self._slow("no progress for", self.patience.progress_s)
+                raise self._slow("no progress for", self.patience.progress_s, at)
             if now - started > self.patience.phase_s:
-                raise self._slow("took longer than", self.patience.phase_s)
+                raise self._slow("took longer than", self.patience.phase_s, at)
             try:
                 event = events.next(TICK_S)
             except EOFError:
@@ -157,7 +157,7 @@ class Child:
             if event is None and (grown := self.log.stat().st_size) != size:
                 size, event = grown, {}
             if event is not None:
-                last = now
+                last, at = now, _place(event) or at
                 yield event
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
@@ -167,9 +167,9 @@ class Child:
         error = Designed if event["designed"] else RunError
         return error(self.layer, message, str(self.log))
 
-    def _slow(self, what: str, limit_s: float) -> RunError:
+    def _slow(self, what: str, limit_s: float, at: str) -> RunError:
         advice = "raise --mlperf-timeout if it was only slow"
-        message = self._named(f"{what} {limit_s:.0f} s; killed; {advice}")
+        message = self._named(f"{what} {limit_s:.0f} s{at}; killed; {advice}")
         return RunError(self.layer, message, str(self.log))
 
     def _died(self, process: subprocess.Popen[bytes]) -> RunError:
@@ -188,6 +188,11 @@ class Child:
     def _named(self, text: str) -> str:
         """Return a message that says which child it is about."""
         return f"{self.title}: {text}" if self.layer != self.whose else text
+
+
+def _place(event: Event) -> str:
+    """Return how far a child is: ", 3 of 8 layers"; "" where an event does not tell."""
+    return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

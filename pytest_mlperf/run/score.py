@@ -1,33 +1,61 @@
-"""Score an accuracy pass in a process of its own: `python -m pytest_mlperf.run.score SPEC PARENT`.
+"""Score an accuracy pass in a process of its own: `python -m pytest_mlperf.run.score SPEC`.
 
-A scorer's library may be large or crash; neither reaches the pytest process.
+A scorer's library may be large, crash or hang; nothing of it reaches the pytest process.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-import traceback
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
-from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.accuracy_log import AccuracyLog
-from pytest_mlperf.run.lifeline import die_with_parent
+from pytest_mlperf.run.guard import guard_group
+from pytest_mlperf.run.reporter import Reporter, leave
 from pytest_mlperf.run.samples import as_dataset
 from pytest_mlperf.stores import atomic
 
+PROGRESS_S = 0.5
+"""Shortest time between two events of progress."""
+
 T = TypeVar("T")
 
-DESIGNED = 65
-"""Exit code after an error of our own, which is a sentence for the user (EX_DATAERR)."""
 
-TROUBLE = "score-error.txt"
-"""Beside the spec: what the parent says about a scorer that failed."""
+class Progress:
+    """Tells the parent that outputs and references are being read, not too often."""
+
+    def __init__(self, reporter: Reporter, total: int) -> None:
+        """Begin with nothing read of so many."""
+        self._reporter = reporter
+        self._total = total
+        self._read = 0
+        self._due_s = 0.0
+
+    def tell(self) -> None:
+        """Tell how far it is, unless that was told a moment ago."""
+        if (now_s := time.monotonic()) >= self._due_s:
+            self._due_s = now_s + PROGRESS_S
+            what = "outputs and references read"
+            self._reporter.event("progress", done=self._read, total=self._total, what=what)
+
+    def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
+        """Return what reads an item and tells it."""
+
+        def watching(index: int) -> T:
+            item = read(index)
+            self._read += 1
+            self.tell()
+            return item
+
+        return watching
 
 
 class Lazy(Sequence[T]):
@@ -58,31 +86,53 @@ def build(factory: Mapping[str, Any], **given: Any) -> Any:
     return resolve(str(factory["target"]))(**given, **factory["options"])
 
 
-def main(spec_file: Path) -> None:
-    """Read the blocks' logs, score them together, write scores.json beside the spec.
+def main(file: str) -> NoReturn:
+    """Score what a spec asks for; events leave on stdout, and what scorers print goes to stderr."""
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    guard_group()
+    reporter = Reporter(descriptor)
+    with reporter.blaming("scorer"):
+        spec_file = Path(file)
+        spec = json.loads(spec_file.read_text("utf-8"))
+        sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+        atomic.write_text(spec_file.with_name("scores.json"), json.dumps(score(spec, reporter)))
+        reporter.event("done")
+    leave(0)
+
+
+def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """Read the blocks' logs and score them together.
 
     Raises:
         RunError: A sample was answered twice or not at all, or is none of those that were asked.
     """
-    spec = json.loads(spec_file.read_text("utf-8"))
-    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     dataset: Dataset = as_dataset(build(spec["dataset"]))
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
     outputs = answers(spec["blocks"])
     indices = sorted(outputs)
+    progress = Progress(reporter, 2 * len(indices))
+
+    def output(index: int) -> bytes:
+        log, position = outputs[index]
+        return log[position]
+
+    progress.tell()
     scores = scorer.score(
-        Lazy(indices, lambda index: outputs[index][0][outputs[index][1]]),
-        Lazy(indices, dataset.reference),
+        Lazy(indices, progress.watched(output)),
+        Lazy(indices, progress.watched(dataset.reference)),
     )
     check(scores, indices)
-    found = {
-        "aggregate": dict(scores.aggregate),
+    return {
+        "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
         "indices": indices,
         "lower": sorted(scores.lower),
         "whole": sorted(scores.whole),
-        "per_sample": {name: list(values) for name, values in scores.per_sample.items()},
+        "per_sample": {
+            name: [None if value is None else float(value) for value in values]
+            for name, values in scores.per_sample.items()
+        },
     }
-    atomic.write_text(spec_file.with_name("scores.json"), json.dumps(found))
 
 
 def answers(
@@ -121,29 +171,19 @@ def check(scores: Scores, indices: Sequence[int]) -> None:
     """Refuse scores that are no numbers, or not one for each sample.
 
     Raises:
-        ValueError: Names the metric and the sample.
+        RunError: Names the metric and the sample.
     """
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
-            raise ValueError(f"the scorer gave {len(values)} of {name} for {len(indices)} samples")
+            given = f"{len(values)} of {name} for {len(indices)} samples"
+            raise RunError("scorer", f"the scorer gave {given}")
         for index, value in zip(indices, values, strict=True):
             if value is not None and not math.isfinite(value):
-                raise ValueError(f"the scorer gave {value!r} as {name} of sample {index}")
+                raise RunError("scorer", f"the scorer gave {value!r} as {name} of sample {index}")
     for name, value in scores.aggregate.items():
         if not math.isfinite(value):
-            raise ValueError(f"the scorer gave {value!r} as {name} of the data set")
+            raise RunError("scorer", f"the scorer gave {value!r} as {name} of the data set")
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[2]))
-    try:
-        main(Path(sys.argv[1]))
-    except Exception as error:
-        # An error for users is its own sentence; any other needs its kind to be understood.
-        ours = isinstance(error, MlperfError)
-        told = str(error) if ours else f"{type(error).__name__}: {error}"
-        atomic.write_text(Path(sys.argv[1]).with_name(TROUBLE), told)
-        if ours:
-            traceback.print_exc()
-            sys.exit(DESIGNED)
-        raise
+    main(sys.argv[1])

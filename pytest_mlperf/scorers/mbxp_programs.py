@@ -6,8 +6,9 @@ import codecs
 import os
 import re
 import secrets
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,9 @@ LANGUAGES = tuple(TOOLCHAINS)
 """What the reference script runs; programs in other languages do not count."""
 
 FENCE = "```"
+
+PRINTING_S = 30.0
+"""Time between two lines that say how many programs have run."""
 
 TRIALS = {
     "cpp": ("#include <bits/stdc++.h>\nusing namespace std;\n", "int main() { return 0; }"),
@@ -118,10 +122,20 @@ def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list
     with ThreadPoolExecutor(workers) as pool:
         running = [pool.submit(_passes, one, how[one.language]) for one in problems]
         try:
-            return [one.result() for one in running]
+            return list(_shown(one.result() for one in running))
         finally:
             for one in running:
                 one.cancel()
+
+
+def _shown(results: Iterable[bool]) -> Iterator[bool]:
+    """Yield results, and print now and then how many: what a scorer prints is its progress."""
+    due_s = time.monotonic() + PRINTING_S
+    for number, result in enumerate(results, start=1):
+        if (now_s := time.monotonic()) >= due_s:
+            due_s = now_s + PRINTING_S
+            print(f"mbxp: {number:,} programs have run", flush=True)
+        yield result
 
 
 def toolchains() -> dict[str, str | None]:

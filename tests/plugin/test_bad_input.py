@@ -92,7 +92,9 @@ def test_a_scorer_that_breaks_shows_the_end_of_its_log(own: Project) -> None:
 
     result = own.run("suites", "-k", "accuracy")
 
-    assert message(result) == ["ERROR scorer: TypeError: can't concat int to bytes"]
+    (told,) = message(result)
+    assert told.startswith("ERROR scorer: TypeError: can't concat int to bytes (in score, ")
+    assert told.endswith("own_scorers.py:13)")
     result.stdout.fnmatch_lines(["*Traceback (most recent call last):*"])
 
 

@@ -1,0 +1,115 @@
+"""Scoring is bounded by the patience of the session, and honest work counts as progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.run.accuracy_log import ACCURACY
+from pytest_mlperf.run.accuracy_pass import Scoring, _score
+from pytest_mlperf.run.builds import import_path
+from pytest_mlperf.run.protocol import Factory
+from pytest_mlperf.run.supervisor import Designed, Patience
+from tests.run.harness import ROOT
+
+OWN = "tests.run.scorers_that_fail:"
+
+
+@pytest.fixture(autouse=True)
+def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def scored(
+    folder: Path,
+    how: str = "well",
+    *,
+    patience: Patience = Patience(progress_s=60),  # noqa: B008 - a frozen value
+    shown: list[str] | None = None,
+    **data: Any,
+) -> tuple[Accuracy, Scored]:
+    """Score 8 right answers, which no engine had to give."""
+    lines = (
+        f'{{ "seq_id" : {number}, "qsl_idx" : {number}, "data" : "{str(number).encode().hex()}" }}'
+        for number in range(8)
+    )
+    answers = ",\n".join(lines)
+    log = folder / ACCURACY
+    log.write_text(f"[\n{answers}\n]\n", "utf-8")
+    scoring = Scoring(
+        folder=folder,
+        dataset=Factory(target=f"{OWN}Slow", options=data),
+        scorer=Factory(target=f"{OWN}Exact", options={"how": how}),
+        model=None,
+        import_path=import_path(),
+        patience=patience,
+        show=(shown if shown is not None else []).append,
+    )
+    return _score(scoring, [{"log": str(log), "indices": list(range(8))}], 8)
+
+
+def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
+    """What it writes to stdout is no event either."""
+    accuracy, own = scored(tmp_path, "speaks")
+
+    assert (dict(accuracy.scores), accuracy.samples, accuracy.full) == ({"same": 1.0}, 8, True)
+    assert dict(own.per_sample) == {"same": [1.0] * 8}
+    assert '{"event": "done"}' in (tmp_path / "score.log").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("how", "data", "limit_s", "at"),
+    [
+        ("waits", {}, 2, ""),
+        ("computes_for_ever", {}, 2, ""),
+        ("well", {"hangs": True}, 6, " of 16 outputs and references read"),
+    ],
+)
+def test_what_hangs_in_scoring_is_ended_by_the_limit_of_no_progress(
+    tmp_path: Path, how: str, data: dict[str, Any], limit_s: float, at: str
+) -> None:
+    words = rf"no progress for {limit_s} s.*; killed; raise --mlperf-timeout"
+    with pytest.raises(RunError, match=words) as raised:
+        scored(tmp_path, how, patience=Patience(progress_s=limit_s), **data)
+
+    assert raised.value.layer == "scorer"
+    assert at in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "data"), [("prints", {}), ("well", {"takes_s": 0.65})], ids=["prints", "reads"]
+)
+def test_scoring_that_goes_on_may_take_longer_than_the_limit_of_no_progress(
+    tmp_path: Path, how: str, data: dict[str, Any]
+) -> None:
+    shown: list[str] = []
+
+    accuracy, _ = scored(tmp_path, how, patience=Patience(progress_s=4), shown=shown, **data)
+
+    assert accuracy.scores == {"same": 1.0}
+    assert shown[0] == "scoring"
+    assert any(" of 16 outputs and references read, " in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("crashes", RunError, "the scorer was killed by SIGSEGV"),
+        ("exits", RunError, "SystemExit: 0 (in exits, "),
+        ("unprintable", RunError, "Unprintable: (no text: its __str__ raised ValueError) (in unp"),
+        ("lacks", Designed, "the tokenizer is not here; set MODELS"),
+    ],
+)
+def test_a_scorer_that_breaks_is_one_error_of_the_scorer(
+    tmp_path: Path, how: str, kind: type[RunError], message: str
+) -> None:
+    with pytest.raises(RunError) as raised:
+        scored(tmp_path, how)
+
+    assert type(raised.value) is kind
+    assert str(raised.value).startswith(message)
+    assert (raised.value.layer, raised.value.log) == ("scorer", str(tmp_path / "score.log"))
