@@ -102,6 +102,18 @@ def look(use: str) -> Callable[..., None] | None:
     return getattr(resolve(found.value), "look", None) if found else None
 
 
+def check_gpus(use: str, count: int, options: Mapping[str, Any]) -> None:
+    """Let a registered engine refuse a number of GPUs that its options do not use.
+
+    Raises:
+        SuiteError: It does.
+    """
+    found = registered("engines").get(use)
+    check = getattr(resolve(found.value), "check_gpus", None) if found else None
+    if check is not None:
+        check(count, options)
+
+
 def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
     """Check options against the keyword parameters of a factory.
 

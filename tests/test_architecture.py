@@ -75,6 +75,7 @@ SHARED = {
     "engines.files",
     "engines.generation",
     "engines.model_folder",
+    "engines.parallel",
     "engines.prompts",
     "engines.queueing",
     "engines.server_json",

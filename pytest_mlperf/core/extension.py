@@ -85,6 +85,14 @@ class Engine:
     by format of a builder the precisions that it loads.
     """
 
+    @classmethod
+    def check_gpus(cls, count: int, options: Mapping[str, Any]) -> None:
+        """Refuse a number of GPUs that these options do not use; asked before anything is built.
+
+        Raises:
+            SuiteError: They use fewer, or need more; it says what to set.
+        """
+
     def __enter__(self) -> Self:
         """Load the model; may take minutes."""
         return self

@@ -156,7 +156,13 @@ class Answers:
         if self._generation.max_new_tokens < 2:
             cause = "max_new_tokens is 1; set it to at least 2"
         else:
-            cause = "the model ended at once; set min_new_tokens to at least 1"
+            fewest = self._generation.min_new_tokens
+            cause = "the model ended at once; " + (
+                f"the engine did not keep to min_new_tokens = {fewest}: leave the sample out, or "
+                "set ignore_eos = true to measure fixed lengths"
+                if fewest
+                else "set min_new_tokens to at least 1"
+            )
         raise RunError(
             "engine",
             f"sample {index} of the data set has {tokens} output token, but LoadGen needs at least "

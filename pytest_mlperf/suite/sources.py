@@ -7,9 +7,10 @@ from typing import Any
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, SuiteError
+from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.preflight import ABSENT, blamed, engine_key, try_engine
-from pytest_mlperf.suite.tables import DatasetSource
+from pytest_mlperf.suite.tables import DatasetSource, EngineEntry
 from pytest_mlperf.suite.values import Defect, nearest
 from pytest_mlperf.suite.variables import expand, unset_in
 
@@ -79,8 +80,22 @@ def _engine_defects(suite: Suite, index: int) -> Iterator[Defect]:
         try_engine(entry.use, options=expand(entry.options), model=model, precision=entry.precision)
     except SuiteError as error:
         yield engine_key(index, str(error), entry.options), str(error)
-    except MlperfError:  # what is not here is a skip, and told there
         return
+    except MlperfError:  # what is not here is a skip, and told there
+        pass
+    yield from _gpu_defects(entry, index)
+
+
+def _gpu_defects(entry: EngineEntry, index: int) -> Iterator[Defect]:
+    """Yield accelerators whose GPUs a registered engine would not all use, or lack."""
+    for accelerator in entry.accelerators:
+        count, name = split(accelerator)
+        if name == "cpu":
+            continue
+        try:
+            registry.check_gpus(entry.use, count, expand(entry.options))
+        except SuiteError as error:
+            yield ("engines", index, "accelerators"), f'"{accelerator}": {error}'
 
 
 def _reference_defects(suite: Suite) -> Iterator[Defect]:

@@ -82,6 +82,7 @@ OPTIONS: Mapping[str, Any] = {
     "load_format": "dummy",
     "attn_backend": "FLASHINFER",
     "stream_interval": 2,
+    "stream": True,
     "llm": {},
 }
 """Every option of the engine, each with a value of which something is made."""

@@ -526,6 +526,49 @@ def test_an_entry_that_could_match_nothing_is_refused(text: str, message: str) -
     assert defects(text) == [message]
 
 
+@pytest.mark.parametrize(
+    ("use", "options", "accelerators", "message"),
+    [
+        (
+            "vllm",
+            "",
+            '["H200", "8xH200"]',
+            'engines[0].accelerators: "8xH200": engine vllm: tensor_parallel_size = 1 x '
+            "pipeline_parallel_size = 1 use 1 GPU, but the accelerator has 8: speed and energy are "
+            "those of all of them; set tensor_parallel_size so that the product is 8, or "
+            "accelerators to as many as are used",
+        ),
+        ("vllm", "tensor_parallel_size = 2", '["H200"]', "use 2 GPUs, but the accelerator has 1"),
+        ("vllm", "tensor_parallel_size = 4, pipeline_parallel_size = 2", '["8xH200"]', None),
+        (
+            "vllm",
+            "tensor_parallel_size = 4, engine_args = { data_parallel_size = 2 }",
+            '["8xH200"]',
+            None,
+        ),
+        ("vllm", "tensor_parallel_size = 2", '["cpu"]', None),
+        ("tensorrt_llm", "", '["2xH200"]', "engine tensorrt_llm: tensor_parallel_size = 1 x"),
+        ("tensorrt_llm", "llm = { context_parallel_size = 2 }", '["2xH200"]', None),
+        ("null", "", '["8xH200"]', None),
+    ],
+)
+def test_parallelism_must_use_the_gpus_of_the_accelerator(
+    use: str, options: str, accelerators: str, message: str | None
+) -> None:
+    """Others would be leased and counted for nothing, or the engine would fail late."""
+    text = with_(
+        ('use = "null"', f'use = "{use}"\nmodel = "m"\nprecision = "fp16"'),
+        ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),
+        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
+    )
+    if message is None:
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        (found,) = defects(text)
+        assert message in found
+
+
 def test_several_defects_are_listed_in_the_order_of_their_lines() -> None:
     assert defects(
         with_(

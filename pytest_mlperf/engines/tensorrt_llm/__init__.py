@@ -19,10 +19,12 @@ from pytest_mlperf.engines.model_folder import (
     weights_fact,
     with_ends,
 )
+from pytest_mlperf.engines.parallel import check_parallel
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.streaming import Streams
-from pytest_mlperf.engines.tensorrt_llm.arguments import llm_arguments, sampling_arguments
-from pytest_mlperf.engines.tensorrt_llm.options import Options
+from pytest_mlperf.engines.tensorrt_llm.arguments import llm_arguments
+from pytest_mlperf.engines.tensorrt_llm.least_length import COUNTED, Sampling
+from pytest_mlperf.engines.tensorrt_llm.options import Options, refused
 from pytest_mlperf.engines.tensorrt_llm.package import (
     ELSEWHERE,
     import_package,
@@ -72,6 +74,7 @@ class TensorRtLlmEngine(Engine):
         load_format: str = "auto",
         attn_backend: str | None = None,
         stream_interval: int = 1,
+        stream: bool = True,
         llm: Mapping[str, Any] | None = None,
         max_new_tokens: int = 128,
         min_new_tokens: int = 1,
@@ -92,7 +95,8 @@ class TensorRtLlmEngine(Engine):
             max_batch_size: Samples in flight at most; None and the like: TensorRT-LLM's own choice.
             max_num_tokens: Tokens per forward pass at most.
             max_seq_len: Tokens of prompt and answer together at most.
-            kv_cache_dtype: "auto", "fp8" or "nvfp4".
+            kv_cache_dtype: "auto", "fp8" or "nvfp4"; of newer ones than 1.2 also "float16",
+                "bfloat16", "float32" and "fp8_ds_mla".
             kv_cache_free_gpu_memory_fraction: Of the memory that is free once weights are loaded.
             tokens_per_block: Of the paged key-value cache.
             enable_block_reuse: Take what a prompt has in common with an earlier one from the cache.
@@ -104,6 +108,8 @@ class TensorRtLlmEngine(Engine):
             load_format: "auto", or "dummy" for random weights: speed without the model's files.
             attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
             stream_interval: Tokens of an answer per message; above 1 they come in clumps.
+            stream: Take tokens as they come wherever they are timed. False takes answers whole,
+                which is less work for this process, and is for Offline only.
             llm: Further arguments of LLM, as TensorRT-LLM names them; tables where it has
                 configurations.
             max_new_tokens: Most tokens per answer.
@@ -140,6 +146,7 @@ class TensorRtLlmEngine(Engine):
             load_format=load_format,
             attn_backend=attn_backend,
             stream_interval=stream_interval,
+            stream=stream,
             llm={} if llm is None else llm,
         )
         self._options.check()
@@ -147,6 +154,15 @@ class TensorRtLlmEngine(Engine):
         self._folder = find_model("tensorrt_llm", model)
         self._dataset = dataset
         self._precision = precision
+
+    @classmethod
+    def check_gpus(cls, count: int, options: Mapping[str, Any]) -> None:
+        """Refuse GPUs that parallelism does not use.
+
+        Raises:
+            SuiteError: It uses another number.
+        """
+        check_parallel("tensorrt_llm", count, options, further=("llm", "context_parallel_size"))
 
     @classmethod
     def check_library(cls) -> None:
@@ -216,7 +232,16 @@ class TensorRtLlmEngine(Engine):
         self._tell_gaps()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Hand the samples to the event loop, a request each."""
+        """Hand the samples to the event loop, a request each.
+
+        Raises:
+            SuiteError: Tokens of a single sample are to be timed, and none are seen.
+        """
+        if sink.times_tokens and len(ids) == 1 and not self._options.stream:
+            raise refused(
+                "stream = false gives answers whole, so their first tokens cannot be timed; it is "
+                "for Offline: leave it out for other scenarios"
+            )
         self._streams.put(ids, indices, sink)
 
     def describe(self) -> Mapping[str, str]:
@@ -251,15 +276,21 @@ class TensorRtLlmEngine(Engine):
         self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
         chunked = self._options.enable_chunked_prefill
         self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
+        sampling = Sampling(make=package.SamplingParams, generation=self._generation)
         self._requests = Requests(
             llm=model,
-            sampling=package.SamplingParams(**sampling_arguments(self._generation)),
+            sampling=sampling,
+            stream=self._options.stream,
             prompts=self._prompts,
             generation=self._generation,
             answers=Answers(self._generation, watch_ends=not self._dummy),
         )
         self._streams = Streams(self._requests.answer)
         undo.callback(self._streams.close)
+        if sampling.matters:
+            version = str(package.__version__)
+            self._streams.run(sampling.find_out(self._requests.ask, version))
+            self._facts["min_tokens"] = COUNTED[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
         """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""

@@ -91,18 +91,22 @@ def llm_arguments(folder: Path, precision: str, options: Options) -> dict[str, A
     return {**made, **further}
 
 
-def sampling_arguments(generation: Generation) -> dict[str, Any]:
+def sampling_arguments(generation: Generation, *, beside: int = 0) -> dict[str, Any]:
     """Return the arguments of SamplingParams: greedy, token ids only.
 
     Args:
+        beside: Tokens that TensorRT-LLM counts in min_tokens beside those of the answer.
         generation: Lengths and end tokens. The first ends an answer as TensorRT-LLM's end_id, which
             min_new_tokens holds back; the others as stop tokens, which it does not.
     """
     end = generation.eos[0] if generation.eos else -1
     others = list(generation.eos[1:])
+    # With ignore_eos there is no end to hold back, and the last token of all would be held back.
+    held = generation.min_new_tokens and not generation.ignore_eos
+    least = generation.min_new_tokens + beside if held else None
     made: dict[str, Any] = {
         "max_tokens": generation.max_new_tokens,
-        "min_tokens": generation.min_new_tokens or None,
+        "min_tokens": least,
         "top_k": 1,
         "end_id": end,
         "pad_id": generation.padding,

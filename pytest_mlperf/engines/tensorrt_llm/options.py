@@ -9,7 +9,8 @@ from typing import Any
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.generation import is_count
 
-KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4")
+KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
+"""Words of all versions; one that a version does not have it refuses itself."""
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
 
@@ -75,6 +76,7 @@ class Options:
         load_format: One of `LOAD_FORMATS`.
         attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
         stream_interval: Tokens of an answer per message.
+        stream: Take tokens as they come where they are timed.
         llm: Further arguments of LLM.
     """
 
@@ -94,6 +96,7 @@ class Options:
     load_format: str
     attn_backend: str | None
     stream_interval: int
+    stream: bool
     llm: Mapping[str, Any]
 
     def check(self) -> None:
@@ -120,6 +123,7 @@ class Options:
             ("enable_block_reuse", self.enable_block_reuse),
             ("enable_chunked_prefill", self.enable_chunked_prefill),
             ("cuda_graph_padding", self.cuda_graph_padding),
+            ("stream", self.stream),
         ):
             if not isinstance(flag, bool):
                 raise refused(f"{name} = {flag!r} is neither true nor false")

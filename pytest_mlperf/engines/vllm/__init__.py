@@ -18,6 +18,7 @@ from pytest_mlperf.engines.model_folder import (
     weights_fact,
     with_ends,
 )
+from pytest_mlperf.engines.parallel import check_parallel
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.vllm import quantisation
 from pytest_mlperf.engines.vllm.arguments import (
@@ -147,6 +148,15 @@ class VllmEngine(Engine):
         self._precision = precision
         self._batch_size = batch_size
         self._facts: dict[str, str] = {"engine": "vllm"}
+
+    @classmethod
+    def check_gpus(cls, count: int, options: Mapping[str, Any]) -> None:
+        """Refuse GPUs that parallelism does not use.
+
+        Raises:
+            SuiteError: It uses another number.
+        """
+        check_parallel("vllm", count, options, further=("engine_args", "data_parallel_size"))
 
     @classmethod
     def check_library(cls) -> None:

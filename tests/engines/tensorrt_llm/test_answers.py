@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.openorca import OpenOrcaDataset
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from tests.engines.recording import Recorder, Samples, answers_of, ask
@@ -104,12 +106,38 @@ def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: 
     assert answers_of(engine(folder, [[9], [5]]), 2) == [[8, 7, 6], [4, 3, 2]]
 
 
-def test_min_new_tokens_holds_the_end_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("faults", "counted"),
+    [
+        ({}, "of prompt and answer, made up for"),
+        ({"min_of_answer": True}, "of the answer"),
+    ],
+)
+def test_min_new_tokens_holds_the_end_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any], counted: str
+) -> None:
+    """Of prompts of any length, whichever tokens TensorRT-LLM's sampler counts."""
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", json.dumps(faults))
     folder = chain_model(tmp_path, lambda _: EOS)
-    (found,) = answers_of(engine(folder, [[9]], min_new_tokens=3, max_new_tokens=8), 1)
+    prompts = [[9], [9, 8, 7, 6, 5]]
+    opened = engine(folder, prompts, min_new_tokens=3, max_new_tokens=8)
 
-    assert found[-1] == EOS
-    assert len(found) == 4
+    for found in answers_of(opened, 2):
+        assert found[-1] == EOS
+        assert len(found) == 4
+    assert opened.describe()["min_tokens"] == counted
+
+
+def test_answers_may_come_whole_where_tokens_are_timed(counting: Path) -> None:
+    """For Offline, which needs no first token; a single sample's could not be timed."""
+    sink = Recorder(expected=2)
+    with engine(counting, [[9], [5]], stream=False) as model:
+        ask(model, sink, 2)
+        with pytest.raises(SuiteError, match="stream = false gives answers whole"):
+            model.submit([102], [0], Recorder(expected=1))
+
+    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [4, 3, 2]}
+    assert [kind for kind, _ in sink.events] == ["done", "done"]
 
 
 def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
@@ -161,8 +189,9 @@ def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> 
         "pipeline_parallel_size": "1",
         "max_batch_size": "4",
         "work.batch": "4",
+        "min_tokens": "of prompt and answer, made up for",
         "max_num_tokens": "8192",
-        "max_seq_len": "512",
+        "stream": "true",
         "kv_cache_dtype": "fp8",
         "kv_cache_free_gpu_memory_fraction": "0.9",
         "enable_block_reuse": "false",

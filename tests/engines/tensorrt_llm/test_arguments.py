@@ -33,6 +33,7 @@ LEFT_OPEN: dict[str, Any] = {
     "load_format": "auto",
     "attn_backend": None,
     "stream_interval": 1,
+    "stream": True,
     "llm": {},
 }
 
@@ -144,7 +145,17 @@ GREEDY = {"max_tokens": 8, "min_tokens": 1, "top_k": 1, "detokenize": False}
 def test_answers_are_greedy_and_end_at_the_models_end_tokens(
     said: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    assert sampling_arguments(generation(**said)) == GREEDY | more
+    expected = GREEDY | more
+    if said.get("ignore_eos"):
+        del expected["min_tokens"]
+
+    assert sampling_arguments(generation(**said)) == expected
+
+
+def test_tokens_of_the_prompt_are_counted_in_where_the_sampler_counts_them() -> None:
+    said = generation(min_new_tokens=3)
+
+    assert sampling_arguments(said, beside=17)["min_tokens"] == 20
 
 
 def test_nothing_is_said_of_a_least_length_where_there_is_none() -> None:

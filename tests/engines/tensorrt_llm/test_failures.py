@@ -11,6 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from tests.engines.recording import Recorder, Samples, ask
+from tests.engines.torch.models import chain_model
 
 ONE, THREE = Samples([[9]]), Samples([[9], [8], [7]])
 
@@ -138,11 +139,21 @@ def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(
     ("faults", "sentence"),
     [
         (
-            {"fail": 1},
-            "TensorRT-LLM failed sample 1 of the data set: RuntimeError: CUDA error: out of memory",
+            {"fail": 4},
+            "TensorRT-LLM failed sample 1 of the data set: RuntimeError: CUDA error: out of memory "
+            "(from ValueError: the worker's own words)",
         ),
         (
-            {"cancel": 2},
+            {"fail": 4, "told_error": True},
+            "TensorRT-LLM failed sample 1 of the data set: CUDA error: out of memory",
+        ),
+        (
+            {"fail": 0},
+            "TensorRT-LLM failed a first request: RuntimeError: CUDA error: out of memory (from "
+            "ValueError: the worker's own words)",
+        ),
+        (
+            {"cancel": 5},
             "sample 2 of the data set has no whole answer: TensorRT-LLM ended it as 'cancelled' "
             "after 2 tokens",
         ),
@@ -165,6 +176,39 @@ def test_a_failure_of_tensorrt_llm_names_the_sample(
     told(monkeypatch, **faults)
 
     assert failure(counting, times_tokens=times_tokens) == sentence.format(folder=counting)
+
+
+@pytest.mark.usefixtures("standin")
+def test_an_answer_that_was_cut_before_its_length_is_no_answer(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT-LLM lowers max_tokens to what fits its workers, and only warns."""
+    told(monkeypatch, longest=4)
+
+    assert failure(counting) == (
+        "the answer to sample 0 of the data set was cut at 3 tokens, before max_new_tokens = 128; "
+        "TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
+        "prompt and max_new_tokens together"
+    )
+
+
+@pytest.mark.usefixtures("standin")
+def test_an_end_that_nothing_holds_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the run where it matters, else at the first sample of one token."""
+    told(monkeypatch, min_ignored=True)
+    folder = chain_model(tmp_path, lambda _: 2)
+
+    assert failure(folder, min_new_tokens=2) == (
+        "min_new_tokens = 2, but TensorRT-LLM 1.2.1+standin holds no end token back; set "
+        "min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens"
+    )
+    assert failure(folder, dataset=ONE) == (
+        "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time tokens: "
+        "the model ended at once; the engine did not keep to min_new_tokens = 1: leave the sample "
+        "out, or set ignore_eos = true to measure fixed lengths"
+    )
 
 
 @pytest.mark.usefixtures("standin")

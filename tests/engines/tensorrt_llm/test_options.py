@@ -28,7 +28,8 @@ def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlm
     ("options", "sentence"),
     [
         ({"precision": "int3"}, "precision = 'int3' is not one of fp32, bf16, fp16, fp8, nvfp4, "),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4"),
+        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4, "),
+        ({"stream": "no"}, "stream = 'no' is neither true nor false"),
         ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
         (
             {"scheduler_policy": "fifo"},

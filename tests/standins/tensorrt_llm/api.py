@@ -44,14 +44,14 @@ class LLM:
             raise RuntimeError("Only 1 GPUs are available, but more are required.")
         folder = Path(model)
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        if args.max_seq_len is None:
-            args.max_seq_len = config.get("max_position_embeddings")
+        # What is left open its workers find out; `args` of this process keeps None.
+        longest = fault("longest") or args.max_seq_len or config.get("max_position_embeddings")
         self.tokenizer = None
         if not skip_tokenizer_init:
             import transformers
 
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self._executor: Executor | None = Executor(self._load(folder), self.args)
+        self._executor: Executor | None = Executor(self._load(folder), args, longest)
         self._requests = 0
 
     def _load(self, folder: Path) -> Any:

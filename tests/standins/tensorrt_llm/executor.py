@@ -53,8 +53,10 @@ def now() -> timedelta:
 class Executor:
     """Owns the thread."""
 
-    def __init__(self, model: Any, args: Any) -> None:
+    def __init__(self, model: Any, args: Any, longest: int) -> None:
         self._args = args
+        self._most = args.max_batch_size or 2048
+        self._longest = longest
         self._batch = Batch(model)
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._closed = False
@@ -94,7 +96,7 @@ class Executor:
     def _take(self) -> list[Work] | None:
         """Return the requests that join now, None at the end; waits where none is in flight."""
         found: list[Work] = []
-        while len(self._batch.rows) + len(found) < self._args.max_batch_size:
+        while len(self._batch.rows) + len(found) < self._most:
             idle = not self._batch.rows and not found
             try:
                 work = self._waiting.get(block=idle)
@@ -103,7 +105,16 @@ class Executor:
             if work is None:
                 return None
             if work.output.request_id == fault("fail"):
-                work.output._put(Response(error=RuntimeError("CUDA error: out of memory")))
+                if fault("told_error"):
+                    vars(work.output)["error"] = "CUDA error: out of memory"
+                    work.output._put(Response(reason="error"))
+                    continue
+                try:
+                    raise ValueError("the worker's own words")
+                except ValueError as cause:
+                    failure = RuntimeError("CUDA error: out of memory")
+                    failure.__cause__ = cause
+                work.output._put(Response(error=failure))
                 continue
             work.timing.first_scheduled_time = now()
             found.append(work)
@@ -114,9 +125,11 @@ class Executor:
         gone = set()
         for row, score in zip(rows, scores, strict=True):
             sampling = row.sampling
-            held_back = len(row.answer) < (sampling.min_tokens or 0)
-            if held_back and sampling.end_id >= 0:
-                score[sampling.end_id] = -float("inf")
+            # The sampler of 1.2 compares prompt and answer with it.
+            counted = row.answer if fault("min_of_answer") else row.tokens
+            held_back = len(counted) < (sampling.min_tokens or 0) and not fault("min_ignored")
+            if held_back:
+                score[-1 if sampling.ignore_eos else sampling.end_id] = -float("inf")
             row.tokens.append(int(score.argmax()))
             row.timing.last_token_time = now()
             if len(row.answer) == 1:
@@ -134,7 +147,7 @@ class Executor:
         ends = {sampling.end_id} if not sampling.ignore_eos else set()
         if answer[-1] in ends | set(sampling.stop_token_ids or ()):
             return "stop"
-        full = len(row.tokens) >= self._args.max_seq_len
+        full = len(row.tokens) >= self._longest
         return "length" if full or len(answer) >= sampling.max_tokens else None
 
     def _tell(self, row: Work, reason: str | None) -> None:

@@ -3,7 +3,10 @@
 Keys: "fail": number of the request that fails; "cancel": number of the request that is cancelled
 after two tokens; "strip_end": answers come without their end token; "clock_ahead_s": its own times
 to first token are so much longer than they were; "no_metrics": it keeps no stamps;
-"load": what loading fails with.
+"load": what loading fails with; "min_of_answer": min_tokens are counted of the answer alone, as
+newer ones than 1.2 do; "min_ignored": of nothing; "longest": tokens of prompt and answer that
+fit, whatever the arguments say; "told_error": the request that fails tells it in
+its attribute, as newer ones do.
 """
 
 from __future__ import annotations

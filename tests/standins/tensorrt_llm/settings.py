@@ -73,6 +73,14 @@ class KvCacheConfig(Config):
         "enable_partial_reuse": True,
     }
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if given.get("dtype") not in (None, "auto", "fp8", "nvfp4"):
+            raise ValidationError(
+                "1 validation error for KvCacheConfig\ndtype\n  Input should be 'auto', 'fp8' or "
+                "'nvfp4'"
+            )
+
 
 class CudaGraphConfig(Config):
     cls = "CudaGraphConfig"
@@ -124,7 +132,6 @@ class LlmArgs:
         "pipeline_parallel_size": 1,
         "dtype": "auto",
         "load_format": "auto",
-        "max_batch_size": 2048,
         "max_num_tokens": 8192,
         "stream_interval": 1,
         "return_perf_metrics": False,
@@ -174,6 +181,9 @@ class SamplingParams:
                 )
         for name in NAMES["SamplingParams"]:
             setattr(self, name, given.get(name, self.defaults.get(name)))
+        stops = given.get("stop_token_ids")
+        if stops is not None and not all(isinstance(stop, int) for stop in stops):
+            raise ValueError(f"stop_token_ids must be a list of int, got {stops!r}")
         top_k, temperature = given.get("top_k"), given.get("temperature")
         if top_k is not None and top_k < 0:
             raise ValueError(f"require top_k >= 0, got top_k={top_k}")

@@ -1,0 +1,102 @@
+"""Hashes of large files are remembered, and a change is always seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.engines import files
+from pytest_mlperf.engines.files import sha256
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is large and old enough to be remembered."""
+    monkeypatch.setattr(files, "WORTH_BYTES", 4)
+    monkeypatch.setattr(files, "SETTLED_S", -60.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"12345678")
+    return path
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").rglob("*")) if (folder / "cache").is_dir() else []
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_an_unchanged_file_is_read_once(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sha256([weights]) == digest(b"12345678")
+    monkeypatch.setattr(files, "_hashed", None)  # who reads again fails
+
+    assert sha256([weights]) == digest(b"12345678")
+
+
+def test_a_changed_file_is_read_again(weights: Path) -> None:
+    """Also one of the same size whose time of change was put back: that it was is a change too."""
+    before = weights.stat()
+    sha256([weights])
+    weights.write_bytes(b"87654321")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert sha256([weights]) == digest(b"87654321")
+
+
+def test_a_replaced_file_and_another_list_are_read(weights: Path, tmp_path: Path) -> None:
+    sha256([weights])
+    other = tmp_path / "other"
+    other.write_bytes(b"abcdefgh")
+    assert sha256([weights, other]) == digest(b"12345678abcdefgh")
+    other.replace(weights)
+
+    assert sha256([weights]) == digest(b"abcdefgh")
+
+
+def test_what_changed_a_moment_ago_is_not_remembered(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second change within one tick of the file system's clock would not be seen."""
+    monkeypatch.setattr(files, "SETTLED_S", time.time())
+    sha256([weights])
+
+    assert not kept(tmp_path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = files._hashed
+
+    def changing(paths: list[Path]) -> str:
+        found = reading(paths)
+        weights.write_bytes(b"somebody's else")
+        return found
+
+    monkeypatch.setattr(files, "_hashed", changing)
+    sha256([weights])
+
+    assert not kept(tmp_path)
+
+
+def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sha256([weights])
+    (place,) = [path for path in kept(tmp_path) if path.is_file()]
+    place.write_text("nonsense", "ascii")
+    assert sha256([weights]) == digest(b"12345678")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(weights))  # no folder
+    assert sha256([weights]) == digest(b"12345678")
+    monkeypatch.setattr(files, "WORTH_BYTES", 1 << 30)
+    monkeypatch.setattr(files, "_cache", None)
+    assert sha256([weights]) == digest(b"12345678")
