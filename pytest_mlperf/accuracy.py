@@ -22,7 +22,7 @@ def answer_for(case: CaseRuns, accuracy: Accuracy) -> Answer:
     """
     assert case.scored is not None
     planned, suite = case.planned, case.planned.suite
-    total = gate_samples(suite, planned.round_scenario) or accuracy.total
+    total = max(gate_samples(suite, planned.round_scenario) or 0, accuracy.total)
     measured = Pass(
         accuracy=accuracy,
         scored=case.scored,

@@ -41,7 +41,7 @@ class MixtralScorer:
       digit. MLPerf's reference gives no end of the sequence, so an engine should not either.
 
     A metric that applies to no sample is left out. Without "mbxp" MLPerf's gate for this workload
-    cannot be evaluated, since one of its five scores is missing.
+    is not decided, since one of its five scores is missing; it fails by any of the others.
 
     Source: language/mixtral-8x7b/evaluate-accuracy.py of https://github.com/mlcommons/inference.
     """
@@ -89,6 +89,12 @@ class MixtralScorer:
         )
         self._processes = processes
         self._runs_code = run_generated_code
+
+    @staticmethod
+    def left_out(options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the metrics that options leave out, with the option that gives each."""
+        runs = options.get("run_generated_code", False)
+        return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
         """Look for what decodes, and try the sandbox: later both would cost an accuracy pass.

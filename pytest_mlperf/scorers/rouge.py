@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Scores
@@ -78,6 +78,12 @@ class RougeScorer:
         self._punkt = None if punkt is None else Punkt(scorer="rouge", folder=Path(punkt))
         if self._punkt is not None:
             self._punkt.check()
+
+    @staticmethod
+    def left_out(options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the metrics that options leave out, with the option that gives each."""
+        split = options.get("punkt") is not None
+        return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported.

@@ -176,8 +176,33 @@ def require_scorer(planned: Planned) -> None:
     if scorer is None or planned.scorer_name not in registry.registered("scorers"):
         return
     with placed(planned, ("workload", "scorer"), scorer.options):
-        built = registry.resolve(scorer.target)(model=_model(planned), **scorer.options)
+        factory = registry.resolve(scorer.target)
+        if asked := getattr(factory, "left_out", None):
+            _require_scores(planned, asked(scorer.options))
+        built = factory(model=_model(planned), **scorer.options)
         getattr(built, "require", lambda: None)()
+
+
+def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
+    """Refuse a scorer that leaves out what the gate must have, before anything is measured.
+
+    Args:
+        planned: The case.
+        left_out: Metrics that the scorer's options leave out, with the option that gives each.
+
+    Raises:
+        SuiteError: The official profile, or a reference of the suite's own, needs one of them.
+    """
+    suite = planned.suite
+    if suite.is_mlperf and suite.profile != "official":
+        return  # the gate is then not decided, and says without what
+    whose = "MLPerf's gate in the official profile" if suite.is_mlperf else "[workload] reference"
+    if missing := [name for name in planned.bounds(()) or () if name in left_out]:
+        options = " and ".join(left_out[name] for name in missing)
+        raise SuiteError(
+            f"scorer {planned.scorer_name} leaves out {', '.join(missing)}, which {whose} needs: "
+            f"set {options}"
+        )
 
 
 @contextlib.contextmanager

@@ -226,3 +226,13 @@ def test_a_score_that_the_scorer_left_out_is_no_error_before_the_official_profil
         assert verdict.headline == "iou 90.000; gate not decided on 43 samples, without dice"
     else:
         assert "MLPerf's gate needs dice" in verdict.headline
+
+
+def test_a_part_of_a_data_set_larger_than_mlperfs_is_a_part_of_that_one(own: Project) -> None:
+    changes = {**UNET, "samples": 2000, "scorer": 'scorer = { use = "own:Dice" }'}
+    suite(own, **changes)
+    own.run("suites", "-k", "accuracy", *RECORD)
+
+    own.run("suites", "-k", "accuracy")
+
+    assert newest(own).gate == Gate(state=GateState.UNDECIDED, samples=1024, total=2000)

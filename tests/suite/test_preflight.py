@@ -50,6 +50,45 @@ def refusal(planned: Planned, *, scorer: bool = True) -> str:
     return str(caught.value).replace(f"{planned.path}:", "")
 
 
+TWIN = 'mine"\nreference = { mbxp = 60.0 }\ntwin_of = "mixtral-8x7b'
+
+
+@pytest.mark.parametrize(
+    ("round_name", "name", "profile", "option", "missing"),
+    [
+        ("v4.1", "mixtral-8x7b", "official", "", "mbxp"),
+        ("v4.1", "mixtral-8x7b", "official", ", run_generated_code = true", ""),
+        ("v4.1", "mixtral-8x7b", "quick", "", ""),
+        ("v4.1", "llama2-70b-99", "official", "", ""),
+        ("v5.1", "llama3_1-8b", "official", "", "rougeLsum"),
+        ("v5.1", "llama3_1-8b", "quick", "", ""),
+        ("v4.1", TWIN, "quick", "", "mbxp"),
+    ],
+)
+def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measured(
+    tmp_path: Path, round_name: str, name: str, profile: str, option: str, missing: str
+) -> None:
+    use = "rouge" if "llama" in name else "mixtral"
+    text = (
+        f'schema = 1\nround = "{round_name}"\nprofile = "{profile}"\n[workload]\nname = "{name}"\n'
+        f'model = "gone"\ndataset = {{ use = "synthetic" }}\nscorer = {{ use = "{use}"{option} }}\n'
+        '[[engines]]\nuse = "null"\n[[scenarios]]\nname = "Offline"\n'
+    )
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(text, "utf-8")
+    (planned,) = plan_suite(file)
+
+    found = [str(error) for part, error in problems(planned, scorer=True) if part == "scorer"]
+
+    said = [text for text in found if "leaves out" in text]
+    assert len(said) == bool(missing)
+    if missing:
+        option = {"mbxp": "run_generated_code = true", "rougeLsum": "punkt"}[missing]
+        assert f"scorer {use} leaves out {missing}, which " in said[0]
+        assert f"set {option}" in said[0]
+        assert said[0].startswith(f"{file}:")
+
+
 # --- when a suite is read ------------------------------------------------------------------------
 
 MODEL = 'model = "gone/m.onnx"'
