@@ -28,8 +28,20 @@ _PIECE = 2**20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """Of a zip's member: signature, and the lengths of its name and extra field, which follow."""
 
-_BROKEN = (EOFError, OSError, struct.error, ValueError, zipfile.BadZipFile, zlib.error)
+_BROKEN = (
+    *(EOFError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
 """What reading a damaged file raises."""
+
+UNPACKED_LIMIT = 2 * 2**30
+"""Bytes of one compressed array when unpacked; the largest volume of KiTS19 has 0.5e9."""
+
+MEMBERS_LIMIT = 1_000
+"""Arrays of one archive."""
+
+AXES_LIMIT = 32
+"""Axes of an array; NumPy 1 had no more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +79,12 @@ class StoredArray:
         """
         import numpy as np
 
-        values = np.empty(math.prod(self.shape), self.dtype)
+        try:
+            values = np.empty(math.prod(self.shape), self.dtype)
+        except MemoryError:
+            raise RunError(
+                "dataset", f"{self.file}: there is no memory for {self.what}: {self.size:,} bytes"
+            ) from None
         view, filled = values.view(np.uint8).data, 0
         try:
             with self._open() as file:
@@ -143,7 +160,12 @@ def find_npz(path: Path) -> dict[str, StoredArray]:
     found = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-            for member in archive.infolist():
+            members = archive.infolist()
+            if len(members) > MEMBERS_LIMIT:
+                raise ValueError(
+                    f"{len(members):,} members, and at most {MEMBERS_LIMIT:,} are read"
+                )
+            for member in members:
                 if member.filename.endswith(".npy"):
                     name = member.filename.removesuffix(".npy")
                     found[name] = _find_member(archive, member, raw, path)
@@ -157,6 +179,11 @@ def _find_member(
 ) -> StoredArray:
     what = f"its member {member.filename}"
     if member.compress_type != zipfile.ZIP_STORED:
+        if member.file_size > UNPACKED_LIMIT:
+            raise ValueError(
+                f"{what} unpacks to {member.file_size:,} bytes, and at most {UNPACKED_LIMIT:,} are "
+                "read"
+            )
         with archive.open(member) as unpacked:
             return _find(unpacked, path, what=what, size=member.file_size, packed=member.filename)
     raw.seek(member.header_offset)
@@ -191,7 +218,12 @@ def _find(
             raise ValueError(f"its format {version} is not read")
         shape, fortran, dtype = readers[version](file)
     except _BROKEN as error:
-        raise damaged(path, f"{what} is no array in NumPy's format ({error})") from error
+        first = str(error).partition("\n")[0]  # what follows advises to trust the file
+        raise damaged(path, f"{what} is no array in NumPy's format ({first})") from error
+    # A header is an expression: a truth value or a negative number are lengths to Python.
+    if len(shape) > AXES_LIMIT or any(type(axis) is not int or axis < 0 for axis in shape):
+        shown = f"{len(shape):,} axes" if len(shape) > AXES_LIMIT else f"the shape {shape}"
+        raise damaged(path, f"{what} has {shown}, which no array has")
     found = StoredArray(
         file=path,
         what=what,

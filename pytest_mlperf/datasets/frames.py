@@ -14,7 +14,10 @@ from typing import Any
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
 
 UNPACKED_LIMIT = 4 * 2**30
-"""Bytes that a pickle may have when unpacked; 24,576 prompts and answers have about 0.15e9."""
+"""Bytes that any pickle may have when unpacked."""
+
+TABLE_LIMIT = 2**30
+"""Bytes of a table of prompts when unpacked; MLPerf's 24,576 prompts and answers have 0.15e9."""
 
 
 PARQUET = b"PAR1"
@@ -86,6 +89,8 @@ def _read_pickle(
         raise _unreadable(path, str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, f"the file is damaged ({error})") from error
+    except MemoryError:
+        raise _unreadable(path, "there is no memory for what it unpacks to") from None
     if len({len(cells) for cells in found.values()}) > 1:
         raise _unreadable(path, "its columns differ in length")
     return found
@@ -129,6 +134,8 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
         with parquet.ParquetFile(path) as file:
             places = _places(path, file.schema_arrow.names, columns)
             table = file.read(columns=list(places))
+    except MemoryError:
+        raise _unreadable(path, "there is no memory for what it unpacks to") from None
     except (ArrowException, OSError) as error:
         raise _unreadable(path, f"the Parquet file is damaged ({error})") from error
     return {name: _parquet_cells(table.column(name)) for name in places}

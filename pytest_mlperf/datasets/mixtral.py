@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.checksum import check_file, parse_checksum
-from pytest_mlperf.datasets.frames import read_frame, require_reader
+from pytest_mlperf.datasets.frames import TABLE_LIMIT, read_frame, require_reader
 from pytest_mlperf.datasets.prompts import (
     Source,
     TokenLists,
@@ -63,7 +63,7 @@ class MixtralDataset:
         expected = parse_checksum("data set mixtral", checksum)
         table = _find_table(Path(path))
         check_file(table, expected)
-        cells = read_frame(table, columns=COLUMNS)
+        cells = read_frame(table, columns=COLUMNS, max_bytes=TABLE_LIMIT)
         source = Source(file=table)
         source.check_size(len(cells[TARGET]), count)
         cells = {name: column[:count] for name, column in cells.items()}

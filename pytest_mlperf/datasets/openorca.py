@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.datasets.frames import read_frame, require_reader
+from pytest_mlperf.datasets.frames import TABLE_LIMIT, read_frame, require_reader
 from pytest_mlperf.datasets.prompts import (
     Prompts,
     Source,
@@ -58,7 +58,7 @@ class OpenOrcaDataset:
         filled = _parse(template=template, count=count)
         table = _find_table(Path(path))
         fields = (TOKENS,) if filled is None else TEMPLATE_FIELDS
-        columns = read_frame(table, columns=(IDENTITY, *fields, ANSWER))
+        columns = read_frame(table, columns=(IDENTITY, *fields, ANSWER), max_bytes=TABLE_LIMIT)
         source = Source(file=table)
         source.check_size(len(columns[ANSWER]), count)
         columns = {name: cells[:count] for name, cells in columns.items()}

@@ -151,6 +151,8 @@ class _Window:
     def _fill(self, size: int) -> None:
         """Move on in the file until `size` bytes lie ahead, or up to its end."""
         self._before += self._at
+        if self._before + size > self._max_bytes:  # before a long item is gathered in memory
+            raise PickleError(f"it has more than {self._max_bytes:,} bytes when unpacked")
         kept = [self._bytes[self._at :]]
         ahead = len(kept[0])
         while ahead < size and (chunk := self._file.read(_CHUNK)):

@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pytest_mlperf.core.errors import RunError
 
@@ -19,6 +19,9 @@ WORTH_BYTES = 1 << 30
 
 SETTLED_S = 2.0
 """Files that changed within this time may change again without another time of change."""
+
+LARGEST_INDEX = 64 * 2**20
+"""Bytes of an index of weights; 100,000 tensors take about 10 MB."""
 
 SHOWN = 3
 """Names that are listed in an error; the rest is counted."""
@@ -40,11 +43,7 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
     if single.is_file():
         files = [single]
     elif index.is_file():
-        try:
-            named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise broken(index, f"is no index of safetensors files: {one_line(error)}") from error
-        files = sorted(folder / name for name in named)
+        files = [folder / name for name in _named(index)]
     elif list(folder.glob("*.bin")):
         raise broken(
             folder,
@@ -64,6 +63,27 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
                 file, f"is cut short or is no safetensors file ({error}); copy it here again"
             ) from error
     return files
+
+
+def _named(index: Path) -> list[str]:
+    """Return the files that an index names, all of them in its own folder.
+
+    Raises:
+        RunError: It is no index, too large, or names files elsewhere.
+    """
+    if index.stat().st_size > LARGEST_INDEX:
+        raise broken(index, f"is larger than {LARGEST_INDEX >> 20} MiB, which no index is")
+    try:
+        named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise broken(index, f"is no index of safetensors files: {one_line(error)}") from error
+    for name in named:
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise broken(index, f"is no index of safetensors files: it names {name!r}")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise broken(index, f"names {name!r}, which lies outside its folder; correct it")
+    return sorted(named)
 
 
 def sha256(files: Sequence[Path]) -> str:

@@ -222,7 +222,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise broken(file, f"is no JSON object: {one_line(error)}") from error
     if not isinstance(found, dict):
         raise broken(file, "is no JSON object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 OFFSET = 1e-6
 """What the reference adds to the diagonals of covariances whose product it finds singular."""
+
+
+LARGEST = 256 * 2**20
+"""Bytes of statistics when unpacked; 2,048 features take 34e6."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +57,7 @@ def read_statistics(path: Path) -> Statistics:
     import numpy as np
 
     try:
+        _require_small(path)
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             mean = np.asarray(file["mu"], np.float64)
             covariance = np.asarray(file["sigma"], np.float64)
@@ -68,6 +74,14 @@ def read_statistics(path: Path) -> Statistics:
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=1e-9):
         raise _wrong(path, "sigma is not symmetric, so it is no covariance")
     return Statistics(mean=mean, covariance=covariance)
+
+
+def _require_small(path: Path) -> None:
+    """Refuse an archive that unpacks to more than any statistics have."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > LARGEST:
+        raise ValueError(f"it unpacks to {size:,} bytes, and at most {LARGEST:,} are read")
 
 
 def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:

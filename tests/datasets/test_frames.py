@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.datasets.frames import UNPACKED_LIMIT, read_frame
+from pytest_mlperf.datasets.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
 from pytest_mlperf.datasets.pickled_frames import NAMES, PickledFrame
 from pytest_mlperf.datasets.pickles import Name, PickleError, Record, parse
 
@@ -472,6 +472,21 @@ def test_a_file_that_unpacks_to_too_much_is_refused_early(tmp_path: Path) -> Non
 
     assert peak < 10 * 2**20
     assert UNPACKED_LIMIT == 4 * 2**30
+
+
+def test_an_item_that_is_longer_than_the_limit_is_refused_by_its_length(tmp_path: Path) -> None:
+    """Nothing of it is gathered in memory before."""
+    path = tmp_path / "bomb.pkl.gz"
+    head = written(pickle.BINBYTES8, struct.pack("<Q", 2**40))
+    path.write_bytes(gzip.compress(head + bytes(16 * 2**20)))
+
+    tracemalloc.start()
+    with pytest.raises(RunError, match="it has more than 1,073,741,824 bytes when unpacked"):
+        read_frame(path, columns=("id",), max_bytes=TABLE_LIMIT)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 4 * 2**20
 
 
 SMALL = (OLD / "pandas-1.5.3.pkl").read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.scorers.frechet import OFFSET, Statistics, frechet, read_statistics
+from pytest_mlperf.scorers.frechet import LARGEST, OFFSET, Statistics, frechet, read_statistics
 
 linalg = pytest.importorskip("scipy.linalg")
 
@@ -309,3 +310,12 @@ def test_pickled_statistics_are_refused_and_never_run(tmp_path: Path) -> None:
         read_statistics(tmp_path / "val.npz")
 
     assert not (tmp_path / "run").exists()
+
+
+def test_statistics_that_unpack_to_too_much_are_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "val.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mu.npy", bytes(LARGEST + 1))
+
+    with pytest.raises(RunError, match="it unpacks to 268,435,457 bytes, and at most 268,435,456"):
+        read_statistics(path)
