@@ -17,6 +17,7 @@ The pynvml module is handed in; this one never imports it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,7 @@ class Library:
 
     Attributes:
         nvml: The pynvml module.
+        starts: How often it was initialised.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -89,8 +91,8 @@ class Library:
         Raises:
             UnavailableNvml: Not NVIDIA's binding, or no driver; the message says what to do.
         """
-        self.nvml = nvml
-        self._begun_again = False
+        self.nvml, self.starts = nvml, 1
+        self._starting = threading.Lock()
         if not hasattr(nvml, "nvmlDeviceGetTemperatureV"):
             raise UnavailableNvml(
                 f"{getattr(nvml, '__file__', 'pynvml')} is not nvidia-ml-py 12.575.51 or newer: "
@@ -102,13 +104,20 @@ class Library:
             reason = ADVICE.get(error.value, f"NVML does not start: {words(error)}")
             raise UnavailableNvml(reason, error.value) from None
 
-    def begin_again(self) -> bool:
-        """Initialise once more what someone else shut down; False the second time."""
-        if self._begun_again:
-            return False
-        self._begun_again = True
-        self.nvml.nvmlInit()
-        return True
+    def begin_again(self, seen: int) -> bool:
+        """Initialise once more what someone else shut down; False the second time.
+
+        Args:
+            seen: `starts` when the caller took its handle: where another thread was quicker,
+                nothing is left to do.
+        """
+        with self._starting:
+            if self.starts == seen:
+                if self.starts > 1:
+                    return False
+                self.starts += 1
+                self.nvml.nvmlInit()
+            return True
 
     def close(self) -> None:
         """Let go of NVML, whatever state it is in."""
@@ -128,6 +137,7 @@ class Device:
         handle: NVML's, of the physical GPU: an instance has no energy of its own.
         instance: Whether the UUID is that of a MIG instance.
         instances: MIG instances on the GPU, 0 without MIG; None where they may not be seen.
+        starts: How often NVML was initialised when the handle was taken.
     """
 
     library: Library
@@ -135,6 +145,7 @@ class Device:
     handle: Any
     instance: bool = False
     instances: int | None = 0
+    starts: int = 1
 
     @property
     def shared(self) -> bool | None:
@@ -143,7 +154,8 @@ class Device:
 
     def find_again(self) -> None:
         """Take a fresh handle, after NVML was initialised anew."""
-        self.handle = find(self.library, self.uuid).handle
+        fresh = find(self.library, self.uuid)
+        self.handle, self.starts = fresh.handle, fresh.starts
 
 
 def find(library: Library, uuid: str) -> Device:
@@ -152,7 +164,7 @@ def find(library: Library, uuid: str) -> Device:
     Raises:
         UnavailableNvml: There is no such GPU, or it may not be asked.
     """
-    nvml = library.nvml
+    nvml, starts = library.nvml, library.starts
     try:
         handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
     except nvml.NVMLError as error:
@@ -169,7 +181,7 @@ def find(library: Library, uuid: str) -> Device:
         if instance:
             reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
             raise UnavailableNvml(reason, error.value) from None
-    found = Device(library=library, uuid=uuid, handle=handle, instance=instance)
+    found = Device(library=library, uuid=uuid, handle=handle, instance=instance, starts=starts)
     found.instances = _instances(nvml, handle, at_least_one=instance)
     return found
 
@@ -283,7 +295,7 @@ class Probe:
     def _begin_again(self) -> None:
         nvml = self.device.library.nvml
         try:
-            if self.device.library.begin_again():
+            if self.device.library.begin_again(self.device.starts):
                 self.device.find_again()
                 return
         except (nvml.NVMLError, UnavailableNvml) as error:

@@ -3,10 +3,10 @@
     python -m pytest_mlperf.hardware.sampler --gpu UUID [--gpu UUID ...] [--hz 50] [--out FILE]
 
 It is a process because a thread would wait for the interpreter's lock, and what others do with NVML
-in theirs must not matter. It samples until its stdin ends or its parent is gone. It prints one JSON
-object a line; with --out the records go to that file, and the first one to stdout as well. Times
-are CLOCK_MONOTONIC in seconds, unless they are called "wall". A reader drops a last line that was
-cut.
+in theirs must not matter; in it each GPU has a thread, for a call into NVML makes wait. It samples
+until its stdin ends or its parent is gone. It prints one JSON object a line; with --out the records
+go to that file, and the first one to stdout as well. Times are CLOCK_MONOTONIC in seconds, unless
+they are called "wall". A reader drops a last line that was cut.
 
 {"ready": {...}}  once, first
     version     1
@@ -14,7 +14,8 @@ cut.
     suspect     true where the driver's state also casts doubt on performance
     time, wall  the two clocks, read together
     driver, cuda, binding  versions
-    rates       Hz: trace_hz, counter_hz, state_hz, slow_hz; their expected cpu_share, driver_share
+    rates       Hz, of each GPU: trace_hz, counter_hz, state_hz, slow_hz; what is expected of them:
+                cpu_share of a core, all GPUs together, driver_share of the time, each GPU
     gpus        one each, in the order asked for:
         index, uuid     the number that later records carry, and the UUID asked for
         unavailable     why this GPU cannot be read; then nothing else is there
@@ -36,7 +37,7 @@ cut.
 {"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer asked
 {"end": {...}}  once, last
     time, wall, elapsed_s, cpu_s  the clocks again; how long it sampled, at what cost
-    ticks, planned, slow          made, due, and begun late by more than half a period
+    ticks, planned, slow          made, due, and begun late by more than half a period, of all GPUs
     gpus        [{"index":, "missed": {quantity: n}, "unavailable_quantities": {...},
                   "forbidden": [...]}, ...]
 
@@ -55,133 +56,25 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from pytest_mlperf.hardware.nvml import Library, Lost, UnavailableNvml
+from pytest_mlperf.hardware.nvml import Library, UnavailableNvml
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
-from pytest_mlperf.hardware.sampler_gpu import Gpu, begin, said, timed, watch_periods
-from pytest_mlperf.hardware.sampler_rates import Cost, Rates, choose
+from pytest_mlperf.hardware.sampler_gpu import begin, said, watch_periods
+from pytest_mlperf.hardware.sampler_rates import Cost, choose
+from pytest_mlperf.hardware.sampler_threads import Sampler, Writer
 
 VERSION = 1
 GRACE_S = 2.0
 """A call into NVML that hangs is not waited for longer than this once sampling is to end."""
 
-BUNCH_S = 0.5
-"""Records are written at least so often."""
-
 GROUPS = {"trace": TRACE, "counter": COUNTER, "state": STATE, "slow": SLOW}
 SUSPECT = frozenset({18})
 """Codes at the start that cast doubt on performance too."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Job:
-    """A slower group of one GPU, and when it is next to be read."""
-
-    gpu: Gpu
-    names: Sequence[str]
-    period_s: float
-    due_s: float = 0.0
-
-
-class Sampler:
-    """Reads GPUs at an even beat and writes records."""
-
-    def __init__(self, gpus: Sequence[Gpu], rates: Rates, write: Callable[[str], None]) -> None:
-        """Plan; nothing is read yet."""
-        self.gpus, self.rates, self._write = list(gpus), rates, write
-        self.ticks = self.slow = self.planned = 0
-        self._every = round(rates.trace_hz / rates.counter_hz)
-        self._jobs = [
-            Job(gpu=gpu, names=names, period_s=1 / hz)
-            for gpu in self.gpus
-            for hz, names in ((rates.state_hz, STATE), (rates.slow_hz, SLOW))
-        ]
-
-    def run(self, stop: threading.Event, parent: int) -> None:
-        """Sample until told to stop, the parent is gone, or no GPU is left."""
-        period = 1 / self.rates.trace_hz
-        began = time.monotonic()
-        while self.gpus and not stop.is_set() and os.getppid() == parent:
-            due = began + self.planned * period
-            late = time.monotonic() - due
-            if late < 0:
-                # Not stop.wait, which costs half as much again: the stop can wait for a tick.
-                time.sleep(-late)
-            self.slow += late > period / 2
-            self._tick()
-            # What was missed is not made up for: it would only crowd the readings.
-            self.planned = max(self.planned, int((time.monotonic() - began) / period)) + 1
-
-    def _tick(self) -> None:
-        self.ticks += 1
-        for gpu in list(self.gpus):
-            # Each GPU's counter in its turn, so that no tick is long.
-            self._guarded(self._trace, gpu, (self.ticks + gpu.index) % self._every == 0)
-        # One job a tick, for the same reason.
-        job = min(self._jobs, key=lambda job: job.due_s, default=None)
-        if job and job.due_s <= (now := time.monotonic()):
-            job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
-            self._guarded(self._state, job.gpu, job.names)
-
-    def _guarded(self, read: Callable[[Gpu, Any], None], gpu: Gpu, what: Any) -> None:
-        """Read, and let go of a GPU that is gone."""
-        try:
-            read(gpu, what)
-        except Lost as error:
-            record = {"time": time.monotonic(), "gpu": gpu.index}
-            self._write(json.dumps({"lost": {**record, "code": error.code, "why": str(error)}}))
-            self.gpus.remove(gpu)
-            self._jobs = [job for job in self._jobs if job.gpu is not gpu]
-
-    def _trace(self, gpu: Gpu, count: Any) -> None:
-        at, watts = timed(gpu.probes["power_w"])
-        reasons = gpu.probes["reasons"].read()
-        power = "null" if watts is None else f"{watts:.3f}"
-        head = f'{{"t":[{at:.6f},{gpu.index},{power},{"null" if reasons is None else reasons}'
-        if count and gpu.probes["energy_j"].why is None:
-            at, joules = timed(gpu.probes["energy_j"])
-            head += f",{at:.6f},{'null' if joules is None else f'{joules:.3f}'}"
-        self._write(head + "]}")
-
-    def _state(self, gpu: Gpu, names: Sequence[str]) -> None:
-        """Read and write a group of slower quantities."""
-        found: dict[str, Any] = {"time": round(time.monotonic(), 6), "gpu": gpu.index}
-        found |= {probe.name: probe.read() for probe in gpu.group(names)}
-        self._write(json.dumps({"s": found}, separators=(",", ":")))
-
-    def finish(self) -> None:
-        """Read everything once more."""
-        for gpu in list(self.gpus):
-            self._guarded(self._trace, gpu, True)
-        for gpu in list(self.gpus):
-            self._guarded(self._state, gpu, (*STATE, *SLOW))
-
-
-class Writer:
-    """Writes lines in bunches."""
-
-    def __init__(self, file: IO[str]) -> None:
-        """Keep the file."""
-        self._file, self._next = file, 0.0
-        self._lines: list[str] = []
-
-    def __call__(self, line: str) -> None:
-        """Take a line, and write when it is time to."""
-        self._lines.append(line)
-        if (now := time.monotonic()) >= self._next:
-            self._next = now + BUNCH_S
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what there is."""
-        self._file.write("".join(f"{line}\n" for line in self._lines))
-        self._file.flush()
-        self._lines.clear()
 
 
 def clocks() -> dict[str, float]:
@@ -243,16 +136,21 @@ def _sample(
         gpus = [gpu for gpu in gpus if gpu.index != index]
     paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
     costs = {
-        n: Cost(cpu_s=sum(c for c, _ in p), wall_s=sum(w for _, w in p)) for n, p in paid.items()
+        name: Cost(cpu_s=max(c for c, _ in each), wall_s=max(w for _, w in each))
+        for name, each in paid.items()
+        if each
     }
-    rates = choose(costs, len(gpus), trace_hz=options.hz)
+    rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)
     told = [*silent, *(gpu.ready() for gpu in gpus)]
     first |= {**clocks(), **versions, "rates": asdict(rates)}
     yield json.dumps({"ready": {**first, "gpus": sorted(told, key=lambda r: r["index"])}})
     sampler = Sampler(gpus, rates, write)
     began, cpu = time.monotonic(), time.process_time()
-    sampler.run(stop, parent)
+    ended = sampler.run(stop, parent)
     spent = {"elapsed_s": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
+    write.flush()
+    if not ended:
+        return  # a reader sees that the last record is missing
     sampler.finish()
     left = [
         {
@@ -263,8 +161,7 @@ def _sample(
         }
         for gpu in gpus
     ]
-    counts = {"ticks": sampler.ticks, "planned": sampler.planned, "slow": sampler.slow}
-    yield json.dumps({"end": {**clocks(), **spent, **counts, "gpus": left}})
+    yield json.dumps({"end": {**clocks(), **spent, **sampler.counts(), "gpus": left}})
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:

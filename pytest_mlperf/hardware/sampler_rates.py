@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from math import ceil
 
 CPU_SHARE = 0.02
-"""Sampling may take this share of one core."""
+"""Sampling one GPU may take this share of one core."""
+
+CPU_SHARE_MORE = 0.01
+"""Each GPU more may take this: a machine with many GPUs has many cores."""
 
 AIM = 0.9
 """Part of that share to plan for: what a read costs in the run is not what it cost at the start."""
@@ -15,14 +18,12 @@ AIM = 0.9
 DRIVER_SHARE = 0.10
 """Share of the time, for each GPU, that may be spent inside NVML: it holds the driver's locks."""
 
-WAITING_SHARE = 0.40
-"""Share of the time that may be spent inside NVML at all: more, and readings come late."""
+DRIVERS_SHARE = 0.80
+"""The same of all GPUs together: calls into a driver that answers one at a time must have room."""
 
-TICK_S = 120e-6
-"""What a tick costs beside NVML: waking up, reading clocks, writing; seconds of CPU, measured."""
-
-RECORD_S = 12e-6
-"""What one GPU's record costs at each tick, seconds of CPU, measured."""
+TICK_S = 150e-6
+"""What a tick of one GPU costs beside NVML: waking up, reading clocks, writing; seconds of CPU,
+measured."""
 
 TOPS_HZ = {"trace": 50.0, "counter": 20.0, "state": 5.0, "slow": 1.0}
 """Wanted rate of each group of quantities."""
@@ -36,7 +37,7 @@ LOWER = 0.8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What one read of a group costs, over all GPUs.
+    """What one read of a group costs, of one GPU.
 
     Attributes:
         cpu_s: Seconds of this process's CPU.
@@ -49,7 +50,12 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Chosen rates, Hz, and the shares of one core and of the time that they are to cost."""
+    """Chosen rates of each GPU, Hz, and what they are to cost.
+
+    Attributes:
+        cpu_share: Share of one core, all GPUs together.
+        driver_share: Share of the time inside NVML, of each GPU.
+    """
 
     trace_hz: float
     counter_hz: float
@@ -63,7 +69,8 @@ def choose(costs: Mapping[str, Cost], gpus: int, *, trace_hz: float = TOPS_HZ["t
     """Lower the rate of whatever costs most until all of it costs little enough.
 
     Args:
-        costs: By group: "trace", "counter", "state", "slow"; one that is not read is not there.
+        costs: By group: "trace", "counter", "state", "slow"; one that is not read is not there. Of
+            the GPU that costs most.
         gpus: Number of GPUs.
         trace_hz: Wanted rate of the trace.
 
@@ -72,12 +79,10 @@ def choose(costs: Mapping[str, Cost], gpus: int, *, trace_hz: float = TOPS_HZ["t
         is read at every n-th tick of the trace, at an even beat.
     """
     free = Cost(cpu_s=0.0, wall_s=0.0)
-    own = TICK_S + gpus * RECORD_S
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
-    paid["trace"] = Cost(cpu_s=paid["trace"].cpu_s + own, wall_s=paid["trace"].wall_s)
+    paid["trace"] = Cost(cpu_s=paid["trace"].cpu_s + TICK_S, wall_s=paid["trace"].wall_s)
     rates = {**TOPS_HZ, "trace": trace_hz, "counter": min(TOPS_HZ["counter"], trace_hz)}
-
-    waiting = _waiting(paid, gpus)
+    allowed, waiting = AIM * cpu_allowed(gpus) / gpus, _waiting(paid, gpus)
 
     def shares() -> dict[str, tuple[float, float]]:
         return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
@@ -87,9 +92,9 @@ def choose(costs: Mapping[str, Cost], gpus: int, *, trace_hz: float = TOPS_HZ["t
         cpu = sum(share for share, _ in now.values())
         driver = sum(share for _, share in now.values())
         lower = [group for group in rates if rates[group] > FLOORS_HZ[group]]
-        if (cpu <= AIM * CPU_SHARE and driver <= waiting) or not lower:
+        if (cpu <= allowed and driver <= waiting) or not lower:
             break
-        worst = max(lower, key=lambda g: max(now[g][0] / (AIM * CPU_SHARE), now[g][1] / waiting))
+        worst = max(lower, key=lambda g: max(now[g][0] / allowed, now[g][1] / waiting))
         rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER)
     most = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
     every = min(ceil(rates["trace"] / rates["counter"]), most)
@@ -98,16 +103,21 @@ def choose(costs: Mapping[str, Cost], gpus: int, *, trace_hz: float = TOPS_HZ["t
         counter_hz=rates["trace"] / every,
         state_hz=rates["state"],
         slow_hz=rates["slow"],
-        cpu_share=cpu,
+        cpu_share=gpus * cpu,
         driver_share=driver,
     )
 
 
+def cpu_allowed(gpus: int) -> float:
+    """Return the share of one core that sampling so many GPUs may take."""
+    return CPU_SHARE + CPU_SHARE_MORE * (gpus - 1)
+
+
 def _waiting(paid: Mapping[str, Cost], gpus: int) -> float:
-    """Return the share of the time that may be spent waiting for NVML.
+    """Return the share of the time that each GPU may wait for NVML.
 
     It gives way, as the share of CPU does not, where a driver is so slow that even the floors are
     dear: the quick quantities need not suffer for the slow one.
     """
     least = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
-    return max(min(DRIVER_SHARE * gpus, WAITING_SHARE), 2 * least)
+    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * least)

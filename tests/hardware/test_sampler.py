@@ -178,6 +178,32 @@ def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) 
     assert {t[1] for t in child.of("t") if t[0] > lost["time"]} == {1}
 
 
+def test_a_gpu_whose_driver_hangs_makes_no_other_wait(fake: Fake) -> None:
+    """The other one is read on; what was cut short is seen by the last record that is missing."""
+    fake.write("device", "device")
+    with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
+        fake.restart("latency nvmlDeviceGetFieldValues 9000000 dev=0", "device", "device")
+        time.sleep(0.8)
+    ticks = {index: [t for t in child.of("t") if t[1] == index] for index in (0, 1)}
+    after = [t for t in ticks[1] if t[0] > fake.t0 + 0.1]
+
+    assert len(after) > 15
+    assert all(t[0] < fake.t0 + 0.1 for t in ticks[0])
+    assert not child.of("end")
+
+
+def test_gpus_that_lose_the_library_at_once_start_it_again_once(fake: Fake) -> None:
+    """Something in this process shut NVML down: each thread meets it, one initialises."""
+    fake.write("device", "device", "device", "device")
+    with Child(fake, *(f"GPU-{i}" for i in range(4)), watch_s=0.02) as child:
+        fake.restart("shutdown 0.2", *["device"] * 4)
+        time.sleep(0.8)
+
+    assert child.of("lost") == []
+    assert fake.calls().count("nvmlInitWithFlags") == 2
+    assert {t[1] for t in child.of("t") if t[0] > fake.t0 + 0.4} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("code", [15, 16])
 def test_without_a_gpu_left_it_ends_by_itself(fake: Fake, code: int) -> None:
     with Child(fake, watch_s=0.02) as child:

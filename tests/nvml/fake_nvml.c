@@ -4,13 +4,13 @@
  * Where FAKE_NVML_LOG names a file, every call adds a line to it: monotonic ns, thread, function,
  * device, return code. Times in a scenario are seconds after t0; power is a closed-form function
  * of CLOCK_MONOTONIC - t0 with a closed-form integral, so that every process sees the same GPU and
- * fake_joules() gives the exact energy. One thread per process may call.
+ * fake_joules() gives the exact energy. Threads may call at once.
  *
  *   driver TEXT | cuda N | t0 MONOTONIC_S
  *   shutdown AT                                   the library forgets that it was initialised
  *   fail FUNCTION CODE [after= until= calls=FROM-TO every=N dev=N]
  *                                                 FUNCTION may end in *; "field:186[:SCOPE]" too
- *   latency FUNCTION MICROSECONDS [spin]
+ *   latency FUNCTION MICROSECONDS [spin] [dev=N]
  * and for each GPU, after a line "device":
  *   name TEXT | uuid TEXT | arch N | pci DEVICE SUBSYSTEM | vbios TEXT
  *   wave const W | square LOW HIGH PERIOD [DUTY] | sine MEAN SWING PERIOD | steps AT:W ...
@@ -26,6 +26,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ _Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
 _Static_assert(sizeof(attributes_t) == 40 && sizeof(sample_t) == 16, "");
 
 typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
-typedef struct { char function[64]; double us; int spin; } latency_t;
+typedef struct { char function[64]; double us; int spin, dev; } latency_t;
 typedef struct { unsigned mask, sm; double after, until; } event_t;
 typedef struct { int pid; u64 bytes; double after, until; } proc_t;
 typedef struct device {
@@ -94,6 +95,8 @@ static struct {
     latency_t latencies[RULES];
     struct stat seen;
 } s;
+static pthread_rwlock_t scenario_lock = PTHREAD_RWLOCK_INITIALIZER; /* held through a call */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static device_t devices[DEVICES];
 static device_t instances[DEVICES][INSTANCES];
 
@@ -153,6 +156,7 @@ static void general(const char *key, const char *rest) {
         latency_t *l = &s.latencies[s.n_latencies++];
         sscanf(rest, "%63s %lf", l->function, &l->us);
         l->spin = strstr(rest, " spin") != NULL;
+        l->dev = option(rest, "dev", -1);
     }
 }
 
@@ -252,13 +256,13 @@ static device_t *new_device(void) {
     return d;
 }
 
-static void load(void) {
-    const char *path = getenv("FAKE_NVML_SCENARIO");
-    struct stat found;
-    if (!path || stat(path, &found)) return;
-    if (!strcmp(path, s.path) && found.st_ino == s.seen.st_ino && found.st_size == s.seen.st_size &&
-        found.st_mtim.tv_sec == s.seen.st_mtim.tv_sec && found.st_mtim.tv_nsec == s.seen.st_mtim.tv_nsec)
-        return;
+static int same(const char *path, const struct stat *found) {
+    return !strcmp(path, s.path) && found->st_ino == s.seen.st_ino &&
+           found->st_size == s.seen.st_size && found->st_mtim.tv_sec == s.seen.st_mtim.tv_sec &&
+           found->st_mtim.tv_nsec == s.seen.st_mtim.tv_nsec;
+}
+
+static void load_anew(const char *path, struct stat found) {
     FILE *file = fopen(path, "r");
     if (!file) return;
     s.n_devices = s.n_fails = s.n_latencies = s.forgotten = 0;
@@ -285,6 +289,19 @@ static void load(void) {
             snprintf(m->uuid, sizeof m->uuid, "MIG-%d-%d", i, k);
             snprintf(m->name, sizeof m->name, "%.70s MIG 1g.18gb", devices[i].name);
         }
+}
+
+/* Read the scenario if it was replaced, and hold it as it is until done(). */
+static void load(void) {
+    const char *path = getenv("FAKE_NVML_SCENARIO");
+    struct stat found;
+    pthread_rwlock_rdlock(&scenario_lock);
+    if (!path || stat(path, &found) || same(path, &found)) return;
+    pthread_rwlock_unlock(&scenario_lock);
+    pthread_rwlock_wrlock(&scenario_lock);
+    if (!same(path, &found)) load_anew(path, found);
+    pthread_rwlock_unlock(&scenario_lock);
+    pthread_rwlock_rdlock(&scenario_lock);
 }
 
 /* ---- power ---- */
@@ -349,7 +366,9 @@ static unsigned reasons(const device_t *d, unsigned *sm) {
 
 double fake_joules(int device, double begin, double end) {
     load();
-    return joules(&devices[device], end - s.t0) - joules(&devices[device], begin - s.t0);
+    double used = joules(&devices[device], end - s.t0) - joules(&devices[device], begin - s.t0);
+    pthread_rwlock_unlock(&scenario_lock);
+    return used;
 }
 
 /* ---- every call ---- */
@@ -363,7 +382,8 @@ static int matches(const char *rule, const char *function) {
 static int scripted(const char *function, int dev) {
     double t = now();
     for (int i = 0; i < s.n_latencies; i++)
-        if (matches(s.latencies[i].function, function)) {
+        if (matches(s.latencies[i].function, function) &&
+            (s.latencies[i].dev < 0 || s.latencies[i].dev == dev)) {
             double until = monotonic() + s.latencies[i].us / 1e6;
             if (!s.latencies[i].spin) usleep(s.latencies[i].us);
             while (monotonic() < until) {}
@@ -371,9 +391,9 @@ static int scripted(const char *function, int dev) {
     for (int i = 0; i < s.n_fails; i++) {
         fail_t *f = &s.fails[i];
         if (!matches(f->function, function) || (f->dev >= 0 && f->dev != dev)) continue;
-        f->calls++;
-        if (f->calls >= f->from && f->calls <= f->to && t >= f->after && t < f->until &&
-            f->calls % f->every == 0)
+        int calls = __atomic_add_fetch(&f->calls, 1, __ATOMIC_RELAXED);
+        if (calls >= f->from && calls <= f->to && t >= f->after && t < f->until &&
+            calls % f->every == 0)
             return f->code;
     }
     return OK;
@@ -383,6 +403,8 @@ static int done(const char *function, int dev, int code) {
     static int log = -1;
     static char known[512];
     const char *path = getenv("FAKE_NVML_LOG");
+    pthread_rwlock_unlock(&scenario_lock);
+    pthread_mutex_lock(&log_lock);
     if (strcmp(known, path ? path : "")) {
         if (log >= 0) close(log);
         snprintf(known, sizeof known, "%s", path ? path : "");
@@ -394,12 +416,14 @@ static int done(const char *function, int dev, int code) {
                          (long)syscall(SYS_gettid), function, dev, code);
         if (write(log, line, n) != n) log = -1;
     }
+    pthread_mutex_unlock(&log_lock);
     return code;
 }
 
 static int begin(const char *function, int dev) {
     load();
-    if (now() >= s.shutdown && !s.forgotten) s.initialised = 0, s.forgotten = 1;
+    if (now() >= s.shutdown && !__atomic_exchange_n(&s.forgotten, 1, __ATOMIC_SEQ_CST))
+        s.initialised = 0;
     int code = scripted(function, dev);
     return code ? code : s.initialised > 0 ? OK : UNINITIALIZED;
 }

@@ -58,7 +58,7 @@ def build() -> Path:
     _REMOVED_AT_EXIT.append(tempfile.TemporaryDirectory(prefix="fake-nvml-"))
     folder = Path(_REMOVED_AT_EXIT[-1].name)
     (folder / "setters.inc").write_text("".join(f"SETTER({name})\n" for name in setters()))
-    plain = [compiler, "-std=gnu11", "-O1", "-shared", "-fPIC", f"-I{folder}"]
+    plain = [compiler, "-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", f"-I{folder}"]
     for name, more in ((SONAME, [f"-Wl,-soname,{SONAME}"]), ("inside.so", [])):
         command = [*plain, *more, "-o", str(folder / name), str(SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True)
