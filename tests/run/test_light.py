@@ -170,7 +170,7 @@ def decoded(
 
 
 def invalid(measured: Run) -> str:
-    return "; ".join(measured.invalid)
+    return "; ".join(map(str, measured.invalid))
 
 
 @pytest.mark.parametrize("claim", DECODING, ids=lambda claim: f"{claim.page}{claim.line}")
