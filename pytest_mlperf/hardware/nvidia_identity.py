@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import NOT_SUPPORTED, REFUSALS, Device, Probe, Way, patiently
+from pytest_mlperf.hardware.nvml import NOT_SUPPORTED, REFUSALS, Device, patiently
+from pytest_mlperf.hardware.nvml_probe import Probe, Way
 from pytest_mlperf.hardware.nvml_quantities import probes
 from pytest_mlperf.hardware.nvml_sensor import Property as Quantity
 from pytest_mlperf.hardware.nvml_sensor import scope

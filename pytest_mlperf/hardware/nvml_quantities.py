@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device, Probe, Way
+from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device
+from pytest_mlperf.hardware.nvml_probe import Probe, Way
 from pytest_mlperf.hardware.nvml_sensor import AMPERE, Property, ga100, grace
 
 KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_mlperf.hardware.nvml import Probe
+from pytest_mlperf.hardware.nvml_probe import Probe
 
 Property = str | int | float | bool | list[int] | list[float] | None
 """What a GPU says of itself."""

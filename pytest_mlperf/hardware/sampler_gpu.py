@@ -15,10 +15,10 @@ from pytest_mlperf.hardware.nvml import (
     Device,
     Library,
     Lost,
-    Probe,
     UnavailableNvml,
     find,
 )
+from pytest_mlperf.hardware.nvml_probe import Probe
 from pytest_mlperf.hardware.nvml_quantities import identity, probes
 from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 

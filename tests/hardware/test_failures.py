@@ -14,16 +14,8 @@ from types import ModuleType
 import pytest
 
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.hardware.nvml import (
-    Device,
-    Library,
-    Lost,
-    Probe,
-    UnavailableNvml,
-    Way,
-    find,
-    patiently,
-)
+from pytest_mlperf.hardware.nvml import Device, Library, Lost, UnavailableNvml, find, patiently
+from pytest_mlperf.hardware.nvml_probe import Probe, Way
 from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
 from pytest_mlperf.run.power import PowerLog, Sampling
 from pytest_mlperf.run.power_doubts import Doubts, doubts

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.hardware import nvml
-from pytest_mlperf.hardware.nvml import Device, Library, Lost, Probe, UnavailableNvml, find
+from pytest_mlperf.hardware.nvml import Device, Library, Lost, UnavailableNvml, find
+from pytest_mlperf.hardware.nvml_probe import Probe
 from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
 from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 from tests.nvml import library
