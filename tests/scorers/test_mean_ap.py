@@ -17,6 +17,7 @@ from pycocotools.cocoeval import COCOeval
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.core.judge.proof import below_by_influence
 from pytest_mlperf.scorers.mean_ap import MeanApScorer
 from pytest_mlperf.scorers.mean_ap_precision import influences, interpolated
 
@@ -380,6 +381,23 @@ def test_the_error_of_a_paired_difference_is_that_of_drawing_images_anew(seed: i
 
     error = difference.std(ddof=1) / math.sqrt(80)
     assert error == pytest.approx((anew[0] - anew[1]).std(ddof=1), rel=0.25)
+
+
+def test_parts_of_a_data_set_never_prove_that_the_whole_is_below_its_own_score() -> None:
+    """The figure of fewer images is larger rather than smaller: few boxes of a class are found."""
+    outputs, _, references = simulated(400, 3)
+    whole = score(outputs, references).aggregate["map"]
+    draw = np.random.default_rng(20261122)
+    parts = []
+    for _ in range(20):
+        chosen = draw.choice(400, 40, replace=False).tolist()
+        found = score([outputs[n] for n in chosen], [references[n] for n in chosen])
+        parts.append(found.aggregate["map"])
+        values = [value for value in found.per_sample["map"] if value is not None]
+        assert below_by_influence(values, whole, 100.0) > 0.01
+        assert below_by_influence([value - parts[-1] for value in values], 90.0, 100.0) < 0.01
+
+    assert np.mean(parts) > whole
 
 
 # --- what is refused
