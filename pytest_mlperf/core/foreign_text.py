@@ -73,7 +73,11 @@ def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
         content: What `json.dumps` takes.
         default: As there.
     """
-    text = json.dumps(encodable(content), indent=1, ensure_ascii=False, default=default)
+    return escaped(json.dumps(encodable(content), indent=1, ensure_ascii=False, default=default))
+
+
+def escaped(text: str) -> str:
+    """Return JSON in lines with every character escaped that is invisible or obeyed."""
     if text.isprintable():
         return text
     return "\n".join(

@@ -105,14 +105,17 @@ def _one(
 
 def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    for _ in range(2):
-        try:
+    try:
+        with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(descriptor, 0o666)
-                return descriptor
-        except OSError as error:
-            raise RunError("lease", f"cannot open {path}: {error.strerror}") from None
-    return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)
+            return descriptor
+        return os.open(path, flags)
+    except OSError as error:
+        raise RunError(
+            "lease",
+            f"cannot open {path}: {error.strerror}; set PYTEST_MLPERF_LEASES to a folder that all "
+            "users share",
+        ) from None

@@ -47,7 +47,7 @@ class AccuracyPasses:
         try:
             found = json.loads(self._file(key).read_text("utf-8"))
             return _accuracy(found["accuracy"]), _scored(found["scored"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     def _file(self, key: str) -> Path:

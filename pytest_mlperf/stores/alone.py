@@ -102,15 +102,19 @@ def _open(place: Path) -> int:
 
 def _create(place: Path) -> int:
     """Make the file to lock, with its content at once where the file system can do that."""
+    mode = place.stat().st_mode & 0o666  # who may write here may lock
     with contextlib.suppress(OSError):
-        return _link(place)
+        return _link(place, mode)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return os.open(_lock_file(place), flags, 0o666)
+    descriptor = os.open(_lock_file(place), flags, mode)
+    os.fchmod(descriptor, mode)
+    return descriptor
 
 
-def _link(place: Path) -> int:
-    descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+def _link(place: Path, mode: int) -> int:
+    descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
     try:
+        os.fchmod(descriptor, mode)
         os.write(descriptor, _IGNORE_ALL)
         own = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:  # with a folder's descriptor Python calls linkat(), which alone can do this

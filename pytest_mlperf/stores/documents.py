@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.alone import LOCK_HELP, BusyError, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
@@ -159,7 +160,9 @@ class Document(Generic[T]):
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
         )
         try:
-            written = f"{text}\n".encode()
+            text.encode()  # what UTF-8 cannot hold is refused, and not hidden in an escape
+            # A review reads this file: nothing in it may be invisible or turn a line round.
+            written = f"{escaped(text)}\n".encode()
             self._parse(written)
         except ValueError as defect:
             raise BaselineError(f"{path}: not written: {defect}") from defect

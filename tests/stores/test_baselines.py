@@ -447,6 +447,15 @@ def test_what_could_not_be_read_again_is_not_written(path: Path, unfit: Baseline
     assert load(path) == BASELINE
 
 
+def test_nothing_that_a_review_cannot_see_is_in_a_file(path: Path) -> None:
+    hidden = replace(BASELINE, records=(replace(RECORD, fingerprint={"e\u202e": "\x9b\u2066"}),))
+
+    save(path, hidden)
+
+    assert path.read_text("utf-8").replace("\n", "").isprintable()
+    assert load(path) == hidden
+
+
 def test_an_update_gets_what_is_there_and_writes_what_it_returns(path: Path) -> None:
     seen = []
 
