@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.ranges import MOST_RUNS
+
 
 @dataclass(frozen=True)
 class _Option:
@@ -35,7 +37,7 @@ def _count(text: str) -> int:
 
 
 def _max_runs(text: str) -> int:
-    if int(text) < 2:
+    if not 2 <= int(text) <= MOST_RUNS:
         raise ValueError
     return int(text)
 
@@ -123,8 +125,8 @@ _OPTIONS: tuple[_Option, ...] = (
         _max_runs,
         5,
         "N",
-        "most performance runs of a case, at least 2 (default 5); no change is failed at most "
-        "1%% of the time, a drop of the limit is passed at most 5%%",
+        f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); no change is failed "
+        "at most 1%% of the time, a drop of the limit is passed at most 5%%",
     ),
     _Option(
         "power",

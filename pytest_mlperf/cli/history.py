@@ -88,7 +88,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, Cost]:
     for _, results in sessions:
         try:
             walls = _walls(results)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             continue  # a time that is none: a file from elsewhere
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytest_mlperf.core.recording import empty_baseline
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores import accuracy_baselines, baselines
+from pytest_mlperf.stores.score_arrays import Scores
 
 NOISE = 0.1
 """A step of less than this share of the limit is no worsening worth a word."""
@@ -104,7 +104,7 @@ class AccuracyProposal:
     file: Path
     old: AccuracyBaseline | None
     new: AccuracyBaseline
-    scores: accuracy_baselines.Scores
+    scores: Scores
     outputs: Sequence[int] | None
 
     def lines(self) -> Iterator[str]:
@@ -123,10 +123,12 @@ class AccuracyProposal:
         Raises:
             BaselineError: They cannot be written, or other scores were accepted meanwhile.
         """
-        if accuracy_baselines.FILE.load(self.file) != self.old:
+        accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
+
+    def _put(self, now: AccuracyBaseline | None) -> AccuracyBaseline:
+        if now != self.old:
             raise BaselineError(f"{self.file}: {CHANGED}")
-        blank = dataclasses.replace(self.new, steps={}, scores_sha256="")
-        accuracy_baselines.save(self.file, blank, self.scores, self.outputs)
+        return self.new
 
 
 Proposal = PerformanceProposal | AccuracyProposal

@@ -10,6 +10,7 @@ from pytest_mlperf.core.errors import BaselineError
 
 ScenarioName = Literal["Offline", "Server", "Interactive", "SingleStream", "MultiStream"]
 Profile = Literal["quick", "official"]
+Division = Literal["closed", "open"]
 Kind = Literal["accuracy", "performance", "efficiency", "pair"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")

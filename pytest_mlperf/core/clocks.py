@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from pytest_mlperf.core.numbers import MINUS, change, percent
+from pytest_mlperf.core.ranges import Number
 
-State = Mapping[str, float]
+State = Mapping[str, Number]
 """What a run's GPUs were like in its window, of several GPUs the one that was held back most.
 
 sm_mhz, memory_mhz: median clocks, MHz. temperature_c: the highest, degrees C. power_cap_share: part

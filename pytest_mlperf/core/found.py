@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.core.numbers import percent, quantity
+from pytest_mlperf.core.ranges import Positive
 
 CLAMP = 1.0
 """The excess, log(latency / limit), that counts at most: 2.7 times the limit, or its inverse."""
@@ -25,7 +26,7 @@ class Condition:
     """
 
     metric: str
-    below: float
+    below: Positive
 
     @property
     def in_words(self) -> str:
@@ -46,10 +47,10 @@ class Tried:
         folder: Folder with the run's logs.
     """
 
-    rate: float
+    rate: Positive
     metric: str
-    value: float
-    limit: float
+    value: Positive
+    limit: Positive
     held: bool
     folder: str = ""
 
@@ -79,11 +80,11 @@ class Found:
     """
 
     at: str
-    rate: float
-    low: float
-    high: float
+    rate: Positive
+    low: Positive
+    high: Positive
     metric: str
-    precision: float
+    precision: Positive
     reached: bool
     tried: tuple[Tried, ...]
 

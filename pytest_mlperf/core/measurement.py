@@ -10,6 +10,7 @@ from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.found import Found
 from pytest_mlperf.core.meter import WallEnergy
 from pytest_mlperf.core.power import Power
+from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.light import Light
 
@@ -44,12 +45,12 @@ class Run:
             figures are those of the highest rate that held.
     """
 
-    metrics: Mapping[str, float]
-    within_se: Mapping[str, float]
-    samples: int
-    queries: int
-    duration_s: float
-    target_qps: float
+    metrics: Mapping[str, Positive]
+    within_se: Mapping[str, NotNegative]
+    samples: Count
+    queries: Count
+    duration_s: Seconds
+    target_qps: NotNegative
     session: str
     started: str
     commit: str | None
@@ -82,12 +83,12 @@ class Accuracy:
         whole: Metrics that only a whole data set has, e.g. mAP.
     """
 
-    scores: Mapping[str, float]
-    samples: int
+    scores: Mapping[str, Number]
+    samples: Count
     full: bool
     folder: str
     source: str = "measured"
-    total: int = 0
+    total: Count = 0
     lower: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 

@@ -17,6 +17,7 @@ from statistics import median
 
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.meter_file import MeterReading, parse_meter
+from pytest_mlperf.core.ranges import Count, NotNegative, Seconds
 
 __all__ = ["LABEL", "MeterReading", "WallEnergy", "parse_meter", "wall_energy"]
 
@@ -51,12 +52,12 @@ class WallEnergy:
         gated: Good enough to fail a test with.
     """
 
-    joules: float | None
-    mean_w: float | None
-    readings: int
-    dropped: int
-    uncertainty_j: float | None
-    window_s: float
+    joules: NotNegative | None
+    mean_w: NotNegative | None
+    readings: Count
+    dropped: Count
+    uncertainty_j: NotNegative | None
+    window_s: Seconds
     notes: tuple[str, ...] = ()
     gated: bool = False
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_mlperf.core.energy import Energy
+from pytest_mlperf.core.ranges import NotNegative, Seconds
 
 LABEL = "GPU board energy by NVML, not MLPerf Power"
 """How such figures are labelled: MLCommons' own are by a wall meter and another procedure."""
@@ -27,12 +28,12 @@ class Power:
         notes: What is to be known, and why something is not.
     """
 
-    joules: float | None
-    uncertainty_j: float | None
-    mean_w: float | None
-    peak_w: float | None
-    window_s: float
-    by_gpu: Mapping[str, float | None]
+    joules: NotNegative | None
+    uncertainty_j: NotNegative | None
+    mean_w: NotNegative | None
+    peak_w: NotNegative | None
+    window_s: Seconds
+    by_gpu: Mapping[str, NotNegative | None]
     gated: bool
     notes: tuple[str, ...] = ()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_mlperf.core.case import Division, Profile
 from pytest_mlperf.core.expectation import Known
+from pytest_mlperf.core.ranges import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
 from pytest_mlperf.core.verdict import Verdict
 
 SCHEMA = 1
@@ -41,23 +43,23 @@ class CaseResult:
 
     test: str
     suite: str
-    line: int
+    line: Count
     round: str
-    profile: str
+    profile: Profile
     verdict: Verdict
     failed: bool
-    limits: Mapping[str, float]
+    limits: Mapping[str, Positive]
     scored: bool
-    handicap: float
+    handicap: Slowdown
     pretended: bool
     arguments: tuple[str, ...] = ()
-    max_runs: int = 5
-    target_qps: float | None
+    max_runs: Runs = 5
+    target_qps: Positive | None
     qps_source: str | None
-    division: str = "closed"
+    division: Division = "closed"
     techniques: tuple[str, ...] = ()
     elsewhere: str = ""
-    pairs: int = 0
+    pairs: Count = 0
     expected_failures: tuple[Known, ...] = ()
 
 
@@ -79,16 +81,16 @@ class Results:
         label: How MLCommons wants such figures to be labelled.
     """
 
-    schema: int = SCHEMA
+    schema: AtLeastOne = SCHEMA
     run: str
     started: str
-    seconds: float
+    seconds: Seconds
     commit: str | None
     versions: Mapping[str, str]
-    deselected: Mapping[str, int]
+    deselected: Mapping[str, Count]
     cases: tuple[CaseResult, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
-    pairs: int = 0
+    pairs: Count = 0
     label: str = LABEL
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.gate import Gate
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Probability
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.cost import PerDollar
 
@@ -101,17 +102,17 @@ class MetricVerdict:
 
     metric: str
     outcome: Outcome | None
-    now: float | None
-    baseline: float | None = None
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    limit: float | None = None
-    detectable: float | None = None
-    runs: int = 1
-    runs_baseline: int = 0
+    now: Number | None
+    baseline: Number | None = None
+    change: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    limit: NotNegative | None = None
+    detectable: NotNegative | None = None
+    runs: Count = 1
+    runs_baseline: Count = 0
     note: str = ""
-    p: float | None = None
+    p: Probability | None = None
     confirmed: bool = False
 
 
@@ -125,7 +126,8 @@ class PairedVerdict:
         baseline: Mean of the baseline's scores of the samples that were judged.
         now: Mean of this build's.
         change: now - baseline.
-        low, high: The bounds of the change that decided; None for counts.
+        low, high: The bounds of the change that decided; None for counts, and where too few samples
+            bound it.
         margin: Largest change for the worse that does not matter; None for counts.
         samples: Samples judged.
         changed: Samples whose score is another one.
@@ -137,19 +139,19 @@ class PairedVerdict:
 
     metric: str
     outcome: Outcome | None
-    baseline: float
-    now: float
-    change: float
-    low: float | None
-    high: float | None
-    margin: float | None
-    samples: int
-    changed: int
-    down: int
-    up: int
-    p: float | None
+    baseline: Number
+    now: Number
+    change: Number
+    low: Number | None
+    high: Number | None
+    margin: NotNegative | None
+    samples: Count
+    changed: Count
+    down: Count
+    up: Count
+    p: Probability | None
     lower: bool = False
-    correlation: float | None = None
+    correlation: Number | None = None
 
     @property
     def bound(self) -> float | None:
@@ -186,13 +188,13 @@ class RatioVerdict:
     outcome: Outcome
     a: str
     b: str
-    value_a: float
-    value_b: float
-    ratio: float
-    low: float
-    high: float
-    least: float
-    pairs: int
+    value_a: Positive
+    value_b: Positive
+    ratio: Positive
+    low: NotNegative
+    high: NotNegative
+    least: Positive
+    pairs: Count
 
 
 @dataclass(frozen=True, kw_only=True)

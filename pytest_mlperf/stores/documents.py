@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import json
 import os
-import reprlib
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.alone import LOCK_HELP, BusyError, NoLocksError, alone_in
+from pytest_mlperf.stores.defects import first_defect
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 
 LOCK_TIMEOUT_S = 60.0
@@ -188,7 +188,7 @@ class Document(Generic[T]):
             # Through JSON once more: strict checks take a JSON list for a tuple, a Python list not.
             (parsed,) = self._file.validate_json(json.dumps([current]))
         except ValidationError as error:
-            raise ValueError(_first_defect(current, error, self._what)) from None
+            raise ValueError(first_defect(current, error, self._what)) from None
         return cast(T, parsed)
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
@@ -251,37 +251,3 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in content if names.count(name) > 1)
         raise ValueError(f"key {twice!r} stands twice in one object")
     return content
-
-
-def _first_defect(raw: Any, error: ValidationError, what: str) -> str:
-    """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
-    defects = error.errors(include_url=False)
-    path, value = _resolve(raw, defects[0]["loc"][1:])
-    match defects[0]["type"]:
-        case "missing":
-            text = "is missing"
-        case "unexpected_keyword_argument":
-            text = f"is no key of the {what}"
-        case "value_error":
-            text = str(defects[0]["ctx"]["error"])
-        case _:
-            # A value of none of several types has one entry for each.
-            here = [d["msg"] for d in defects if _resolve(raw, d["loc"][1:])[0] == path]
-            expected = ", ".join(msg.removeprefix("Input should be ") for msg in here)
-            text = f"must be {expected}, not {reprlib.repr(value)}"
-    return f"{path}: {text}" if path else text
-
-
-def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
-    """Follow pydantic's location of an error to the key path and the value there."""
-    path = ""
-    for part in location:
-        if isinstance(raw, list) and isinstance(part, int):
-            path += f"[{part}]"
-            raw = raw[part]
-        elif isinstance(raw, dict) and isinstance(part, str):
-            path += f".{part}" if part.isidentifier() else f"[{part!r}]"
-            raw = raw.get(part)
-        else:
-            break  # what follows names members of a union
-    return path.removeprefix("."), raw

@@ -8,10 +8,11 @@ import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable
+from pytest_mlperf.stores.defects import first_defect
 
 Document = TypeVar("Document")
 
@@ -60,6 +61,17 @@ def read_regular(path: Path, largest: int) -> bytes:
     return bytes(content)
 
 
+def shape_of(kind: type[Document]) -> TypeAdapter[tuple[Document]]:
+    """Return what checks documents of a kind: no value is taken for another, no number is none.
+
+    Args:
+        kind: A dataclass. It takes its configuration from the type around it, hence the tuple.
+    """
+    config = ConfigDict(strict=True, allow_inf_nan=False)
+    shape: Any = tuple[kind]  # type: ignore[valid-type]
+    return TypeAdapter(shape, config=config)
+
+
 def read_foreign(path: Path, what: str) -> Any:
     """Return the content of a JSON file.
 
@@ -68,7 +80,7 @@ def read_foreign(path: Path, what: str) -> Any:
         what: What it should be, for messages: "results file".
 
     Raises:
-        MlperfError: It cannot be read, is larger than `LARGEST`, or is no JSON.
+        MlperfError: It cannot be read, is no regular file, is larger than `LARGEST`, or no JSON.
     """
     try:
         content = read_regular(path, LARGEST)
@@ -83,29 +95,32 @@ def read_foreign(path: Path, what: str) -> Any:
 
 
 def as_document(
-    path: Path, raw: Any, what: str, shape: TypeAdapter[Document], newest: int
+    path: Path, raw: Any, what: str, shape: TypeAdapter[tuple[Document]], newest: int, cure: str
 ) -> Document:
     """Return what a JSON document says.
 
     Args:
         path: Where it was read, for messages.
         raw: Its content.
-        what: What it should be, for messages: "a results file".
-        shape: What it must look like.
+        what: What it should be, for messages: "results file".
+        shape: What it must look like, see `shape_of`.
         newest: The newest schema that is known here.
+        cure: What to do about one that is something else, for messages.
 
     Raises:
         MlperfError: It is of a newer schema, or something else.
     """
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if isinstance(found, int) and found > newest:
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if isinstance(schema, int) and schema > newest:
         raise MlperfError(
-            f"{path}: written by a newer pytest-mlperf (schema {found}; this one reads up to "
+            f"{path}: written by a newer pytest-mlperf (schema {schema}; this one reads up to "
             f"{newest}): upgrade"
         )
     try:
-        return shape.validate_python(raw)
+        # As JSON: strict checks take a JSON list for a tuple, a Python list not.
+        return shape.validate_json(json.dumps([raw]))[0]
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise MlperfError(f"{path}: not {what}: {place}: {first['msg']}") from None
+        why = first_defect(raw, error, what)
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    raise MlperfError(f"{path}: not a {what}: {why}; {cure}")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.stores.foreign import as_document, read_foreign
+from pytest_mlperf.core.ranges import Count
+from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
 SCHEMA = 1
 """Version of the manifest that `pytest-mlperf plan --format json` prints."""
 
 KIND = "pytest-mlperf plan"
 """What the document says it is."""
+
+
+CURE = "make one: pytest-mlperf plan --format json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class PlannedTest:
     kind: Kind
     case: str
     accelerator: str
-    pairs: int = 0
+    pairs: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Manifest:
         return sum(one.pairs for one in self.tests)
 
 
-_MANIFEST = TypeAdapter(Manifest)
+_SHAPE = shape_of(Manifest)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -68,7 +70,5 @@ def read_manifest(path: Path) -> Manifest:
     """
     raw = read_foreign(path, "manifest of a plan")
     if not isinstance(raw, dict) or raw.get("kind") != KIND:
-        raise MlperfError(
-            f"{path}: not the manifest of a plan; make one: pytest-mlperf plan --format json"
-        )
-    return as_document(path, raw, "the manifest of a plan", _MANIFEST, SCHEMA)
+        raise MlperfError(f"{path}: not a manifest of a plan; {CURE}")
+    return as_document(path, raw, "manifest of a plan", _SHAPE, SCHEMA, CURE)

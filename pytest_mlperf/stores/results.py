@@ -11,9 +11,10 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, json_text
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import as_document, read_foreign
+from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
 _RESULTS = TypeAdapter(Results)
+_SHAPE = shape_of(Results)
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -34,10 +35,12 @@ def read_results(path: Path) -> Results:
     """Read a results file.
 
     Raises:
-        MlperfError: It is absent, damaged, too large, or of a newer schema.
+        MlperfError: It is absent, damaged, too large, of a newer schema, or holds what no run can
+            measure.
     """
     raw = read_foreign(path, "results file")
-    return as_document(path, raw, "a results file", _RESULTS, SCHEMA)
+    cure = "take the results.json that pytest wrote, or measure again: pytest suites"
+    return as_document(path, raw, "results file", _SHAPE, SCHEMA, cure)
 
 
 def results_schema() -> dict[str, Any]:

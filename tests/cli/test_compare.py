@@ -318,7 +318,8 @@ def test_a_value_that_no_run_gives_is_invalid_and_no_traceback(here: Path, say: 
     code, shown = say("compare", "a.json", "b.json")
 
     assert code == 2
-    assert "it must be finite and above 0" in " ".join(shown.split())
+    place = "b.json: not a results file: cases[0].verdict.runs[0].metrics.throughput"
+    assert f"{place}: must be at least 1e-30, not -1.0; take the " in " ".join(shown.split())
 
 
 # --- pure ----------------------------------------------------------------------------------------

@@ -336,10 +336,10 @@ def test_a_value_that_no_run_gives_is_an_error_and_no_traceback(own_lab: Lab, sa
         cases.append(replace(one, verdict=replace(one.verdict, runs=runs)))
     write_results(own_lab.upgraded, replace(found, cases=tuple(cases)))
 
-    code, shown = say("explain", PERFORMANCE)
+    code, shown = say("explain", PERFORMANCE, "--results", str(own_lab.upgraded))
 
     assert code == 2
-    assert "it must be finite and above 0" in shown
+    assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in shown
 
 
 logs = st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=8)

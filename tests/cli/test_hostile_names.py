@@ -113,7 +113,11 @@ def test_nothing_is_written_outside_of_the_baselines(
 @pytest.mark.parametrize(
     ("field", "text", "why"),
     [
-        (("profile",), "../../../escaped", "profile '../../../escaped' cannot be part of a "),
+        (
+            ("verdict", "case", "precision"),
+            "../../../escaped",
+            "precision '../../../escaped' cannot be part of a file's path",
+        ),
         (("verdict", "case", "workload"), "/etc/x", "workload '/etc/x' cannot be part of a "),
         (("verdict", "case", "engine"), "a\nb", r"engine 'a\nb' cannot be part of a file's path"),
         (("suite",), "{outside}/suite.mlperf.toml", "suite.mlperf.toml is not here: run this in "),

@@ -141,12 +141,12 @@ def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say
     ("content", "said"),
     [
         ("{", "not a manifest of a plan"),
-        ("[]", "not the manifest of a plan; make one: pytest-mlperf plan --format json"),
-        ('{"schema": 1}', "not the manifest of a plan; make one"),
+        ("[]", "not a manifest of a plan; make one: pytest-mlperf plan --format json"),
+        ('{"schema": 1}', "not a manifest of a plan; make one"),
         ('{"schema": 9, "kind": "pytest-mlperf plan"}', "written by a newer pytest-mlperf"),
         (
             '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}',
-            "not the manifest of a plan: tests.0.test: Field required",
+            "not a manifest of a plan: tests[0].test: is missing; make one",
         ),
     ],
 )

@@ -484,8 +484,14 @@ def document(**changes: Any) -> str:
         (lambda: "", "not a results file: Expecting value: line 1 column 1 (char 0)"),
         (lambda: "[]", "not a results file: "),
         (lambda: "[" * 100_000, "not a results file: maximum recursion depth exceeded"),
-        (lambda: document(cases=3), "not a results file: cases: Input should be a valid tuple"),
-        (lambda: document(run=None), "not a results file: run: Input should be a valid string"),
+        (
+            lambda: document(cases=3),
+            "not a results file: cases: must be a valid array, not 3; take the ",
+        ),
+        (
+            lambda: document(run=None),
+            "not a results file: run: must be a valid string, not None; take the ",
+        ),
         (
             lambda: document(schema=2),
             "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",

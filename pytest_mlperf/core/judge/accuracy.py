@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -204,7 +205,8 @@ def _judge(
 
 
 def _verdict(name: str, found: Paired, margin: float, *, lower: bool) -> PairedVerdict:
-    low, high = (-found.high, -found.low) if lower else (found.low, found.high)
+    ends = (-found.high, -found.low) if lower else (found.low, found.high)
+    low, high = (end if math.isfinite(end) else None for end in ends)  # too few samples
     sign = -1 if lower else 1
     return PairedVerdict(
         metric=name,
@@ -251,23 +253,25 @@ def _count(name: str, before: Sequence[float | None], now: Sequence[float | None
 
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
-    assert verdict.low is not None
-    assert verdict.high is not None
     assert verdict.bound is not None
-    assert verdict.best is not None
     if verdict.changed == 0:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
-    shown = (
-        f"{verdict.metric} {points(verdict.change)} points "
-        f"({points(verdict.low)} to {points(verdict.high)})"
-    )
+    shown = f"{verdict.metric} {points(verdict.change)} points"
+    if verdict.low is not None and verdict.high is not None:
+        shown += f" ({points(verdict.low)} to {points(verdict.high)})"
     bound = points(verdict.bound)
     if verdict.outcome is Outcome.OK:
         why = f"inside {bound}"
     elif verdict.outcome is Outcome.ACC_DROP:
-        beyond = verdict.best > verdict.bound if verdict.lower else verdict.best < verdict.bound
-        why = f"{bound} exceeded" if beyond else f"{bound} not excluded"
+        why = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
     else:
         why = f"{bound} undecided"
     return f"{shown}; {why}"
+
+
+def _beyond(verdict: PairedVerdict, bound: float) -> bool:
+    """Whether the change exceeds the margin even at its best."""
+    if verdict.best is None:
+        return False
+    return verdict.best > bound if verdict.lower else verdict.best < bound

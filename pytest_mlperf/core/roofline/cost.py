@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from datetime import date
 
+from pytest_mlperf.core.ranges import AtLeastOne, NotNegative
+
 SECONDS_PER_HOUR = 3600
 
 
@@ -42,9 +44,9 @@ class PerDollar:
         price: Of each, with its day.
     """
 
-    value: float
+    value: NotNegative
     of: str
-    gpus: int
+    gpus: AtLeastOne
     price: GpuPrice
 
 

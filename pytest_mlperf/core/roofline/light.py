@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, gated_metrics
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.ranges import NotNegative
 from pytest_mlperf.core.roofline.bounds import Resource
 from pytest_mlperf.core.roofline.gpu import GpuSpec
 from pytest_mlperf.core.roofline.limit import Limit, in_words, share_of_limit
@@ -31,10 +32,10 @@ class Light:
 
     metric: str
     says: str
-    share: float | None = None
-    certain: float | None = None
-    ceiling: float | None = None
-    estimated: float | None = None
+    share: NotNegative | None = None
+    certain: NotNegative | None = None
+    ceiling: NotNegative | None = None
+    estimated: NotNegative | None = None
     binds: Resource | None = None
     impossible: bool = False
 

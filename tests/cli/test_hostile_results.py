@@ -1,0 +1,187 @@
+"""Whatever a results file holds, every command reads it or says in a sentence why not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.cli.report import FORMATS
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, SUITE, result, session
+
+SESSION = session(
+    *(
+        result(replace(verdict, case=replace(verdict.case, engine=f"e{number}")))
+        for number, verdict in enumerate(verdicts.ALL)
+    ),
+    result(verdicts.PAIR_FAIL),
+    skipped={"suites/x.mlperf.toml::test_accuracy[y]": "no model"},
+)
+"""One verdict of every kind."""
+
+VALUES: st.SearchStrategy[object] = st.sampled_from(
+    [
+        *(math.nan, math.inf, -math.inf, 1e400, -1.0, -1, 0, 0.0, 1e-320, 1e308, 10**400, 2**63),
+        *(1e-30, 1e30, 1e100, -1e100, 1e10, 2**53, 0.5, 1, 3, 1000),
+        *("5", "", "NaN", "\x1b[2J", "\udcff", "::error::x", "../x", "x" * 5000, "a\0b"),
+        *(None, True, [], {}, [[]], {"": None}, [1e-320] * 3),
+    ]
+)
+
+COMMANDS = (
+    ("update", "r.json"),
+    ("update", "r.json", "--no-runs", "--write", "--reason", "because"),
+    *(("report", "r.json", "--format", form) for form in FORMATS),
+    ("merge", "r.json", "-o", "merged.json", "--junit", "merged.xml"),
+    ("merge", "r.json", "good.json"),
+    ("explain", CASE.engine, "--results", "r.json"),
+    ("explain", "e0", "--results", "r.json"),
+    ("compare", "good.json", "r.json"),
+    ("compare", "r.json", "good.json"),
+    ("plan", "suites"),
+    ("precisions", "r.json"),
+)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the key path of every value of a document."""
+    if path:
+        yield path
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in items:
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def written(results: Results, path: Path) -> Any:
+    """Write results and return the document."""
+    write_results(path, results)
+    return json.loads(path.read_text("utf-8"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a good results file."""
+    monkeypatch.chdir(tmp_path)
+    Path("baselines").mkdir()
+    Path(SUITE).parent.mkdir()
+    Path(SUITE).write_text("schema = 1\n", "utf-8")
+    write_results(Path("good.json"), SESSION)
+    return tmp_path
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data(), command=st.sampled_from(COMMANDS))
+@pytest.mark.usefixtures("here")
+def test_no_value_ends_a_command_in_a_traceback(data: st.DataObject, command: Any) -> None:
+    content = json.loads(Path("good.json").read_text("utf-8"))
+    every = sorted(places(content), key=repr)
+    for place in data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=3)):
+        inside = content
+        try:
+            for key in place[:-1]:
+                inside = inside[key]
+            inside[place[-1]] = data.draw(VALUES)
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took it away
+    Path("r.json").write_text(json.dumps(content), "utf-8")
+
+    assert main(list(command)) in {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "why"),
+    [
+        (("seconds",), 1e400, "seconds: must be a finite number, not inf"),
+        (("cases", 0, "limits", "throughput"), math.nan, "must be a finite number, not nan"),
+        (("cases", 0, "handicap"), -1.0, "cases[0].handicap: must be at least 0, not -1.0"),
+        (("cases", 0, "line"), "14", "cases[0].line: must be a valid integer, not '14'"),
+        (("cases", 0, "profile"), "fast", "cases[0].profile: must be 'quick' or 'official', not"),
+        (("cases", 0, "max_runs"), 10**9, "cases[0].max_runs: must be at most 1000, not 1000000"),
+        (
+            ("cases", 0, "verdict", "runs", 1, "metrics", "throughput"),
+            1e-320,
+            "cases[0].verdict.runs[1].metrics.throughput: must be at least 1e-30, not 1e-320",
+        ),
+        (
+            ("cases", 0, "verdict", "metrics", 0, "runs"),
+            10**400,
+            "cases[0].verdict.metrics[0].runs: must be at most 9.0072e+15, not 10000",
+        ),
+    ],
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+@pytest.mark.parametrize("command", ["update", "report", "merge"])
+def test_what_no_run_can_measure_is_refused_with_its_place(
+    place: tuple[Any, ...],
+    value: Any,
+    why: str,
+    command: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert here == Path.cwd()
+    inside = content = json.loads(Path("good.json").read_text("utf-8"))
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    Path("r.json").write_text(json.dumps(content), "utf-8")
+
+    assert main([command, "r.json"]) == 2
+
+    shown = capsys.readouterr().err
+    assert shown.startswith("pytest-mlperf: r.json: not a results file: ")
+    assert why in shown
+    assert "; take the results.json that pytest wrote, or measure again: pytest suites" in shown
+
+
+def test_what_a_session_writes_can_be_read(here: Path) -> None:
+    """Every kind of verdict, and the ends of what may be."""
+    slow = replace(verdicts.run(), metrics={"throughput": 1e-9}, target_qps=0.0, queries=0)
+    few = replace(verdicts.FELL, low=None, high=None, correlation=None)
+    edges = session(
+        result(replace(verdicts.OK, runs=(slow,)), target_qps=None, limits={}),
+        result(replace(verdicts.ACC_DROP, paired=(few,))),
+        seconds=0.0,
+    )
+    for results in (SESSION, edges):
+        content = written(results, here / "session.json")
+        assert read_results(here / "session.json") == results
+        assert json.loads(json.dumps(content, allow_nan=False)) == content
+
+
+def test_a_run_is_read_as_it_was_written(here: Path) -> None:
+    (only,) = read_results(here / "good.json").cases[0].verdict.runs[:1]
+
+    assert isinstance(only, Run)
+    assert only == SESSION.cases[0].verdict.runs[0]
+
+
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_what_is_no_regular_file_is_not_waited_for(what: str, here: Path) -> None:
+    path = here / "pipe" if what == "pipe" else Path("/dev/zero")
+    if what == "pipe":
+        os.mkfifo(path)
+
+    with pytest.raises(MlperfError, match=f"a {what}, which no results file is"):
+        read_results(path)
