@@ -13,8 +13,8 @@ from benchmarks.gpu.board import Watch, watch
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, show
 
 LIBRARIES = ("torch", "transformers", "diffusers", "nvidia-ml-py", "mlcommons-loadgen", "numpy")
-STATES = ("utilization_percent", "name")
-"""Of the identity: what is no property, or is in the table already."""
+STATES = ("name",)
+"""Of the identity: what is in the table already."""
 
 POWER_FIELD = 186
 LOOKS = 200

@@ -203,6 +203,7 @@ _SEEN = (
     (re.compile(r"([\d.]+) ?% of the window"), "nothing to do", Strength.PLAUSIBLE),
     (re.compile(r"([\d.]+) ?% of the window"), "", Strength.HINT),
     (re.compile(r"the PCIe link ran at \S+(?: \d+)?, not"), "", Strength.PLAUSIBLE),
+    (re.compile(r"the PCIe link fell from"), "", Strength.PLAUSIBLE),
     (re.compile(r"GiB were in use before"), "", Strength.PLAUSIBLE),
     (re.compile(r"\d+ (?:corrected memory errors|replays)"), "", Strength.HINT),
 )

@@ -102,6 +102,11 @@ class Machine:
         """Return the GPUs that a run on an accelerator uses, by UUID; none for the CPU."""
         return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
 
+    def power_limits_w(self, accelerator: str) -> dict[str, float | None]:
+        """Return the power limit of each GPU that a run uses, by UUID; None: not known."""
+        used = ((str(gpu["uuid"]), gpu.get("power_limit_w")) for gpu in self._used(accelerator))
+        return {uuid: w if isinstance(w, int | float) else None for uuid, w in used}
+
     def environment(self, accelerator: str) -> dict[str, str]:
         """Return the variables by which a process sees the GPUs of an accelerator, and no other.
 

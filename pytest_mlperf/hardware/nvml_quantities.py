@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device
+from pytest_mlperf.hardware.nvml_events import xids
 from pytest_mlperf.hardware.nvml_probe import Probe, Way
 from pytest_mlperf.hardware.nvml_sensor import AMPERE, Property, ga100, grace
 
@@ -78,13 +79,14 @@ def probes(device: Device, found: Mapping[str, Property], driver: str) -> dict[s
         Way(name="nvmlDeviceGetViolationStatus", read=_violations),
     ]
     average = [*_scopes(found, "POWER_AVERAGE", POWER_AVERAGE), *WAYS["average_w"]]
-    ways = {"power_w": _power(found), **WAYS, "average_w": average, "throttle_ns": throttle}
+    own = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
+    ways = {"power_w": _power(found), **WAYS, **own}
     return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
 TRACE = ("power_w", "reasons")
 COUNTER = ("energy_j",)
-SLOW = ("processes", "ecc_uncorrected", "ecc_corrected", "pcie_replays")
+SLOW = ("processes", "ecc_uncorrected", "ecc_corrected", "pcie_replays", "limit_w", "xids")
 STATE = (
     "sm_mhz",
     "memory_mhz",
@@ -229,11 +231,6 @@ def _pci(member: str) -> Way:
     )
 
 
-_UTILIZATION = Way(
-    name="nvmlDeviceGetUtilizationRates",
-    read=lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-)
-
 IDENTITY = {
     "uuid": _call("nvmlDeviceGetUUID"),
     "name": _call("nvmlDeviceGetName"),
@@ -262,7 +259,7 @@ IDENTITY = {
         name="nvmlDeviceGetRemappedRows",
         read=lambda nvml, handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     ),
-    "utilization_percent": _UTILIZATION,
+    "slowdown_c": _call("nvmlDeviceGetTemperatureThreshold", 1),
 }
 """How each property is read; of [current, pending] where a mode has both."""
 
@@ -292,7 +289,13 @@ WAYS: dict[str, list[Way]] = {
             read=lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
         ),
     ],
-    "utilization_percent": [_UTILIZATION],
+    "utilization_percent": [
+        Way(
+            name="nvmlDeviceGetUtilizationRates",
+            read=lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        )
+    ],
+    "limit_w": [_call("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)],
     "pcie_generation": [_call("nvmlDeviceGetCurrPcieLinkGeneration")],
     "pcie_width": [_call("nvmlDeviceGetCurrPcieLinkWidth")],
     "pcie_replays": [_call("nvmlDeviceGetPcieReplayCounter")],

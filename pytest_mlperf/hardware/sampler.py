@@ -11,6 +11,7 @@ they are called "wall". A reader drops a last line that was cut.
 {"ready": {...}}  once, first
     version     1
     unavailable why nothing can be read at all; then this is the only record
+    lost        beside it, true: the driver or its GPUs were here and are gone
     suspect     true where the driver's state also casts doubt on performance
     time, wall  the two clocks, read together
     driver, cuda, binding  versions
@@ -28,9 +29,10 @@ they are called "wall". A reader drops a last line that was cut.
         ways            by quantity, which of its ways answered
         unavailable_quantities  by quantity, why there is none
         forbidden       quantities among them that may not be read here
-        cost_us         by quantity, of 20 reads: [median, longest, CPU mean]
+        cost_us         by quantity, of up to 20 reads: [median, longest, CPU mean]
         counter_period_s  median time between changes of the energy counter; null: not seen
-        processes       [[pid, bytes], ...] at the start, pids as the host knows them
+        utilization_percent  at rest, once what worked there just before has faded
+        processes       [[pid, bytes], ...] at rest, pids as the host knows them
         memory_used     bytes, likewise
 {"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only where it was read
 {"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW
@@ -64,13 +66,17 @@ from typing import Any
 
 from pytest_mlperf.hardware.nvml import Library, UnavailableNvml
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
-from pytest_mlperf.hardware.sampler_gpu import begin, said, watch_periods
+from pytest_mlperf.hardware.sampler_gpu import DISAPPEARED, begin, said, watch_periods
 from pytest_mlperf.hardware.sampler_rates import Cost, choose
+from pytest_mlperf.hardware.sampler_rest import read_at_rest
 from pytest_mlperf.hardware.sampler_threads import Sampler, Writer
 
 VERSION = 1
 GRACE_S = 2.0
 """A call into NVML that hangs is not waited for longer than this once sampling is to end."""
+
+HUNG = 3
+"""Exit code of a process whose call into NVML did not return."""
 
 GROUPS = {"trace": TRACE, "counter": COUNTER, "state": STATE, "slow": SLOW}
 SUSPECT = frozenset({18})
@@ -113,7 +119,9 @@ def sample(
         library = Library(nvml)
     except (ImportError, UnavailableNvml) as error:
         suspect = getattr(error, "code", None) in SUSPECT
-        yield json.dumps({"ready": {**first, "unavailable": str(error), "suspect": suspect}})
+        lost = getattr(error, "code", None) in DISAPPEARED
+        told = {"unavailable": str(error), "suspect": suspect, "lost": lost}
+        yield json.dumps({"ready": {**first, **told}})
         return
     try:
         yield from _sample(library, first, options, stop, parent, write)
@@ -131,9 +139,10 @@ def _sample(
 ) -> Iterator[str]:
     versions = _versions(library.nvml)
     gpus, silent = begin(library, options.gpu, str(versions["driver"]))
-    for index, error in watch_periods(gpus, options.watch_s, stop).items():
-        silent.append(said(index, options.gpu[index], error))
-        gpus = [gpu for gpu in gpus if gpu.index != index]
+    lost = watch_periods(gpus, options.watch_s, stop)
+    lost |= read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
+    silent += [said(index, options.gpu[index], error) for index, error in lost.items()]
+    gpus = [gpu for gpu in gpus if gpu.index not in lost]
     paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
     costs = {
         name: Cost(cpu_s=max(c for c, _ in each), wall_s=max(w for _, w in each))
@@ -150,7 +159,7 @@ def _sample(
     spent = {"elapsed_s": time.monotonic() - began, "cpu_s": time.process_time() - cpu}
     write.flush()
     if not ended:
-        return  # a reader sees that the last record is missing
+        raise SystemExit(HUNG)  # a reader sees that the last record is missing
     sampler.finish()
     left = [
         {
@@ -191,7 +200,7 @@ def end_with_stdin() -> threading.Event:
             pass
         stop.set()
         time.sleep(GRACE_S)
-        os._exit(1)  # a call into a broken driver may never return
+        os._exit(HUNG)  # a call into a broken driver may never return
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes stdin
     threading.Thread(target=watch, daemon=True).start()

@@ -10,7 +10,9 @@ from statistics import median
 from typing import Any
 
 from pytest_mlperf.hardware.nvml import (
+    DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    NOT_FOUND,
     RESET_REQUIRED,
     Device,
     Library,
@@ -22,8 +24,14 @@ from pytest_mlperf.hardware.nvml_probe import Probe
 from pytest_mlperf.hardware.nvml_quantities import identity, probes
 from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 
+DISAPPEARED = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, NOT_FOUND})
+"""A GPU that was seen earlier, and is not to be had with one of these, is gone."""
+
 TIMINGS = 20
 """Every probe is read so often at the start, which also settles which of its ways answers."""
+
+TIMING_S = 0.05
+"""Once a way has answered, a slow probe is not read for longer than this, or not a second time."""
 
 LOOK_S = 0.004
 """Time between two looks at a counter, when its period is to be found."""
@@ -51,17 +59,20 @@ class Gpu:
         walls = []
         if (first := probe.read()) is not None:  # untimed: it also finds the function
             self.first[name] = first
-        cpu = time.thread_time()
-        for _ in range(TIMINGS):
+        reads, cpu, end = 0, time.thread_time(), time.monotonic() + TIMING_S
+        while reads < TIMINGS:
+            reads += 1
             begin = time.perf_counter()
             value = probe.read()
             if value is not None:
                 walls.append(time.perf_counter() - begin)
                 self.first.setdefault(name, value)
+            if (probe.way or probe.why) and time.monotonic() >= end:
+                break
         cpu = time.thread_time() - cpu
         probe.settle()
         if walls:
-            figures = median(walls), max(walls), cpu / TIMINGS
+            figures = median(walls), max(walls), cpu / reads
             self.cost_us[name] = tuple(round(s * 1e6, 2) for s in figures)  # type: ignore[assignment]
 
     def group(self, names: Sequence[str]) -> list[Probe]:
@@ -92,6 +103,7 @@ class Gpu:
             "forbidden": self.forbidden(),
             "cost_us": self.cost_us,
             "counter_period_s": self.period_s,
+            "utilization_percent": self.first.get("utilization_percent"),
             "processes": self.first.get("processes"),
             "memory_used": self.first.get("memory_used"),
         }
@@ -137,7 +149,7 @@ def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) ->
 def said(index: int, uuid: str, error: UnavailableNvml | Lost) -> dict[str, Any]:
     """Return the first record's part for a GPU that does not answer."""
     found = {"index": index, "uuid": uuid, "unavailable": str(error)}
-    gone = isinstance(error, Lost) or error.code in {GPU_IS_LOST, RESET_REQUIRED}
+    gone = isinstance(error, Lost) or error.code in DISAPPEARED
     return {**found, "lost": True} if gone else found
 
 

@@ -150,7 +150,8 @@ def measure(
     if finished is not None:
         run = _read_run(spec, finished, talk.target_qps, conditions, started)
         run = with_per_gpu(run, accelerator)
-        run = with_power(run, sampling.log, warm_s=talk.warm_s)
+        limits_w = conditions.machine.power_limits_w(accelerator)
+        run = with_power(run, sampling.log, warm_s=talk.warm_s, limits_w=limits_w)
         run = with_wall(run, conditions.meter)
         picture = draw_timeline(folder) if sampling.log.gpus else None
         run = dataclasses.replace(

@@ -11,9 +11,11 @@ that, and an unknown power is never a 0.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.hardware.sampler import HUNG
 from pytest_mlperf.run.power_gpu import GpuLog, Process, Span
 from pytest_mlperf.run.power_log import PowerLog
 
@@ -43,6 +46,11 @@ PATIENCE_S = 60.0
 
 MARGIN_S = 0.5
 """Beyond PAD_S: the energy counter comes late."""
+
+SILENT = "it said nothing"
+
+HANGS = "it hung, in NVML or stopped"
+"""How a child broke that did not end when it was told to."""
 
 GRACE_S = 5.0
 """Time for the child to write its last records."""
@@ -82,6 +90,7 @@ class Sampling:
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: PowerLog | None = None
+        self._broke: str | None = None
         self._command = [sys.executable, "-m", "pytest_mlperf.hardware.sampler"]
         for uuid in uuids:
             self._command += ["--gpu", uuid]
@@ -141,6 +150,9 @@ class Sampling:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            self._broke = HANGS
+        else:
+            self._broke = self._how(process.returncode)
         process.stdout.close()
         self._process = None
 
@@ -156,7 +168,7 @@ class Sampling:
             if self.unavailable and not self.ready:
                 self._log = PowerLog(unavailable=self.unavailable)
             else:
-                self._log = PowerLog.read(self.path)
+                self._log = dataclasses.replace(PowerLog.read(self.path), broke=self._broke)
         return self._log
 
     def _wait(self) -> None:
@@ -190,6 +202,15 @@ class Sampling:
             line += chunk
         return line
 
+    def _how(self, returncode: int) -> str | None:
+        """Return how the child broke; None: it ended in order."""
+        if returncode < 0:
+            return f"signal {-returncode} ({signal.strsignal(-returncode)})"
+        if not returncode:
+            return None
+        words = self._last_words()
+        return HANGS if returncode == HUNG and words == SILENT else words
+
     def _last_words(self) -> str:
         lines = self._log_file.read_text("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), SILENT)

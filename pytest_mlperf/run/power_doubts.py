@@ -6,12 +6,16 @@ is a state, where a board under full load belongs; its share is told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import fmean, median
+from typing import Any
 
 from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.hardware.nvidia_identity import power_limit_w
+from pytest_mlperf.hardware.sampler_rest import BUSY_PERCENT
 from pytest_mlperf.run.power_gpu import GpuLog, Process
+from pytest_mlperf.run.power_idle import did_nothing
 
 THROTTLED = 0.01
 """Share of a window from which a slowdown makes it invalid."""
@@ -19,20 +23,11 @@ THROTTLED = 0.01
 STARVED = 0.20
 """Share of a window for which the GPU may have nothing to do, unsaid."""
 
-BUSY_PERCENT = 10
-"""Utilisation before the engine was loaded that someone else's work must be behind."""
-
 MEMORY_IN_USE = 2**30
 """Bytes in use before the engine was loaded that a driver alone does not take."""
 
-BEFORE_S = 0.5
-"""The GPU is at rest for so long after sampling began: no engine is loaded faster."""
-
-ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
-"""Share, and watts, by which the power of a GPU at rest may rise by itself."""
-
-TAKEN = 64 * 2**20
-"""Bytes of memory that whoever computes takes at least."""
+HOT_C, NEAR_C = 90, 3
+"""Degrees that are told where a GPU does not say when it slows down; else so near to that."""
 
 HALTED = {
     "hw_slowdown": "a hardware slowdown",
@@ -69,7 +64,14 @@ class Doubts:
 
 
 def doubts(
-    gpu: GpuLog, begin_s: float, end_s: float, *, warm_s: float, allowed: Collection[int] = ()
+    gpu: GpuLog,
+    begin_s: float,
+    end_s: float,
+    *,
+    warm_s: float,
+    allowed: Collection[int] = (),
+    limit_w: float | None = None,
+    busy: float = 1.0,
 ) -> Doubts:
     """Return what speaks against judging a window.
 
@@ -79,6 +81,8 @@ def doubts(
         end_s: Where it ends.
         warm_s: When the engine had warmed up: a process that comes later is foreign.
         allowed: Processes that may be there, as the host numbers them.
+        limit_w: Power limit of the session's identity; None: not known.
+        busy: Share of the window in which the engine had work.
     """
     lost = [_lost(gpu.lost)] if gpu.lost else []
     if gpu.unavailable:
@@ -92,9 +96,22 @@ def doubts(
     elif gpu.facts.get("shared", False) is None:
         energy.append("which MIG instances share this GPU and its energy may not be seen here")
     return Doubts(
-        invalid=(*lost, *invalid, *faults, *others, *_idle(gpu, begin_s, end_s)),
+        invalid=(
+            *lost,
+            *invalid,
+            *faults,
+            *others,
+            *_limits(gpu, end_s, limit_w),
+            *_idle(gpu, begin_s, end_s, busy),
+        ),
         energy=tuple(energy),
-        notes=(*notes, *warnings, *hints),
+        notes=(
+            *notes,
+            *warnings,
+            *_errors(gpu, begin_s, end_s),
+            *_heat(gpu, begin_s, end_s),
+            *hints,
+        ),
     )
 
 
@@ -148,6 +165,8 @@ def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
         # The link rests when nothing is to be done, so the best of the window counts.
         if seen and most and max(seen) < most:
             notes.append(f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}")
+        if name == "width" and seen and min(seen) < max(seen):
+            notes.append(f"the PCIe link fell from x{max(seen):g} to x{min(seen):g} in the run")
     return invalid, notes
 
 
@@ -160,7 +179,7 @@ def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[
     if late := gpu.foreign(warm_s, allowed):
         text = f"used by others during the run: {_named(late)}"
         invalid.append(Reason(key=Key.USED_BY_OTHERS, text=text))
-    busy = gpu.facts.get("identity", {}).get("utilization_percent") or 0
+    busy = gpu.facts.get("utilization_percent") or 0
     if busy >= BUSY_PERCENT:
         text = f"{busy} % busy before the engine was loaded"
         invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
@@ -173,34 +192,47 @@ def _others(gpu: GpuLog, warm_s: float, allowed: Collection[int]) -> tuple[list[
     return invalid, notes
 
 
-def _idle(gpu: GpuLog, begin_s: float, end_s: float) -> list[Reason]:
-    """Return that the GPU did nothing, where all that is known says so.
+def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
+    shown = did_nothing(gpu, begin_s, end_s, busy=busy)
+    text = f"the GPU did not do the work: {shown}"
+    return [Reason(key=Key.GPU_UNUSED, text=text)] if shown else []
 
-    One sign of work is enough: power above that before the engine was loaded, utilisation, a new
-    process, or memory that was taken. Two of these must be known, one of them power or
-    utilisation.
-    """
-    first_s = gpu.trace[0].time_s if gpu.trace else begin_s
-    before = [r.value for r in gpu.trace if r.time_s <= first_s + BEFORE_S]
-    inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
-    used = [r.value for r in gpu.series("utilization_percent", begin_s, end_s)]
-    memory = [r.value for r in gpu.series("memory_used", begin_s, end_s)]
-    seen, rest_bytes = gpu.processes_seen(begin_s, end_s), gpu.facts.get("memory_used") or 0
-    told = []
-    if before and inside:
-        rest_w, mean_w = median(before), fmean(inside)
-        if mean_w > max(rest_w * (1 + ABOVE_IDLE), rest_w + ABOVE_IDLE_W):
-            return []
-        told.append(f"{mean_w:.0f} W, {rest_w:.0f} W before the engine was loaded")
-    if used:
-        if max(used) > 0:
-            return []
-        told.append("no utilisation")
-    if not told or seen or (memory and max(memory) > rest_bytes + TAKEN):
+
+def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
+    """Return that the power limit, which is part of a baseline's key, was not one and the same."""
+    seen = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
+    watts = dict.fromkeys(power_limit_w(w) for w in seen if w is not None)
+    if len(watts) < 2:
         return []
-    told += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
-    text = f"the GPU did not do the work: {', '.join(told)}"
-    return [Reason(key=Key.GPU_UNUSED, text=text)] if len(told) > 1 else []
+    text = (
+        f"the power limit changed from {' to '.join(map(str, watts))} W since the session began: "
+        "a baseline is of one limit"
+    )
+    return [Reason(key=Key.POWER_LIMIT_CHANGED, text=text)]
+
+
+def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
+    """Return how hot the GPU was, where that is near its slowdown."""
+    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
+    slows = gpu.facts.get("identity", {}).get("slowdown_c")
+    if heat < (HOT_C if slows is None else slows - NEAR_C):
+        return []
+    return [f"{heat:.0f} °C at most" + (f"; it slows down at {slows} °C" if slows else "")]
+
+
+def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
+    """Return the critical errors that the driver reported."""
+    readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
+    found = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
+    if not found:
+        return []
+    return [f"the driver reported XID {', '.join(found)} during the run: dmesg says more"]
+
+
+def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
+    """Return the readings of a slow quantity up to the first one that knows of all the window."""
+    every = gpu.series(name, 0.0, math.inf)
+    return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
 
 def _named(processes: Collection[Process]) -> str:

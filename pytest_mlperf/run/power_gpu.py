@@ -89,6 +89,13 @@ class GpuLog:
         limit = self.facts.get("identity", {}).get("limit_w")
         return None if limit is None else float(limit)
 
+    @property
+    def last_s(self) -> float:
+        """Monotonic time of the last reading of any kind; 0: nothing was read."""
+        ends = [self.trace[-1].time_s if self.trace else 0.0]
+        ends += [self.reasons[-1][0] if self.reasons else 0.0]
+        return max(*ends, self.states[-1]["time"] if self.states else 0.0)
+
     def energy(self, begin_s: float, end_s: float) -> Energy:
         """Return the energy of a window; why there is none is among its notes.
 

@@ -26,9 +26,11 @@ class PowerLog:
     Attributes:
         unavailable: Why nothing was read, in words; None where something was.
         suspect: The driver's state casts doubt on performance too.
+        gone: What was here and is not: the driver, or all its GPUs; None: nothing is gone.
         gpus: In the order asked for.
         driver: Version of the driver.
-        ended: The sampler ended in order; else it broke, and the readings end before the run.
+        ended: The sampler ended in order; else it broke, and the readings may end before the run.
+        broke: How it broke, in words, where that is known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
         ticks: Made and planned.
         cpu_share: Of one core, what sampling took; None where it did not end in order.
@@ -36,9 +38,11 @@ class PowerLog:
 
     unavailable: str | None = None
     suspect: bool = False
+    gone: str | None = None
     gpus: tuple[GpuLog, ...] = ()
     driver: str | None = None
     ended: bool = False
+    broke: str | None = None
     offsets_s: tuple[float, ...] = ()
     ticks: tuple[int, int] | None = None
     cpu_share: float | None = None
@@ -51,7 +55,16 @@ class PowerLog:
     @property
     def lost(self) -> tuple[str, ...]:
         """What to say of each GPU that was lost, also of one that was before the run."""
-        return tuple(f"the GPU was lost: {gpu.lost}" for gpu in self.gpus if gpu.lost)
+        lost = [self.gone, *(gpu.lost for gpu in self.gpus)]
+        return tuple(f"the GPU was lost: {why}" for why in lost if why)
+
+    @property
+    def watched_until_s(self) -> float | None:
+        """Monotonic time up to which each GPU was read; None: the sampler ended in order."""
+        if self.ended:
+            return None
+        read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
+        return min(read, default=0.0)
 
     def monotonic(self, wall_s: float) -> float:
         """Return the monotonic time of a wall-clock time, as LoadGen logs it.
@@ -91,7 +104,8 @@ class PowerLog:
         if ready is None:
             return cls(unavailable="the sampler wrote nothing")
         if why := ready.get("unavailable"):
-            return cls(unavailable=why, suspect=bool(ready.get("suspect")))
+            gone = why if ready.get("lost") else None
+            return cls(unavailable=why, suspect=bool(ready.get("suspect")), gone=gone)
         return cls._of(ready, parts, end)
 
     @classmethod

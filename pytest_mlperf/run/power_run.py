@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.power import together
@@ -12,6 +13,10 @@ from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
+
+SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
+
+_UNKNOWN: Mapping[str, float | None] = MappingProxyType({})
 
 
 def window_s(run: Run) -> tuple[float, float]:
@@ -23,24 +28,47 @@ def window_s(run: Run) -> tuple[float, float]:
     return parse_detail(Path(run.folder) / DETAIL).window_s
 
 
-def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
+def with_power(
+    run: Run, log: PowerLog, *, warm_s: float, limits_w: Mapping[str, float | None] = _UNKNOWN
+) -> Run:
     """Return a run with its energy, samples and tokens per joule, and the reasons to doubt it.
 
     Args:
         run: As LoadGen and our stamps measured it; its folder has LoadGen's log of the window.
         log: What was sampled around it.
         warm_s: When the engine had warmed up, monotonic: later processes are not ours.
+        limits_w: Each GPU's power limit by UUID, as the session's identity has it.
     """
-    if log.unavailable:
-        why = log.unavailable
-        if why == NO_GPU:
-            return run
-        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *_lost(log)))
+    why = log.unavailable
+    if why == NO_GPU:
+        return run
     if log.clock_stepped:
         why = "the wall clock was set during the run, so that LoadGen's window cannot be found"
-        return dataclasses.replace(run, power_unknown=why, invalid=(*run.invalid, *_lost(log)))
+    if why:
+        notes = (*run.notes, SUSPECT) if log.suspect else run.notes
+        invalid = (*run.invalid, *_lost(log))
+        return dataclasses.replace(run, power_unknown=why, invalid=invalid, notes=notes)
     begin_s, end_s = map(log.monotonic, window_s(run))
-    found = {gpu.uuid: doubts(gpu, begin_s, end_s, warm_s=warm_s) for gpu in log.gpus}
+    last_s = log.watched_until_s
+    watched_s = end_s if last_s is None else min(max(last_s, begin_s), end_s)
+    found = {
+        gpu.uuid: doubts(
+            gpu,
+            begin_s,
+            watched_s,
+            warm_s=warm_s,
+            limit_w=limits_w.get(gpu.uuid),
+            busy=_busy(run),
+        )
+        for gpu in log.gpus
+    }
+    run = dataclasses.replace(
+        run,
+        invalid=(*run.invalid, *_reasons(found)),
+        notes=(*run.notes, *_each({uuid: each.notes for uuid, each in found.items()})),
+    )
+    if watched_s < end_s:
+        return _unwatched(run, log, watched_s - begin_s)
     power = together(
         {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus},
         doubts=_each({uuid: each.energy for uuid, each in found.items()}),
@@ -50,9 +78,25 @@ def with_power(run: Run, log: PowerLog, *, warm_s: float) -> Run:
         metrics={**run.metrics, **per_joule(run, power.joules)},
         power=power,
         state=_worst([gpu.state(begin_s, end_s) for gpu in log.gpus if not gpu.unavailable]),
-        invalid=(*run.invalid, *_reasons(found)),
-        notes=(*run.notes, *_each({uuid: each.notes for uuid, each in found.items()})),
     )
+
+
+def _unwatched(run: Run, log: PowerLog, seconds: float) -> Run:
+    """Return a run whose sampler broke in its window: of the rest nobody knows anything."""
+    how = f"the sampler broke ({log.broke or 'nobody knows how'})"
+    note = (
+        f"not watched from {seconds:.1f} s on: {how}; no throttling or other use after that shows"
+    )
+    why = f"{how} {seconds:.1f} s into the run"
+    return dataclasses.replace(run, notes=(*run.notes, note), power_unknown=why)
+
+
+def _busy(run: Run) -> float:
+    """Return the share of the window in which the engine had work, by Little's law."""
+    latency_s = run.metrics.get("latency_p50")
+    if latency_s is None or not run.duration_s:
+        return 1.0
+    return min(1.0, run.queries * latency_s / run.duration_s)
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:

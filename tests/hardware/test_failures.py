@@ -49,7 +49,7 @@ PROPERTIES = {
     "max_pcie_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
     "max_pcie_width": "nvmlDeviceGetMaxPcieLinkWidth",
     "remapped_rows_pending": "nvmlDeviceGetRemappedRows",
-    "utilization_percent": "nvmlDeviceGetUtilizationRates",
+    "slowdown_c": "nvmlDeviceGetTemperatureThreshold",
 }
 """What must fail for a property to be unknown."""
 
@@ -104,7 +104,7 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(
     rules = [f"fail {f} {code} dev={i}" for i, name in enumerate(REFUSED) for f in REFUSED[name]]
     fake.write(*rules, *(["device", "wave const 250"] * len(REFUSED)))
     uuids = [f"GPU-{i}" for i in range(len(REFUSED))]
-    log = sampled(fake, monkeypatch, *uuids, seconds=3.4, hz=20.0)
+    log = sampled(fake, monkeypatch, *uuids, seconds=4.6, hz=20.0)
 
     assert (log.unavailable, log.ended) == (None, True)
     for name, gpu in zip(REFUSED, log.gpus, strict=True):
@@ -280,10 +280,12 @@ def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(
     assert said in energy.invalid
 
 
-def test_a_gpu_that_is_not_here_is_not_lost(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_was_seen_and_is_gone_is_lost(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = sampled(fake, monkeypatch, "GPU-0", "GPU-3", seconds=0.0)
 
-    assert log.lost == ()
+    assert log.lost == ("the GPU was lost: there is no GPU GPU-3 here",)
     assert [gpu.unavailable for gpu in log.gpus] == [None, "there is no GPU GPU-3 here"]
 
 

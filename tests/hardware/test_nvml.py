@@ -44,6 +44,8 @@ REFUSED = {
     "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors",),
     "ecc_corrected": ("nvmlDeviceGetTotalEccErrors",),
     "processes": ("nvmlDeviceGetComputeRunningProcesses_v3",),
+    "limit_w": ("nvmlDeviceGetEnforcedPowerLimit",),
+    "xids": ("nvmlDeviceRegisterEvents",),
 }
 """What must fail for a quantity to be unavailable."""
 

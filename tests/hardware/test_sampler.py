@@ -89,6 +89,39 @@ def test_slow_probes_are_read_less_often(fake: Fake) -> None:
     assert end["ticks"] == pytest.approx(end["planned"], abs=6)
 
 
+def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
+    """Else a driver that takes 200 ms for each would take a minute before anything is sampled."""
+    slow = "nvmlDeviceGetPerformanceState"
+    fake.write(f"latency {slow} 30000", "device")
+    with Child(fake, watch_s=0.02) as child:
+        asked = fake.calls().count(slow)
+
+    assert 2 <= asked < 10
+    assert child.ready["gpus"][0]["cost_us"]["pstate"][0] > 30_000
+
+
+@pytest.mark.parametrize(("mean_ms", "until"), [(1000, 0.3), (167, 0.3)])
+def test_what_worked_just_before_has_faded_from_the_utilisation(
+    fake: Fake, mean_ms: int, until: float
+) -> None:
+    """As the micro-benchmark does; a board tells the mean of up to its last second."""
+    fake.restart("device", f"util 100 0 until={until} mean={mean_ms}")
+    with Child(fake, watch_s=0.02) as child:
+        (gpu,) = child.ready["gpus"]
+
+    assert gpu["utilization_percent"] < 10
+
+
+def test_who_works_on_is_seen(fake: Fake) -> None:
+    """What is read is no older than the watch: a process that came meanwhile is there too."""
+    fake.restart("device", "util 100 0 mean=1000", "proc 42 1000 after=0.4")
+    with Child(fake, watch_s=0.02) as child:
+        (gpu,) = child.ready["gpus"]
+
+    assert gpu["utilization_percent"] == 100
+    assert gpu["processes"] == [[42, 1000]]
+
+
 def test_nothing_is_ever_set(fake: Fake) -> None:
     """Whatever the sampler called from its start to its end is in the log: no setter is."""
     sampled(fake, 1.2)
@@ -113,7 +146,8 @@ def test_a_gpu_that_is_not_here_is_said_and_the_other_sampled(fake: Fake) -> Non
     child = sampled(fake, 0.2, "GPU-9", "GPU-0")
     missing, here = child.ready["gpus"]
 
-    assert missing == {"index": 0, "uuid": "GPU-9", "unavailable": "there is no GPU GPU-9 here"}
+    why = "there is no GPU GPU-9 here"
+    assert missing == {"index": 0, "uuid": "GPU-9", "unavailable": why, "lost": True}
     assert here["index"] == 1
     assert {t[1] for t in child.of("t")} == {1}
 

@@ -16,9 +16,9 @@
  *   wave const W | square LOW HIGH PERIOD [DUTY] | sine MEAN SWING PERIOD | steps AT:W ...
  *   energy PERIOD_MS [phase= lag= base= reset=] | energy none       (lag, phase in ms, base in J)
  *   instant REFRESH_MS WINDOW_MS | instant none | average none | module none|only
- *   limit W [default= min= max=] | temp C [rise=C_PER_S memory=] | clocks SM MEM | pstate N
- *   mem TOTAL USED | util GPU MEM | ecc CURRENT PENDING [corrected= uncorrected= after=]
- *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after=] | remapped PENDING
+ *   limit W [default= min= max= later= at=] | temp C [rise=C_PER_S memory= slowdown=] | clocks SM MEM | pstate N
+ *   mem TOTAL USED | util GPU MEM [after= until= mean=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
+ *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after= width= at=] | remapped PENDING
  *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
  *   proc PID|self BYTES [after= until=] | counters none
  *   virtualization N | gsp TEXT | nvlink UP LINKS | application SM DEFAULT
@@ -37,7 +37,7 @@
 #include <unistd.h>
 
 typedef unsigned long long u64;
-enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7 };
+enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10 };
 enum { DEVICES = 48, RULES = 96, EVENTS = 16, STEPS = 64, INSTANCES = 7 };
 enum { CONST, SQUARE, SINE, STEPPED };
 
@@ -54,16 +54,19 @@ typedef struct { u64 reference, violation; } violation_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned counts[7]; u64 memory_mb; } attributes_t;
 typedef struct { u64 time; value_t value; } sample_t;
+typedef struct { void *device; u64 type, data; unsigned gi, ci; } event_data_t;
 
 _Static_assert(sizeof(pci_t) == 68 && sizeof(memory_t) == 24 && sizeof(memory_v2_t) == 40, "");
 _Static_assert(sizeof(field_t) == 40 && sizeof(process_t) == 24 && sizeof(temperature_t) == 12, "");
 _Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
 _Static_assert(sizeof(attributes_t) == 40 && sizeof(sample_t) == 16, "");
+_Static_assert(sizeof(event_data_t) == 32, "");
 
 typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
 typedef struct { char function[64]; double us; int spin, dev; } latency_t;
 typedef struct { unsigned mask, sm; double after, until; } event_t;
 typedef struct { int pid; u64 bytes; double after, until; } proc_t;
+typedef struct { unsigned number; double at; } xid_t;
 typedef struct device {
     struct device *parent; /* of a MIG instance */
     int number;
@@ -73,18 +76,21 @@ typedef struct device {
     double a, b, period, duty, step_at[STEPS], step_w[STEPS];
     double quantum, phase, lag, base, reset, refresh, window;
     int has_energy, has_instant, has_average, has_module, only_module, has_counters;
-    double limit, limit_default, limit_min, limit_max, temp, rise, memory_temp;
+    double limit, limit_default, limit_min, limit_max, limit_later, limit_at;
+    double temp, rise, memory_temp, slowdown_temp;
+    double util_after, util_until, util_mean;
     unsigned sm, mem_clock, pstate, util_gpu, util_mem;
     u64 mem_total, mem_used;
     int has_ecc, ecc, ecc_pending, remapped;
     u64 corrected, uncorrected;
-    double ecc_after, replay_after;
-    unsigned pcie[4], replay;
-    int mig, mig_pending, mig_energy, n_events, n_procs;
+    double ecc_after, replay_after, width_at;
+    unsigned pcie[4], replay, width_later;
+    int mig, mig_pending, mig_energy, n_events, n_procs, n_xids;
     unsigned virtualization, links_up, links, application[2];
     char gsp[32];
     event_t events[EVENTS];
     proc_t procs[EVENTS];
+    xid_t xids[EVENTS];
 } device_t;
 
 static struct {
@@ -188,16 +194,28 @@ static void of_device(device_t *d, const char *key, const char *rest) {
         d->limit_default = option(rest, "default", d->limit);
         d->limit_min = option(rest, "min", 100);
         d->limit_max = option(rest, "max", d->limit);
+        d->limit_later = option(rest, "later", d->limit);
+        d->limit_at = option(rest, "at", 1e18);
     }
     if (!strcmp(key, "temp")) {
         d->temp = atof(rest);
         d->rise = option(rest, "rise", 0);
         d->memory_temp = option(rest, "memory", 0);
+        d->slowdown_temp = option(rest, "slowdown", 92);
     }
     if (!strcmp(key, "clocks")) sscanf(rest, "%u %u", &d->sm, &d->mem_clock);
     if (!strcmp(key, "pstate")) sscanf(rest, "%u", &d->pstate);
     if (!strcmp(key, "mem")) sscanf(rest, "%llu %llu", &d->mem_total, &d->mem_used);
-    if (!strcmp(key, "util")) sscanf(rest, "%u %u", &d->util_gpu, &d->util_mem);
+    if (!strcmp(key, "util")) {
+        sscanf(rest, "%u %u", &d->util_gpu, &d->util_mem);
+        d->util_after = option(rest, "after", -1e9);
+        d->util_until = option(rest, "until", 1e18);
+        d->util_mean = option(rest, "mean", 0) / 1e3;
+    }
+    if (!strcmp(key, "xid") && d->n_xids < EVENTS) {
+        d->xids[d->n_xids].number = atoi(rest);
+        d->xids[d->n_xids++].at = option(rest, "at", 0);
+    }
     if (!strcmp(key, "ecc")) {
         d->has_ecc = !none;
         sscanf(rest, "%d %d", &d->ecc, &d->ecc_pending);
@@ -209,6 +227,8 @@ static void of_device(device_t *d, const char *key, const char *rest) {
         sscanf(rest, "%u %u %u %u", &d->pcie[0], &d->pcie[1], &d->pcie[2], &d->pcie[3]);
         d->replay = option(rest, "replay", 0);
         d->replay_after = option(rest, "after", -1e9);
+        d->width_later = option(rest, "width", d->pcie[1]);
+        d->width_at = option(rest, "at", 1e18);
     }
     if (!strcmp(key, "virtualization")) sscanf(rest, "%u", &d->virtualization);
     if (!strcmp(key, "gsp")) sscanf(rest, "%31s", d->gsp);
@@ -251,7 +271,7 @@ static device_t *new_device(void) {
     const char *plain[][2] = {{"wave", " const 300"}, {"energy", " 100"}, {"instant", " 0 20"},
         {"limit", " 700"}, {"temp", " 50 memory=60"}, {"clocks", " 1980 3201"},
         {"mem", " 150754820096 1000000000"}, {"ecc", " 1 1"}, {"pcie", " 5 16 5 16"},
-        {"pci", " 233510DE 18BE10DE"}, {"module", " none"}};
+        {"pci", " 233510DE 18BE10DE"}, {"module", " none"}, {"util", " 0 0"}};
     for (unsigned i = 0; i < sizeof plain / sizeof *plain; i++) of_device(d, plain[i][0], plain[i][1]);
     return d;
 }
@@ -490,7 +510,8 @@ READ(nvmlDeviceGetArchitecture, unsigned, d->arch)
 READ(nvmlDeviceGetPersistenceMode, unsigned, 1)
 READ(nvmlDeviceGetComputeMode, unsigned, 0)
 READ(nvmlDeviceGetVirtualizationMode, unsigned, d->virtualization)
-READ(nvmlDeviceGetEnforcedPowerLimit, unsigned, lround(d->limit * 1e3))
+READ(nvmlDeviceGetEnforcedPowerLimit, unsigned,
+     lround((now() >= d->limit_at ? d->limit_later : d->limit) * 1e3))
 READ(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, lround(d->limit_default * 1e3))
 int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
     START(d->number);
@@ -605,7 +626,7 @@ READ(nvmlDeviceGetCurrentClocksEventReasons, u64, reasons(d, NULL))
 READ(nvmlDeviceGetCurrentClocksThrottleReasons, u64, reasons(d, NULL))
 READ(nvmlDeviceGetPerformanceState, unsigned, d->pstate)
 READ(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, d->pcie[0])
-READ(nvmlDeviceGetCurrPcieLinkWidth, unsigned, d->pcie[1])
+READ(nvmlDeviceGetCurrPcieLinkWidth, unsigned, now() >= d->width_at ? d->width_later : d->pcie[1])
 READ(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, d->pcie[2])
 READ(nvmlDeviceGetMaxPcieLinkWidth, unsigned, d->pcie[3])
 READ(nvmlDeviceGetPcieReplayCounter, unsigned, now() >= d->replay_after ? d->replay : 0)
@@ -646,6 +667,12 @@ int nvmlDeviceGetTemperature(device_t *d, unsigned sensor, unsigned *out) {
     *out = lround(d->temp + d->rise * now());
     RETURN(d->number, OK);
 }
+int nvmlDeviceGetTemperatureThreshold(device_t *d, unsigned kind, unsigned *out) {
+    START(d->number);
+    if (kind != 1) RETURN(d->number, NOT_SUPPORTED);
+    *out = lround(d->slowdown_temp);
+    RETURN(d->number, OK);
+}
 int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
     START(d->number);
     out->total = d->mem_total, out->used = d->mem_used + 512000000, out->free = out->total - out->used;
@@ -658,12 +685,53 @@ int nvmlDeviceGetMemoryInfo_v2(device_t *d, memory_v2_t *out) {
     out->free = out->total - out->used - out->reserved;
     RETURN(d->number, OK);
 }
+static unsigned utilization(const device_t *d) {
+    double t = now(), from = t - d->util_mean;
+    if (d->util_mean <= 0) return t >= d->util_after && t < d->util_until ? d->util_gpu : 0;
+    double busy = fmin(t, d->util_until) - fmax(from, d->util_after);
+    return lround(d->util_gpu * fmax(busy, 0) / d->util_mean);
+}
+
 int nvmlDeviceGetUtilizationRates(device_t *d, utilization_t *out) {
     START(d->number);
     if (d->mig > 0) RETURN(d->number, NOT_SUPPORTED);
-    out->gpu = d->util_gpu, out->memory = d->util_mem;
+    out->gpu = utilization(d), out->memory = d->util_mem;
     RETURN(d->number, OK);
 }
+
+/* ---- events: a set tells, once each, the XIDs of its devices since they were registered ---- */
+
+typedef struct { device_t *devices[DEVICES]; double told[DEVICES]; int n; } set_t;
+static set_t sets[RULES];
+static int n_sets;
+
+int nvmlEventSetCreate(set_t **out) {
+    START(-1);
+    if (n_sets == RULES) RETURN(-1, INVALID);
+    *out = &sets[n_sets++];
+    RETURN(-1, OK);
+}
+int nvmlDeviceRegisterEvents(device_t *d, u64 types, set_t *set) {
+    START(d->number);
+    if (types != 8 || set->n == DEVICES) RETURN(d->number, NOT_SUPPORTED);
+    set->devices[set->n] = d, set->told[set->n++] = monotonic();
+    RETURN(d->number, OK);
+}
+int nvmlEventSetWait_v2(set_t *set, event_data_t *out, unsigned ms) {
+    (void)ms;
+    int dev = set->n ? set->devices[0]->number : -1;
+    START(dev);
+    for (int i = 0; i < set->n; i++)
+        for (int k = 0; k < set->devices[i]->n_xids; k++) {
+            xid_t *x = &set->devices[i]->xids[k];
+            if (x->at > now() || x->at + s.t0 <= set->told[i]) continue;
+            set->told[i] = x->at + s.t0;
+            *out = (event_data_t){.device = set->devices[i], .type = 8, .data = x->number};
+            RETURN(dev, OK);
+        }
+    RETURN(dev, TIMEOUT);
+}
+int nvmlEventSetFree(set_t *set) { set->n = 0; START(-1); RETURN(-1, OK); }
 int nvmlDeviceGetTotalEccErrors(device_t *d, unsigned type, unsigned counter, u64 *out) {
     START(d->number);
     if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);

@@ -41,7 +41,10 @@ def setters() -> list[str]:
     called = set(
         re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"', binding_source().read_text("utf-8"))
     )
-    reads = r"Get|Is[A-Z]|Query|OnSameBoard|Validate|nvml(Init|InitWithFlags|Shutdown|ErrorString)$"
+    reads = (
+        r"Get|Is[A-Z]|Query|OnSameBoard|Validate|nvml(Init|InitWithFlags|Shutdown|ErrorString)$"
+        r"|nvmlDeviceRegisterEvents$|nvmlEventSet(Create|Free|Wait_v2)$"
+    )
     return sorted(name for name in called if not re.search(reads, name))
 
 

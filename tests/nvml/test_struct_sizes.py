@@ -21,6 +21,7 @@ SIZES = {
     "c_nvmlUtilization_t": 8,
     "c_nvmlDeviceAttributes": 40,
     "c_nvmlSample_t": 16,
+    "c_nvmlEventData_t": 32,
 }
 """The C source asserts the same numbers of its own structs when it is compiled."""
 
@@ -32,6 +33,7 @@ MEMBERS = {
         "nvmlReturn": 28,
         "value": 32,
     },
+    "c_nvmlEventData_t": {"device": 0, "eventType": 8, "eventData": 16, "gpuInstanceId": 24},
     "c_nvmlMemory_v2_t": {"version": 0, "total": 8, "reserved": 16, "free": 24, "used": 32},
     "c_nvmlProcessInfo_v3_t": {"pid": 0, "usedGpuMemory": 8, "gpuInstanceId": 16},
     "nvmlPciInfo_t": {"pciDeviceId": 28, "pciSubSystemId": 32, "busId": 36},
@@ -74,6 +76,8 @@ CONSTANTS = {
     "NVML_ERROR_DEPRECATED": 26,
     "NVML_ERROR_TIMEOUT": 10,
     "NVML_ERROR_UNKNOWN": 999,
+    "nvmlEventTypeXidCriticalError": 8,
+    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
 }
 """Numbers that our modules spell out, because they also run with the oldest binding allowed."""
 

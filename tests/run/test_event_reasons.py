@@ -8,6 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
+import shlex
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,16 +67,17 @@ def until(moment_s: float) -> None:
 
 LATE = (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
 
-OURS = "proc 77 2000000000 after=0.5"
-"""The engine's process: a GPU without one would not have done the work."""
+OURS = ("proc 77 2000000000 after=0.5", "util 90 40 after=0.5")
+"""The engine's process and its work: a GPU without them would not have done the work."""
 
 
 def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
     """Sample these GPUs from before the window to after it."""
+    fake.t0 = time.monotonic() + 60  # at rest: what the scenario tells of is yet to come
     fake.write(*general, *(line for gpu in gpus for line in ("device", *gpu)))
     uuids = [f"GPU-{i}" for i in range(len(gpus))]
     with Sampling(uuids, fake.folder, watch_s=0.02) as running:
-        fake.restart(*general, *(line for gpu in gpus for line in ("device", *gpu, OURS)))
+        fake.restart(*general, *(line for gpu in gpus for line in ("device", *gpu, *OURS)))
         until(fake.t0 + END_S + 1.3)
     return running.log
 
@@ -222,6 +226,98 @@ def test_a_driver_upgraded_while_loaded_is_told_beside_the_speed(
     assert "reboot; until then its performance is suspect" in str(run.power_unknown)
 
 
+@pytest.mark.parametrize("code", [9, 15, 16])
+def test_a_driver_that_is_gone_at_the_samplers_start_makes_the_run_invalid(
+    fake: Fake, tmp_path: Path, code: int
+) -> None:
+    """The session has seen the GPU: it was lost since, as in the retry of a run that lost it."""
+    fake.write(f"fail nvmlInitWithFlags {code}", "device")
+    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        pass
+    run = measured(fake, running.log, tmp_path / "run")
+
+    (why,) = run.invalid
+    assert why.key is Key.GPU_LOST
+    assert why.text == f"the GPU was lost: {run.power_unknown}"
+
+
+@pytest.mark.parametrize(
+    ("broken", "how"),
+    [
+        (signal.SIGKILL, "the sampler broke (signal 9 (Killed))"),
+        (signal.SIGSEGV, "the sampler broke (signal 11 (Segmentation fault))"),
+        (signal.SIGSTOP, "the sampler broke (it hung, in NVML or stopped)"),
+    ],
+    ids=["killed", "crashed", "stopped"],
+)
+def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
+    fake: Fake, tmp_path: Path, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The speed stands, with a note from when on nobody watched; throttling before that counts."""
+    monkeypatch.setattr("pytest_mlperf.run.power.GRACE_S", 0.5)
+    fake.write("device")
+    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        fake.restart("device", *OURS, "event 0x40 after=1")
+        until(fake.t0 + 2.2)
+        assert running._process is not None
+        running._process.send_signal(broken)
+        until(fake.t0 + END_S + 0.2)
+    run = measured(fake, running.log, tmp_path / "run")
+
+    assert run.power is None
+    assert str(run.power_unknown).startswith(how)
+    assert run.state == {}
+    assert run.metrics == {"throughput": 100.0}
+    assert re.match(r"not watched from [01]\.\d s on: ", run.notes[-1])
+    assert how in run.notes[-1]
+    assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
+
+
+def test_a_sampler_that_broke_before_the_run_saw_nothing_of_it(fake: Fake, tmp_path: Path) -> None:
+    fake.restart("device")
+    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        assert running._process is not None
+        running._process.kill()
+    run = measured(fake, running.log, tmp_path / "run")
+
+    assert (run.invalid, run.power) == ((), None)
+    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
+
+
+def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake, tmp_path: Path) -> None:
+    """As on a disk that is full; here a file may not grow beyond 8 KiB."""
+    fake.restart("device", *OURS)
+    log = Sampling(["GPU-0"], fake.folder, watch_s=0.02)
+    limited = f"ulimit -f 8; trap '' XFSZ; exec {shlex.join(log._command)}"
+    log._command = ["bash", "-c", limited]
+    with log as running:
+        until(fake.t0 + END_S + 1.3)
+    run = measured(fake, running.log, tmp_path / "run")
+
+    assert "File too large" in str(run.power_unknown)
+
+
+def test_errors_of_the_driver_in_the_run_are_told(fake: Fake, tmp_path: Path) -> None:
+    """Those before it are not its own; a GPU that has no events is sampled all the same."""
+    events = ["xid 31 at=0.2", "xid 94 at=2"]
+    log = sampled(fake, ["fail nvmlDeviceRegisterEvents 3 dev=1"], events, events)
+    run = measured(fake, log, tmp_path / "run")
+
+    assert run.notes == ("GPU GPU-0: the driver reported XID 94 during the run: dmesg says more",)
+    assert "xids" in log.gpus[1].missing
+    assert run.invalid == ()
+
+
+def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: Path) -> None:
+    log = sampled(fake, [], ["limit 700 later=500 at=2"], ["pcie 5 16 5 16 width=8 at=2"])
+    run = measured(fake, log, tmp_path / "run")
+
+    (why,) = run.invalid
+    assert why.key is Key.POWER_LIMIT_CHANGED
+    assert "GPU-0: the power limit changed from 700 to 500 W" in why.text
+    assert run.notes == ("GPU GPU-1: the PCIe link fell from x16 to x8 in the run",)
+
+
 def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake, tmp_path: Path) -> None:
     """The GPU behind it may not be asked for anything, and nothing of it becomes a 0."""
     fake.write("fail * 4 dev=0", "device", "mig 2")
@@ -244,7 +340,6 @@ def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake, tmp_pa
     ("how", "words"),
     [
         (["fail nvmlInitWithFlags 12"], "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
-        (["fail nvmlInitWithFlags 9"], "kernel driver is not loaded"),
         (["fail nvmlInitWithFlags 4"], "may not open"),
         (["fail nvmlInitWithFlags 999"], "NVML does not start"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.power_doubts import HALTED, NOTED, Doubts, doubts
@@ -19,8 +21,10 @@ FACTS: dict[str, Any] = {
         "remapped_rows_pending": False,
         "max_pcie_generation": 5,
         "max_pcie_width": 16,
-        "utilization_percent": 0,
+        "slowdown_c": 92,
+        "limit_w": 700.0,
     },
+    "utilization_percent": 0,
     "shared": False,
     "instances": 0,
     "processes": [],
@@ -174,7 +178,7 @@ def test_a_foreign_process_is_invalid_unless_allowed() -> None:
 
 
 def test_work_that_no_list_shows_is_noticed() -> None:
-    busy = log(identity={**FACTS["identity"], "utilization_percent": 35})
+    busy = log(utilization_percent=35)
     filled = log(memory_used=3 * 2**30)
 
     assert texts(found(busy)) == ("35 % busy before the engine was loaded",)
@@ -242,6 +246,91 @@ def test_a_gpu_that_shows_no_sign_of_work_makes_a_run_invalid() -> None:
 )
 def test_one_sign_of_work_is_enough(changes: dict[str, Any]) -> None:
     assert texts(found(idle(**changes))) == ()
+
+
+def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> GpuLog:
+    """A log of a GPU with an engine's process and memory on it, and its utilisation at 5 Hz."""
+    plain = idle(watts, processes=[[7, None]], memory_used=10**9)
+    step_s = min(0.2, (END_S - BEGIN_S) / max(1, len(utilization)))
+    states = [
+        {"time": BEGIN_S + step_s * i, "utilization_percent": percent, "memory_used": 10**9}
+        for i, percent in enumerate(utilization)
+    ]
+    ordered = sorted((*plain.states, *states), key=lambda state: state["time"])
+    return replace(plain, states=tuple(ordered), facts={**plain.facts, **facts})
+
+
+def test_a_context_alone_does_no_work() -> None:
+    """As where an engine fell back to the CPU: a process, memory and a little power are no sign."""
+    (why,) = found(watched([0] * 30, 515.0)).invalid
+
+    assert why.key is Key.GPU_UNUSED
+    assert why.text == (
+        "the GPU did not do the work: no utilisation in any of 31 readings over 50.0 s, "
+        "515 W, 500 W before the engine was loaded"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "busy"),
+    [
+        (watched([0] * 15 + [1] + [0] * 15, 515.0), 1.0),
+        (watched([None] * 30, 515.0), 1.0),
+        (watched([0] * 30, 515.0, instance=True, instances=1), 1.0),
+        (watched([0] * 30, 515.0, instances=None), 1.0),
+        (watched([0] * 30, 700.0), 1.0),
+        (watched([0] * 30, 515.0), 0.1),
+    ],
+    ids=["1 %", "unread", "MIG", "perhaps MIG", "much power", "a query now and then"],
+)
+def test_a_utilisation_of_0_convicts_only_where_it_says_something(gpu: GpuLog, busy: float) -> None:
+    assert doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, busy=busy).invalid == ()
+
+
+def test_a_short_window_convicts_nobody_by_its_utilisation() -> None:
+    gpu = watched([0] * 9, 515.0)
+
+    assert doubts(gpu, BEGIN_S, BEGIN_S + 1.9, warm_s=WARM_S).invalid == ()
+    assert doubts(gpu, BEGIN_S, BEGIN_S + 60, warm_s=WARM_S).invalid != ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"temperature_c": 95}, "95 °C at most; it slows down at 92 °C"),
+        ({"temperature_c": 88}, ""),
+        ({"pcie_width": 8}, "the PCIe link fell from x16 to x8 in the run"),
+        ({"xids": [94, 13]}, "the driver reported XID 94, 13 during the run: dmesg says more"),
+        ({"xids": []}, ""),
+        ({"limit_w": 702.0}, ""),
+    ],
+)
+def test_what_happened_in_the_run_is_told(changes: dict[str, Any], note: str) -> None:
+    plain = log()
+    states = (*plain.states[:2], state(30.0), state(60.0, **changes), plain.states[3])
+    happened = replace(plain, states=states)
+
+    assert found(happened) == Doubts(notes=(note,) if note else ())
+
+
+def test_heat_is_told_of_a_gpu_that_does_not_say_when_it_slows_down() -> None:
+    hot = replace(log(identity={}), states=(state(60.0, temperature_c=90),))
+
+    assert found(hot).notes == ("90 °C at most",)
+
+
+@pytest.mark.parametrize(
+    ("later", "expected", "watts"),
+    [({"limit_w": 500.0}, None, "700 to 500"), ({}, 500, "500 to 700"), ({}, 700, None)],
+)
+def test_a_power_limit_that_is_not_that_of_the_key_is_invalid(
+    later: dict[str, float], expected: float | None, watts: str | None
+) -> None:
+    gpu = log(last=later)
+    invalid = doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
+
+    assert [why.key for why in invalid] == [Key.POWER_LIMIT_CHANGED] * bool(watts)
+    assert not watts or f"changed from {watts} W since the session began" in invalid[0].text
 
 
 def test_without_power_and_utilisation_nothing_is_said_of_work() -> None:
