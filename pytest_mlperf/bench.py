@@ -165,7 +165,9 @@ class Bench:
     def _verdict(self, case: CaseRuns, kind: Kind, answer: Answer) -> Verdict:
         subject, notes = case.subject, answer.notes
         against = case.scores if kind == "accuracy" else case
-        if kind != "accuracy":
+        if kind == "accuracy":
+            notes = (*notes, *case.notes)
+        else:
             notes = (*notes, *energy_notes(case.runs), *filter(None, [case.noise]))
         if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)

@@ -75,6 +75,7 @@ class CaseRuns:
         noise: Where its noise comes from; None: nobody calibrated this machine.
         runs: Performance runs that may be judged, oldest first.
         invalid_runs: Those that may not, and were measured again as often as is allowed.
+        notes: What is to be said of its processes that made no performance run.
         accuracy: The accuracy pass, measured or stored.
         scored: Its scores sample by sample.
         unscored: Why there are none, when the scorer broke.
@@ -116,6 +117,7 @@ class CaseRuns:
             _require_writable(self.file)
         self.rule, self.noise = rule_beside(self.file, case.accelerator, identity, policy.max_runs)
         self.runs: list[Run] = []
+        self.notes: tuple[str, ...] = ()
         self.invalid_runs: list[Run] = []
         self.accuracy: Accuracy | None = None
         self.scored: Scored | None = None
@@ -258,6 +260,7 @@ class CaseRuns:
         if process.probed and not at:
             self.rate, self.rate_source = process.target_qps, "probe"
         self.unscored = process.unscored or self.unscored
+        self.notes = (*self.notes, *process.notes)
         if process.accuracy and process.scored:
             self.accuracy, self.scored = process.accuracy, process.scored
             self._passes.save(self._accuracy_key, process.accuracy, process.scored)
@@ -274,14 +277,8 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
     loaded = baselines.load(file)
     if loaded is None:
         return None
-    ours = (case.workload, case.scenario, case.engine, case.precision, case.accelerator)
-    theirs = (
-        loaded.workload,
-        loaded.scenario,
-        loaded.engine,
-        loaded.precision,
-        loaded.accelerator,
-    )
+    names = ("workload", "scenario", "engine", "precision", "accelerator")
+    ours, theirs = ([getattr(one, name) for name in names] for one in (case, loaded))
     if ours != theirs:
         raise BaselineError(
             f"{file}: this is the baseline of {'-'.join(theirs)}, not of {case.id}; "

@@ -144,6 +144,7 @@ def _score(
             "scorer": {"target": TARGET, "options": watched},
             "model": scoring.model,
             "blocks": blocks,
+            "samples": total,
         },
         answer={},
         patience=scoring.patience,

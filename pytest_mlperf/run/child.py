@@ -18,6 +18,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.run.builds import PACKAGE, import_path
+from pytest_mlperf.run.endings import ended
 from pytest_mlperf.run.events import ERROR, Events, Fields, is_count, is_text
 from pytest_mlperf.run.protocol import Event
 from pytest_mlperf.run.supervisor import GRACE_S, THIS_PYTHON, Designed, Patience
@@ -177,10 +178,7 @@ class Child:
             code = process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             return RunError(self.layer, self._named("closed its pipe, did not end"), str(self.log))
-        how = f"ended with exit code {code}"
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                how = f"was killed by {signal.Signals(-code).name}"
+        how = ended(code)
         if code == -signal.SIGKILL:
             how += "; if nobody killed it, the machine ran out of memory (see dmesg)"
         return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.completions import count_fault, output_fault, token_fault
 from pytest_mlperf.run.outstanding import Outstanding
 from pytest_mlperf.run.sink import Fail, GuardedSink
 from pytest_mlperf.run.token_times import GOODPUT, Limits, TokenTimes
@@ -146,7 +147,7 @@ class PerformanceSink(_PooledSink):
             self._last_completion_s = perf_counter()
 
     def _done_many(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
-        if n_tokens is not None and (wrong := _count_fault(ids, n_tokens)):
+        if n_tokens is not None and (wrong := count_fault(ids, n_tokens)):
             self._fail(RunError("engine", wrong))
             return
         bad = self._claim(ids)
@@ -234,7 +235,7 @@ class TokenSink(_PooledSink):
         n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Complete these samples with their token counts."""
-        wrong = _token_fault(ids, n_tokens)
+        wrong = token_fault(ids, n_tokens)
         if wrong or n_tokens is None:
             self._fail(RunError("engine", wrong))
             return
@@ -275,7 +276,7 @@ class OutputSink(GuardedSink):
         n_tokens: Sequence[int] | None = None,  # noqa: ARG002
     ) -> None:
         """Complete these samples with one bytes object each."""
-        wrong = _output_fault(ids, outputs)
+        wrong = output_fault(ids, outputs)
         if wrong or outputs is None:
             self._fail(RunError("engine", wrong))
             return
@@ -297,33 +298,3 @@ def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
 
 def _address(data: bytes) -> int:
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
-
-
-def _token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
-    if n_tokens is None:
-        return "done() was given no n_tokens; a run with token latencies needs one per id"
-    if wrong := _count_fault(ids, n_tokens):
-        return wrong
-    # LoadGen divides by n_tokens - 1 to get the time per output token.
-    if len(n_tokens) and (fewest := min(n_tokens)) < 2:
-        return f"done() was given n_tokens {fewest!r}; LoadGen needs at least 2 tokens per sample"
-    return ""
-
-
-def _count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
-    if len(n_tokens) != len(ids):
-        return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
-    if len(n_tokens) and (fewest := min(n_tokens)) < 0:
-        return f"done() was given n_tokens {fewest!r}; a count of tokens is at least 0"
-    return ""
-
-
-def _output_fault(ids: Sequence[int], outputs: Sequence[bytes] | None) -> str:
-    if outputs is None:
-        return "done() was given no outputs; an accuracy run needs one bytes object per id"
-    if len(outputs) != len(ids):
-        return f"done() was given {len(ids)} ids but {len(outputs)} outputs"
-    wrong = next((output for output in outputs if type(output) is not bytes), None)
-    if wrong is not None:
-        return f"done() was given an output of type {type(wrong).__name__!r}; it must be bytes"
-    return ""

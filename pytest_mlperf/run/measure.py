@@ -44,6 +44,7 @@ class Process:
         subject: Machine, engine and data.
         target_qps: The rate that was used, probed or given.
         probed: The rate was probed in this process.
+        notes: What else is to be said of it; those of a run are its own.
     """
 
     run: Run | None
@@ -53,6 +54,7 @@ class Process:
     subject: Subject
     target_qps: float | None
     probed: bool
+    notes: tuple[str, ...] = ()
 
 
 def measure(
@@ -157,7 +159,7 @@ def measure(
         run = dataclasses.replace(
             run,
             control=looked[0],
-            notes=(*run.notes, *looked[1:]),
+            notes=(*run.notes, *looked[1:], *worker.notes),
             timeline=str(picture) if picture else None,
         )
         run = with_light(
@@ -179,6 +181,7 @@ def measure(
         subject=subject,
         target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
         probed=talk.probed,
+        notes=() if run else worker.notes,
     )
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any, cast
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.run.protocol import Expected
+
+MOST = 2**30
+"""Samples of a data set at most; MLPerf's largest has 89 million."""
 
 
 class Samples:
@@ -60,29 +65,73 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
 
     Args:
         dataset: The samples; one that has a method `sizes` tells the means of some of them.
-        performance_samples: How many LoadGen draws from: the first ones.
+        performance_samples: How many of them LoadGen draws from: the first ones.
 
     Raises:
-        SuiteError: It told something else than numbers by name.
+        SuiteError: It told something else than finite numbers from 0 on, by name.
     """
     ask = getattr(dataset, "sizes", None)
     if not callable(ask):
         return {}
-    told = ask(range(min(performance_samples, len(dataset))))
-    if not isinstance(told, dict) or not all(
-        isinstance(name, str) and isinstance(value, int | float) for name, value in told.items()
+    given = ask(range(performance_samples))
+    if not isinstance(given, dict) or not all(
+        isinstance(name, str) and _is_size(value) for name, value in given.items()
     ):
-        raise SuiteError(f"the data set's sizes are {told!r}; numbers by name are needed")
-    return {name: float(value) for name, value in told.items()}
+        raise SuiteError(
+            f"the data set's sizes are {reprlib.repr(given)}; finite numbers from 0 on, by name, "
+            "are needed"
+        )
+    return {name: float(value) for name, value in given.items()}
 
 
-def check_count(dataset: Dataset, expected: Expected) -> None:
+def _is_size(value: object) -> bool:
+    """Whether it is a number that a mean size can be, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return bool(0 <= value < math.inf and value <= MOST * MOST)
+
+
+def count(dataset: Dataset) -> int:
+    """Return the number of samples.
+
+    Raises:
+        RunError: There are none, which LoadGen does not survive, or impossibly many.
+    """
+    found = len(dataset)
+    if not found:
+        raise RunError(
+            "dataset",
+            "the data set is empty; at least one sample is needed: correct its path and its "
+            "options, or its __len__",
+        )
+    if found > MOST:
+        raise RunError(
+            "dataset",
+            f"the data set has {found:,} samples by its __len__; {MOST:,} at most are measured",
+        )
+    return found
+
+
+def require_same(dataset: Dataset, samples: int) -> None:
+    """Refuse a data set that has another length than before.
+
+    Raises:
+        RunError: It has grown or shrunk.
+    """
+    if (now := len(dataset)) != samples:
+        raise RunError(
+            "dataset",
+            f"the data set had {samples:,} samples, and has {now:,} now: its __len__ must stay the "
+            "same while it is measured and scored",
+        )
+
+
+def check_count(found: int, expected: Expected) -> None:
     """Refuse a data set of another size.
 
     Raises:
         RunError: It has fewer or more samples than it must have.
     """
-    found = len(dataset)
     if expected.samples is not None and found != expected.samples:
         raise RunError(
             "dataset",
@@ -92,15 +141,22 @@ def check_count(dataset: Dataset, expected: Expected) -> None:
         )
 
 
-def check_digest(found: str, expected: Expected) -> None:
-    """Refuse a data set with other content.
+def check_digest(found: object, expected: Expected) -> str:
+    """Return the digest of a data set; refuse one with other content.
 
     Raises:
-        RunError: Its digest is another one.
+        RunError: It has none, or another one.
     """
+    if not isinstance(found, str) or not found:
+        raise RunError(
+            "dataset",
+            f"the data set's digest is {reprlib.repr(found)}; it must be a text that changes when "
+            "the content does, such as a SHA-256: results of other data are told apart by it",
+        )
     if expected.digest is not None and found != expected.digest:
         raise RunError(
             "dataset",
             f"the data set's digest is {found}, the suite asks for {expected.digest}: its content, "
             "its order or its options differ; get it from its source again, or correct digest",
         )
+    return found

@@ -20,7 +20,7 @@ from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.accuracy_log import AccuracyLog
 from pytest_mlperf.run.guard import guard_group
 from pytest_mlperf.run.reporter import Reporter, leave
-from pytest_mlperf.run.samples import as_dataset
+from pytest_mlperf.run.samples import as_dataset, require_same
 from pytest_mlperf.stores import atomic
 
 PROGRESS_S = 0.5
@@ -105,9 +105,11 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Read the blocks' logs and score them together.
 
     Raises:
-        RunError: A sample was answered twice or not at all, or is none of those that were asked.
+        RunError: A sample was answered twice or not at all, or is none of those that were asked;
+            or the data set has another length here.
     """
     dataset: Dataset = as_dataset(build(spec["dataset"]))
+    require_same(dataset, spec["samples"])
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
     outputs = answers(spec["blocks"])
     indices = sorted(outputs)

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Self
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.endings import ended, hint, there
 from pytest_mlperf.run.events import OF_WORKER, Events
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
@@ -25,6 +26,9 @@ GRACE_S = 2.0
 
 LEAVING_S = 20.0
 """Time of a worker that was told to stop: its engine may have a server to stop first."""
+
+LOOK_S = 0.1
+"""Time between two looks whether a process that leaves has left."""
 
 STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
@@ -54,6 +58,9 @@ class Patience:
 
 class Worker:
     """One worker process: started on entry, surely gone on exit.
+
+    Attributes:
+        notes: After the exit: what went wrong while the engine left; what it gave stays good.
 
     Use:
         with Worker(spec, patience, on_event) as worker:
@@ -86,6 +93,7 @@ class Worker:
         self._environment = environment
         self._build = build
         self.python: Event | None = None
+        self.notes: tuple[str, ...] = ()
         self._told_to_stop = False
         self._phase = "start"
         self._progress: Event = {}
@@ -139,9 +147,8 @@ class Worker:
         """End the whole process group, whatever state it is in."""
         process = self._process
         # Before the pipe closes, at which the worker's guard ends what is left of its group.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if kind is None and self._told_to_stop:
-                process.wait(LEAVING_S)
+        if kind is None and self._told_to_stop and (trouble := self._leaving()):
+            self.notes = (f"the engine's __exit__ {trouble}",)
         with contextlib.suppress(OSError):
             if process.stdin:
                 process.stdin.close()
@@ -154,6 +161,34 @@ class Worker:
         self._signal_group(signal.SIGKILL)
         process.wait()
         os.close(self._pipe)
+
+    def _leaving(self) -> str | None:
+        """Wait for a worker that was told to stop; return what went wrong, in words."""
+        process, deadline = self._process, time.monotonic() + LEAVING_S
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                event = self._events.next(min(left, LOOK_S))
+            except EOFError:
+                break
+            except RunError as error:
+                return f"was cut short: {error}"
+            if event and event["event"] == "error":
+                return f"raised {event['message']}"
+            if event is None and process.poll() is not None:  # a process it left holds the pipe
+                break
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._ask_for_stacks()
+            return f"did not end in {LEAVING_S:g} s; killed, its stacks are in {self.log.name}"
+        return f"ended the process: it {ended(code)}" if code else None
+
+    def _ask_for_stacks(self) -> None:
+        """Have a worker that hangs write its threads' stacks into its log."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STACKS_S)
 
     def send(self, command: Command) -> None:
         """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
@@ -217,7 +252,7 @@ class Worker:
     def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
         if self._build and self._phase in {"started", "loading"}:
-            message = f"{message}{_there(str(event.get('kind')), self._build)}"
+            message = f"{message}{there(str(event.get('kind')), self._build)}"
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = Designed if event.get("designed") else RunError
@@ -226,10 +261,7 @@ class Worker:
         return kind(layer, f"{message}{when}", str(self.log))
 
     def _too_slow(self, *, quiet: bool) -> RunError:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)  # its stacks, into the log
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STACKS_S)
+        self._ask_for_stacks()
         limit = self._patience.progress_s if quiet else self._patience.phase_s
         what = "no progress for" if quiet else "took longer than"
         head = f"{what} {limit:.0f} s during {self._phase_words}"
@@ -251,26 +283,11 @@ class Worker:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             return RunError("worker", "closed its pipe but did not end", str(self.log))
-        if code >= 0:
-            how = f"ended with exit code {code}"
-        else:
-            with contextlib.suppress(ValueError):
-                how = f"was killed by {signal.Signals(-code).name}"
         return RunError(
             "worker",
-            f"the worker {how} during {self._phase_words}{self._hint(code)}",
+            f"the worker {ended(code)} during {self._phase_words}{hint(code, self._phase)}",
             str(self.log),
         )
-
-    def _hint(self, code: int) -> str:
-        if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
-            return (
-                "; the log shows where. LoadGen itself crashes when a thread that completed many "
-                "samples ends during the run: complete from threads that outlive it"
-            )
-        if code == -signal.SIGKILL:
-            return ". If nobody killed it, the machine ran out of memory (see dmesg)"
-        return ""
 
     @property
     def _phase_words(self) -> str:
@@ -290,10 +307,3 @@ class Worker:
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
-
-
-def _there(kind: str, build: Build) -> str:
-    """Return what to add to an error of a worker elsewhere that does not load."""
-    if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
-        return f"; it runs in {build.title} ({build.key}): install it there"
-    return f" (in {build.title})"

@@ -31,7 +31,14 @@ from pytest_mlperf.run.handicap import HandicapEngine
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.protocol import Factory, Finished, LoadGenSettings, WorkerSpec
 from pytest_mlperf.run.reporter import Reporter, leave
-from pytest_mlperf.run.samples import as_dataset, check_count, check_digest, sizes
+from pytest_mlperf.run.samples import (
+    as_dataset,
+    check_count,
+    check_digest,
+    count,
+    require_same,
+    sizes,
+)
 from pytest_mlperf.run.sink import Faults, GuardedSink
 from pytest_mlperf.stores import atomic
 
@@ -75,13 +82,14 @@ class Worker:
         begun_s = perf_counter()
         with self._reporter.blaming("dataset"):
             self._dataset = as_dataset(build("dataset", self._spec.dataset))
-            check_count(self._dataset, self._spec.expected)
+            self._samples = count(self._dataset)
+            check_count(self._samples, self._spec.expected)
+            drawn = min(self._spec.settings.performance_samples, self._samples)
             facts = {
-                "digest": self._dataset.digest,
-                "samples": len(self._dataset),
-                "sizes": sizes(self._dataset, self._spec.settings.performance_samples),
+                "digest": check_digest(self._dataset.digest, self._spec.expected),
+                "samples": self._samples,
+                "sizes": sizes(self._dataset, drawn),
             }
-            check_digest(str(facts["digest"]), self._spec.expected)
         with self._reporter.blaming("engine"):
             engine = build(
                 "engine",
@@ -103,7 +111,7 @@ class Worker:
     def _measure(self) -> None:
         """Warm up, find the rate if it is not given, and make the performance run."""
         settings = self._spec.settings
-        loaded = range(min(settings.performance_samples, len(self._dataset)))
+        loaded = range(min(settings.performance_samples, self._samples))
         with self._reporter.blaming("engine"):
             self._engine.load_samples(loaded)
             driver = probe.Driver(self._engine, loaded, self._fail_engine)
@@ -122,7 +130,7 @@ class Worker:
                 rate = probe.probe_server(rate, settings, self._try_server)
             self._reporter.event("probed", target_qps=rate)
         settings = dataclasses.replace(settings, target_qps=rate)
-        plan = loadgen.plan_performance(settings, len(self._dataset))
+        plan = loadgen.plan_performance(settings, self._samples)
         self._run(plan, self._folder / "performance", settings)
 
     def _probe(self, driver: probe.Driver) -> float:
@@ -131,7 +139,7 @@ class Worker:
         return probe.probe_stream(driver, probe.query_size(self._spec.settings))
 
     def _try_server(self, settings: LoadGenSettings) -> Detail:
-        plan = loadgen.plan_performance(settings, len(self._dataset))
+        plan = loadgen.plan_performance(settings, self._samples)
         folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
         folder.mkdir(parents=True)
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
@@ -168,6 +176,8 @@ class Worker:
         indices: Sequence[int] | None = None,
     ) -> None:
         """Make one LoadGen run and report it; what the guard kept from LoadGen ends the worker."""
+        with self._reporter.blaming("dataset"):
+            require_same(self._dataset, self._samples)
         folder.mkdir(parents=True)
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,3 +62,39 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
     found = bench(project).verdict(planned, "performance", set())
 
     assert (found.outcome, found.log) == (Outcome.ERROR, None)
+
+
+LEAVES = """
+from pytest_mlperf.engines.null import NullEngine
+
+class Leaves(NullEngine):
+    def __exit__(self, *error):
+        raise RuntimeError("the server is gone")
+"""
+
+EXACT = """
+class Exact:
+    def __init__(self, *, model): pass
+    def score(self, outputs, references):
+        from pytest_mlperf.core.extension import Scores
+        return Scores(per_sample={}, aggregate={"quality": 1.0})
+"""
+
+
+def test_an_engine_that_breaks_while_it_leaves_is_noted_in_both_tests_of_its_case(
+    project: Project,
+) -> None:
+    (project.path / "own.py").write_text(LEAVES + EXACT, "utf-8")
+    project.pytester.syspathinsert()
+    path = project.suite(engines='[[engines]]\nuse = "own:Leaves"\nname = "null"\n')
+    workload = '[workload]\nscorer = { use = "own:Exact" }\n'
+    scored = path.read_text("utf-8").replace("[workload]\n", workload)
+    path.write_text(scored, "utf-8")
+
+    for kind in ("performance", "accuracy"):
+        project.run("suites", "-k", kind)
+        (verdict,) = project.verdicts().values()
+        assert verdict.outcome is Outcome.NO_BASELINE
+        (noted,) = (note for note in verdict.notes if note.startswith("the engine's __exit__"))
+        assert "raised RuntimeError: the server is gone (in __exit__, " in noted
+        shutil.rmtree(project.path / ".mlperf")

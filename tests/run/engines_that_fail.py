@@ -67,6 +67,29 @@ class RaisesOnExit(Sound):
         raise RuntimeError(EXAMPLE)
 
 
+class CrashesOnExit(Sound):
+    def __exit__(self, *_: object) -> None:
+        ctypes.string_at(8)
+
+
+class LeavesOnExit(Sound):
+    def __exit__(self, *_: object) -> None:
+        os._exit(3)
+
+
+class HangsOnExit(Sound):
+    def __exit__(self, *_: object) -> None:
+        threading.Event().wait()
+
+
+class LeavesAProcess(Sound):
+    """Leaves one behind that holds all its descriptors, the events' among them."""
+
+    def __exit__(self, *_: object) -> None:
+        if os.fork() == 0:
+            signal.pause()
+
+
 class ExitsSlowly(Sound):
     def __exit__(self, *_: object) -> None:
         time.sleep(0.2)
@@ -323,7 +346,7 @@ class WrongTokens(Sound):
         if self.how == "first twice":
             sink.first_tokens(ids)
         counts = {"none": None, "zero": [0], "one": [1], "negative": [-3], "few": []}
-        sink.done(ids, None, counts.get(self.how, [4]))
+        sink.done(ids, None, {**counts, "many": [2**70]}.get(self.how, [4]))
 
 
 class CompletesFromDyingThreads(Sound):
@@ -412,3 +435,17 @@ class BrokenDataset:
 
     def __init__(self, *, reason: str = EXAMPLE) -> None:
         raise OSError(reason)
+
+
+class OddDataset:
+    """Has a length that changes from call to call, or another digest than a text."""
+
+    def __init__(self, *, lengths: Sequence[int] = (64,), digest: str | None = "odd") -> None:
+        self.lengths = list(lengths)
+        self.digest = digest
+
+    def __len__(self) -> int:
+        return self.lengths.pop(0) if len(self.lengths) > 1 else self.lengths[0]
+
+    def input(self, index: int) -> int:
+        return index

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.run import supervisor
 from pytest_mlperf.run.protocol import Event, WorkerSpec
 from pytest_mlperf.run.supervisor import Patience, Worker
 from tests.run.harness import FAILING, LIMIT_S, ROOT, settings, spec
@@ -66,6 +67,37 @@ def test_an_engine_may_take_its_time_to_leave(tmp_path: Path) -> None:
 
     assert worker._process.returncode == 0
     assert "engine has exited" in worker.log.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("engine", "notes"),
+    [
+        ("Sound", []),
+        ("LeavesAProcess", []),
+        ("RaisesOnExit", ["the engine's __exit__ raised RuntimeError: example failure (in __exit"]),
+        ("CrashesOnExit", ["the engine's __exit__ ended the process: it was killed by SIGSEGV"]),
+        ("LeavesOnExit", ["the engine's __exit__ ended the process: it ended with exit code 3"]),
+        (
+            "HangsOnExit",
+            ["the engine's __exit__ did not end in 1 s; killed, its stacks are in engine.log"],
+        ),
+    ],
+)
+def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, notes: list[str]
+) -> None:
+    if engine == "HangsOnExit":
+        monkeypatch.setattr(supervisor, "LEAVING_S", 1.0)
+    worker = Worker(spec(tmp_path, engine=FAILING + engine), PATIENT, lambda _: None)
+    with worker:
+        finished = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+
+    assert finished["result"]["faults"] == []
+    assert [note[: len(text)] for note, text in zip(worker.notes, notes, strict=True)] == notes
+    if engine == "HangsOnExit":
+        assert "in __exit__" in worker.log.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_wrong_outputs_end_an_accuracy_run(tmp_path: Path, outputs: str, message
         ("one", "n_tokens 1; LoadGen needs at least 2"),
         ("negative", "n_tokens -3; a count of tokens is at least 0"),
         ("few", "given 1 ids but 0 n_tokens"),
+        ("many", "n_tokens 1180591620717411303424; no sample has more than 2,147,483,647 tokens"),
         ("no first", "done() came before first_tokens()"),
         ("first twice", "first_tokens() was given id"),
     ],
