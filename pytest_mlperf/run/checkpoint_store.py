@@ -184,6 +184,12 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except Timeout:  # which is an OSError, and none of these
         raise
+    except NotImplementedError:  # of filelock, where there is no flock
+        raise RunError(
+            "build",
+            f"{folder}: its file system has no locks, and two sessions would build at once; set "
+            f"{SHARED} to a folder on another one",
+        ) from None
     except OSError as error:
         raise RunError(
             "build", f"{error.filename or folder} cannot be written: {error.strerror}"

@@ -292,5 +292,5 @@ def test_a_digest_that_is_none_names_no_file(path: Path, digest: str) -> None:
     FILE.save(path, replace(written, scores_sha256=digest))
 
     for read in (load, load_outputs, scores_path):
-        with pytest.raises(BaselineError, match="and no SHA-256. Restore the file"):
+        with pytest.raises(BaselineError, match=r"and no SHA-256\. Restore the file"):
             read(path)
