@@ -12,7 +12,6 @@ import fcntl
 import os
 import re
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,9 @@ from pytest_mlperf.core.errors import RunError
 
 POLL_S = 0.1
 
+MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never a link
+"""Where all who measure on a machine meet, whatever TMPDIR each of them has."""
+
 
 def folder() -> Path:
     """Return the folder of the lease files, shared by all users (mode 1777), made if absent.
@@ -28,7 +30,7 @@ def folder() -> Path:
     Raises:
         RunError: Something else lies at its place, such as a symbolic link.
     """
-    path = Path(os.environ.get("PYTEST_MLPERF_LEASES") or tempfile.gettempdir()) / "pytest-mlperf"
+    path = Path(os.environ.get("PYTEST_MLPERF_LEASES") or MACHINE_WIDE) / "pytest-mlperf"
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -166,3 +167,15 @@ def test_a_lease_folder_that_cannot_be_made_is_one_sentence(
 
     with pytest.raises(RunError, match="cannot be made: Not a directory; set PYTEST_MLPERF_LEASES"):
         lease.folder()
+
+
+def test_temporary_folders_of_ones_own_do_not_part_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch systems and sandboxes give each job its TMPDIR."""
+    monkeypatch.delenv("PYTEST_MLPERF_LEASES")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert lease.folder() == Path(lease.MACHINE_WIDE) / "pytest-mlperf"

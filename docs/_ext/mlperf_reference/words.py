@@ -174,7 +174,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_BUILDS": "Folder of quantised checkpoints that several projects share; "
     "default: `builds` in the runs folder.",
     "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
-    "machine must agree on it. Default: the system's folder of temporary files.",
+    "machine must agree on it. Default: `/tmp`, whatever `TMPDIR` says.",
     "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",
     "container": "Recorded as the machine's container, where nothing else names one.",
 }
