@@ -53,3 +53,8 @@ class Pass:
     def whole(self) -> bool:
         """Every sample that the gate is defined on was scored."""
         return self.accuracy.full and self.accuracy.samples >= self.total
+
+    @property
+    def chosen(self) -> bool:
+        """Somebody gave a part of the data set, such as its first samples; none was drawn."""
+        return self.accuracy.total < self.total

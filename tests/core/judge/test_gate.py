@@ -126,6 +126,9 @@ def test_without_a_reference_no_gate_is_claimed() -> None:
         (0, 10, 10, GateState.FAILED, "top1 0.000 < 75.695, 99 % of MLPerf's reference; proven"),
         (0, 3, 3, GateState.UNDECIDED, "top1 0.000; gate not decided on 3 of 50,000"),
         (500, 500, 500, GateState.UNDECIDED, "top1 100.000; gate not decided on 500 of 50,000"),
+        (699, 1024, 1024, GateState.UNDECIDED, "top1 68.262; gate not decided on 1,024 of"),
+        (614, 1024, 1024, GateState.FAILED, "top1 59.961 < 75.695, 99 % of MLPerf's reference"),
+        (614, 1024, 2000, GateState.FAILED, "top1 59.961 < 75.695, 99 % of MLPerf's reference"),
         (36_000, 49_999, 0, GateState.FAILED, "top1 72.001 < 75.695, 99 % of MLPerf's reference"),
     ],
 )
