@@ -176,5 +176,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
     "machine must agree on it. Default: `/tmp`, whatever `TMPDIR` says.",
     "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",
+    "XDG_CACHE_HOME": "Folder of the user's caches (default: `~/.cache`): digests of large weights "
+    "are remembered in it.",
     "container": "Recorded as the machine's container, where nothing else names one.",
 }
