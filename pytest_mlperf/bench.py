@@ -26,7 +26,7 @@ from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.tries import Unjudgeable
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.verdicts import broken, energy_notes, measured, unforeseen
+from pytest_mlperf.verdicts import broken, clock_note, energy_notes, measured, unforeseen
 
 
 class Bench:
@@ -168,7 +168,8 @@ class Bench:
         if kind == "accuracy":
             notes = (*notes, *case.notes)
         else:
-            notes = (*notes, *energy_notes(case.runs), *filter(None, [case.noise]))
+            beside = (clock_note(case.runs, case.record, answer.outcome), case.noise)
+            notes = (*notes, *energy_notes(case.runs), *filter(None, beside))
         if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)
         if self._conditions.handicap:

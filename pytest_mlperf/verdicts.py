@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.clocks import clocks_moved
 from pytest_mlperf.core.errors import BaselineError, RunError, UnavailableError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.meter import LABEL as METER_LABEL
@@ -142,6 +144,17 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         )
     notes += wall.notes if wall is not None else ()
     return list(dict.fromkeys(notes))
+
+
+def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
+    """Return how clocks and power cap are other than the baseline's, beside a verdict that stands.
+
+    A drop has it among its likely causes, and what is recorded now is its own baseline.
+    """
+    if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
+        return None
+    moved = clocks_moved([run.state for run in runs], [run.state for run in record.runs])
+    return f"beside the baseline: {moved}" if moved else None
 
 
 def of_all_runs(notes: Sequence[Sequence[str]]) -> list[str]:

@@ -109,7 +109,7 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
     """Engine, weights and options, and what is beside them, as far as they changed."""
     groups: dict[str, list[str]] = {}
     for text in facts.verdict.changed:
-        groups.setdefault(_group(text, facts.verdict), []).append(_short(text))
+        groups.setdefault(_group(text, facts.verdict), []).append(shortened(text))
     for name, texts in groups.items():
         shown = ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
         only = "; nothing else that is recorded changed" if len(groups) == 1 else ""
@@ -135,7 +135,7 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
     return Strength.STRONG if alone or name == "data" else Strength.PLAUSIBLE
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     """Return a line of "what changed" without the bulk of checksums and of equal options."""
     if found := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:

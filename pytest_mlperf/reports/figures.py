@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from statistics import geometric_mean
 
+from pytest_mlperf.core.causes import shortened
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.limit import share_in_words
 from pytest_mlperf.core.verdict import Outcome, Verdict
+
+MACHINE = "machine."
+"""How what is of the machine begins, in "what changed"."""
+
+MOST = 4
+"""Changes that a line names."""
 
 
 def declared(result: CaseResult) -> dict[str, str]:
@@ -71,6 +78,13 @@ def invalid_runs(verdict: Verdict) -> str | None:
     """Return which runs were INVALID and measured again, and why; None: none was."""
     again = [run.invalid for run in verdict.measured_again]
     return measured_again(again) if again else None
+
+
+def changed(verdict: Verdict) -> str | None:
+    """Return what is other than with the baseline, that of the machine first; None: nothing."""
+    texts = sorted(map(shortened, verdict.changed), key=lambda text: not text.startswith(MACHINE))
+    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
+    return f"{', '.join(texts[:MOST])}{more} since the baseline" if texts else None
 
 
 def searched(verdict: Verdict) -> list[str]:

@@ -29,6 +29,7 @@ from pytest_mlperf.reports.commands import (
 )
 from pytest_mlperf.reports.figures import (
     beside,
+    changed,
     cost,
     declared,
     gate,
@@ -250,10 +251,17 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         elif verdict.outcome is Outcome.EXPECTED:
             yield paragraph("expected", f"{verdict.case.id}: {verdict.headline}", width)
         if not result.failed:
-            for note in verdict.notes:
-                text = f"{verdict.case.id}: {note}"
-                yield paragraph("note", text, width) if text not in noted else []
-                noted.add(text)
+            yield from _beside(verdict, noted, width)
+
+
+def _beside(verdict: Verdict, said: set[str], width: int) -> Iterator[list[str]]:
+    """Yield what changed and what was noted, of a case once, whichever of its tests says it."""
+    found = [("changed", changed(verdict)), *(("note", note) for note in verdict.notes)]
+    for label, what in found:
+        text = f"{verdict.case.id}: {what}"
+        if what and text not in said:
+            yield paragraph(label, text, width)
+            said.add(text)
 
 
 def _what_decides(verdict: Verdict) -> str:

@@ -127,6 +127,23 @@ def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: 
     )
 
 
+def test_what_is_other_than_with_the_baseline_is_told_beside_ok(
+    fake: Fake, project: Project
+) -> None:
+    """Clocks that someone locked, where no event reason shows it, and another driver."""
+    suite(project)
+    project.record("suites", "-k", "performance", own_process=True)
+
+    fake.write("driver 600.10", "device", "wave const 500", "clocks 1500 3201")
+    result = run(project, "-k", "performance")
+
+    assert outcomes(project) == {"performance": Outcome.OK}
+    case = "first-Offline-Working-fp32-H200"
+    told = " ".join(" ".join(result.outlines).split())
+    assert f"changed {case}: machine.driver 595.45.04 → 600.10 since the baseline" in told
+    assert f"note {case}: beside the baseline: SM clock −24.2 %, power cap share" in told
+
+
 def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Project) -> None:
     """One set of runs serves both; nothing is judged against what is not there yet."""
     suite(project)

@@ -98,6 +98,8 @@ note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 %
           (--mlperf-update=append) or widen it
 expected  resnet50-Offline-e8-fp16-H200: PERF DROP samples/s −6.3 % (−6.9 to
           −5.7 %); −3 % exceeded; until 2027-01-31: issue 812
+changed   resnet50-Offline-e8-fp16-H200: engine.version 1.20.0 → 1.20.1,
+          options: threads 2 → 1 since the baseline
 suspect   resnet50-Offline-e18-fp16-H200: samples/s −2.6 % (−5.0 to −0.3 %);
           alone it would be a drop, among 24 pairs judged together it is none,
           p=0.004
@@ -163,6 +165,7 @@ note      resnet50-Offline-e6-fp16-H200: baseline of 2026-11-20 applied to power
 note      resnet50-Offline-e7-fp16-H200: throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer baseline
           (--mlperf-update=append) or widen it
 expected  resnet50-Offline-e8-fp16-H200: PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded; until 2027-01-31: issue 812
+changed   resnet50-Offline-e8-fp16-H200: engine.version 1.20.0 → 1.20.1, options: threads 2 → 1 since the baseline
 suspect   resnet50-Offline-e18-fp16-H200: samples/s −2.6 % (−5.0 to −0.3 %); alone it would be a drop, among 24 pairs judged together it is
           none, p=0.004
 19 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP, 1 PAIR FAIL, 1 POWER DROP, 1 SUSPECT, 3 INCONCLUSIVE, 1 NO BASELINE,
@@ -259,6 +262,23 @@ def test_a_word_that_belongs_to_the_whole_test_is_not_broken_down() -> None:
         ]
         or "−6.9 to −5.7 %" in row
     )
+
+
+def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
+    """In one line; of a failure the message tells it."""
+    texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
+    (told,) = [
+        line
+        for line in summary(session(result(replace(verdicts.OK, changed=texts))), 200, colour=False)
+        if line.startswith("changed")
+    ]
+    failed = summary(session(result(replace(verdicts.DROP, changed=texts))), 200, colour=False)
+
+    assert told == (
+        f"changed   {verdicts.CASE.id}: machine.driver 1 → 2, engine.version 1.0 → 1.1, a 1 → 2, "
+        "b 1 → 2 and 1 more since the baseline"
+    )
+    assert not [line for line in failed if line.startswith("changed")]
 
 
 def test_a_note_that_two_tests_share_is_said_once() -> None:

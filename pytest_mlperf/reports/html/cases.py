@@ -123,7 +123,7 @@ def _test(result: CaseResult, beside: Beside, others: Sequence[Verdict]) -> Test
         headline=verdict.headline,
         tables=tuple(_tables(verdict)),
         causes=tuple(cause.says for cause in found),
-        changed=verdict.changed if tone(verdict.outcome, failed=result.failed) != "good" else (),
+        changed=verdict.changed,
         notes=tuple(dict.fromkeys(notes)),
         log="\n".join(n.removeprefix(LOG) for n in verdict.notes if n.startswith(LOG)),
         facts=tuple(_facts(result)),
