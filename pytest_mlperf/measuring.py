@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from pytest_mlperf.case_runs import Policy, Update
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable
+from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
@@ -140,7 +142,7 @@ def result_of(
         line=planned.line,
         round=planned.suite.round,
         profile=planned.suite.profile,
-        verdict=verdict,
+        verdict=below(root, verdict),
         failed=failed,
         limits=limits_of(planned, verdict.kind),
         scored="accuracy" in planned.kinds,
@@ -158,3 +160,41 @@ def result_of(
     )
     # Here what others wrote becomes part of a result, which every file must be able to hold.
     return encodable(found)
+
+
+def below(root: Path, verdict: Verdict) -> Verdict:
+    """Return a verdict that names folders and files from the root on, where they lie below it.
+
+    Results are read on other machines, and what is above the root is nobody's business there.
+    """
+    top = root.resolve()
+
+    def near(path: str) -> str:
+        given = Path(path)
+        return str(given.relative_to(top)) if given.is_relative_to(top) else path
+
+    def maybe(path: str | None) -> str | None:
+        return path and near(path)
+
+    def placed(run: Run) -> Run:
+        search = run.search and dataclasses.replace(
+            run.search,
+            tried=tuple(
+                dataclasses.replace(one, folder=near(one.folder)) for one in run.search.tried
+            ),
+        )
+        return dataclasses.replace(
+            run, folder=near(run.folder), timeline=maybe(run.timeline), search=search
+        )
+
+    accuracy = verdict.accuracy
+    return dataclasses.replace(
+        verdict,
+        runs=tuple(map(placed, verdict.runs)),
+        invalid_runs=tuple(map(placed, verdict.invalid_runs)),
+        accuracy=accuracy and dataclasses.replace(accuracy, folder=near(accuracy.folder)),
+        folder=maybe(verdict.folder),
+        timeline=maybe(verdict.timeline),
+        log=maybe(verdict.log),
+        baseline_file=maybe(verdict.baseline_file),
+    )

@@ -118,8 +118,7 @@ def _workload(name: str) -> WorkloadWork:
     found = find_work(name)
     if found is None:
         raise MlperfError(
-            f"nobody counted the work of {name!r}{nearest(name, known_work())}; known: "
-            f"{', '.join(known_work())}"
+            f"nobody counted the work of {name!r}{nearest(name, known_work())}"
         )
     return found
 
@@ -131,8 +130,7 @@ def _figures(given: Iterable[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if name not in FIGURES or not equals:
             raise MlperfError(
-                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}; known: "
-                f"{', '.join(sorted(FIGURES))}"
+                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}"
             )
         if name in ("weights", "kv"):
             figures[name] = value

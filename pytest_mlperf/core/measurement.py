@@ -29,7 +29,7 @@ class Run:
         session: Id of the pytest session that made it.
         started: ISO 8601 UTC.
         commit: Commit of the tested project, or None outside git.
-        folder: Folder with LoadGen's logs, relative to the runs folder's parent where possible.
+        folder: Folder with LoadGen's logs; in a result from pytest's root on, where it lies there.
         invalid: Why the run may not be judged; empty when it may.
         limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
         power: Energy of the timed part; None where it was not sampled.

@@ -177,6 +177,14 @@ def test_what_is_unknown_is_asked_for(say: Say, options: list[str], message: str
     assert flat(text).startswith(message)
 
 
+@pytest.mark.parametrize("options", [["--workload", "deepseek-r1"], ["--workload", "x"]])
+def test_what_is_known_is_listed_once(say: Say, options: list[str]) -> None:
+    code, text = say("--gpu", "H200", *options)
+
+    assert code == 2
+    assert flat(text).count("known: resnet50, retinanet,") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

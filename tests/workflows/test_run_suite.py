@@ -166,6 +166,15 @@ def test_a_folder_is_installed_editable(recorded: Any) -> None:
     assert found[2][-2:] == ["--editable", ".[lm]"]
 
 
+@pytest.mark.parametrize("package", [".", "pytest-mlperf"])
+def test_what_no_extra_brings_is_installed_beside(recorded: Any, package: str) -> None:
+    """In the same call of pip, so that it settles both; no word of it is an option."""
+    _, found = recorded(package=package, requirements="onnxruntime-gpu  pillow --pre")
+
+    own = ["--editable", ".", "--"] if package == "." else ["--", package]
+    assert found[2][5:] == [*own, "onnxruntime-gpu", "pillow", "--pre"]
+
+
 HOSTILE = [
     "$(touch pwned)",
     "`touch pwned`",
