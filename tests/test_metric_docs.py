@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS
+from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, PUBLISHED
+from pytest_mlperf.rounds.claims import known_claims
 
 TEXT = (Path(__file__).parents[1] / "docs/suites.md").read_text("utf-8")
 
@@ -40,3 +41,11 @@ def test_the_table_is_that_of_the_code(name: str) -> None:
     assert better == metric.direction
     assert float(limit) == pytest.approx(100 * metric.limit)
     assert int(queries.replace(",", "") or 0) == metric.min_queries
+
+
+def test_the_page_on_metrics_says_which_published_ones_limits_reads() -> None:
+    page = (Path(__file__).parents[1] / "docs/reference-metrics.md").read_text("utf-8")
+    section = page.partition("## Published figures")[2]
+    read = {claim.metric for claim in known_claims()} & PUBLISHED.keys()
+
+    assert {f"`{name}`" for name in read} == set(re.findall(r"`[a-z_]+_second`", section))
