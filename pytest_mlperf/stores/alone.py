@@ -91,7 +91,8 @@ def _open(place: Path) -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             place.mkdir()
-            place.chmod(place.parent.stat().st_mode & 0o777)  # who may write there may write here
+            # Who may write there may write here, and what is made here has the group of there.
+            place.chmod(place.parent.stat().st_mode & 0o2777)
         if place.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "a link, where a folder is needed", str(place))
         with contextlib.suppress(FileNotFoundError):

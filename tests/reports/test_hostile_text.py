@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import unicodedata
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.cli.explain import choose
 from pytest_mlperf.core.foreign_text import BROKEN, encodable, every_text, visible
 from pytest_mlperf.core.merging import Absent
 from pytest_mlperf.core.results import CaseResult, Results
@@ -119,11 +121,22 @@ def test_a_results_file_from_elsewhere_cannot_hand_on_what_no_file_can_hold(tmp_
     assert str(found.verdict.baseline_set).startswith("\\udcff")
 
 
-def test_the_page_shows_what_it_must_not_obey() -> None:
-    page = render(spoilt(OBEYED), Beside())
+@settings(deadline=None, max_examples=3)
+@given(more=HOSTILE)
+def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
+    page = render(spoilt(more), Beside(notes=[more]))
 
     page.encode()
-    assert not set(page) & set("\x1b\x9b\x00\x85\u202e\u2066\u200f\u2028\udcff")
+    assert not [c for c in page if unicodedata.category(c) in {"Cf", "Cs", "Zl", "Zp"}]
+    assert not set(page) & {chr(n) for n in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def test_a_name_that_is_asked_for_in_vain_is_listed_in_one_line_each(tmp_path: Path) -> None:
+    said = choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
+
+    assert isinstance(said, str)
+    assert said.count("\n") == 1
+    assert visible(said, keep="\n") == said
 
 
 def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -158,6 +159,18 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
         ):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
+    """A folder that a group shares: also what a killed writer of another user left."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2770)
+
+    with alone.alone_in(shared, timeout_s=1) as place:
+        modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
+
+    assert modes == [0o2770, 0o660]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
