@@ -11,7 +11,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
@@ -143,9 +143,27 @@ OF_WORKER: Mapping[str, Fields] = {
         ),
     },
     "ready": {},
+    "leaving": {},
     "error": ERROR,
 }
 """What a worker sends, see `protocol.Event`."""
+
+FOLLOWS: Mapping[str, Collection[str]] = {
+    "": {"python", "started"},
+    "python": {"started"},
+    "started": {"loading"},
+    "loading": {"loaded"},
+    "loaded": {"warmed", "ready"},
+    "warmed": {"probed", "running"},
+    "probed": {"running"},
+    "running": {"finished"},
+    "finished": {"ready"},
+    "ready": {"running", "leaving"},
+    "leaving": {},
+}
+"""What a worker sends after each event, besides progress and an error: no phase comes twice."""
+
+ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
@@ -156,7 +174,14 @@ class Events:
     """The events of one child, as they arrive."""
 
     def __init__(
-        self, descriptor: int, kinds: Mapping[str, Fields], *, layer: str, whose: str, log: str
+        self,
+        descriptor: int,
+        kinds: Mapping[str, Fields],
+        *,
+        layer: str,
+        whose: str,
+        log: str,
+        follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """Read from a pipe.
 
@@ -166,12 +191,15 @@ class Events:
             layer: Whose error it is when something else arrives.
             whose: What runs there besides this package, in words: "engine".
             log: The child's log.
+            follows: What may come after each event; None: any.
         """
         self._descriptor = descriptor
         self._kinds = kinds
         self._layer = layer
         self._whose = whose
         self._log = log
+        self._follows = follows
+        self._last = ""
         self._buffer = b""
 
     def next(self, timeout_s: float) -> Event | None:
@@ -198,9 +226,15 @@ class Events:
         if len(line) > LONGEST:
             raise self._refused(line, f"{len(line):,} bytes in one line")
         try:
-            return event_of(line, self._kinds)
+            event = event_of(line, self._kinds)
         except NoEventError as error:
             raise self._refused(line, str(error)) from None
+        name = event["event"]
+        if self._follows is not None and name not in ANY_TIME:
+            if name not in self._follows[self._last]:
+                raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
+            self._last = name
+        return event
 
     def _refused(self, line: bytes, why: str) -> RunError:
         shown = broken(repr(line[:SHOWN])) + ("…" if len(line) > SHOWN else "")

@@ -161,6 +161,7 @@ progress  phase, done (samples), outstanding (samples), fault (the first one, or
           twice a second, also when nothing changed
 finished  phase, folder (LoadGen's logs), result (dict, see `Finished`)
 ready     the worker waits for a command
+leaving   it was told to stop: the engine's __exit__ is called
 error     layer, kind (class of the exception), message, designed (it is one of ours: the message
           says all), traceback; the worker ends after it
 """

@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.endings import ended, hint, there
-from pytest_mlperf.run.events import OF_WORKER, Events
+from pytest_mlperf.run.events import FOLLOWS, OF_WORKER, Events
 from pytest_mlperf.run.protocol import Command, Event, WorkerSpec
 
 GRACE_S = 2.0
@@ -107,7 +107,12 @@ class Worker:
             raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
         self._pipe, events_end = os.pipe()
         self._events = Events(
-            self._pipe, OF_WORKER, layer="worker", whose="engine", log=str(self.log)
+            self._pipe,
+            OF_WORKER,
+            layer="worker",
+            whose="engine",
+            log=str(self.log),
+            follows=FOLLOWS,
         )
         try:
             with log:
@@ -148,7 +153,7 @@ class Worker:
         process = self._process
         # Before the pipe closes, at which the worker's guard ends what is left of its group.
         if kind is None and self._told_to_stop and (trouble := self._leaving()):
-            self.notes = (f"the engine's __exit__ {trouble}",)
+            self.notes = (trouble,)
         with contextlib.suppress(OSError):
             if process.stdin:
                 process.stdin.close()
@@ -165,23 +170,28 @@ class Worker:
     def _leaving(self) -> str | None:
         """Wait for a worker that was told to stop; return what went wrong, in words."""
         process, deadline = self._process, time.monotonic() + LEAVING_S
+        who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
             try:
                 event = self._events.next(min(left, LOOK_S))
             except EOFError:
                 break
             except RunError as error:
-                return f"was cut short: {error}"
-            if event and event["event"] == "error":
-                return f"raised {event['message']}"
-            if event is None and process.poll() is not None:  # a process it left holds the pipe
-                break
+                return f"{who} was cut short: {error}"
+            match event:
+                case {"event": "leaving"}:
+                    who = "the engine's __exit__"
+                case {"event": "error", "message": message}:
+                    return f"{who} raised {message}"
+                case None if process.poll() is not None:  # what it left behind holds the pipe
+                    break
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._ask_for_stacks()
-            return f"did not end in {LEAVING_S:g} s; killed, its stacks are in {self.log.name}"
-        return f"ended the process: it {ended(code)}" if code else None
+            stacks = f"its stacks are in {self.log.name}"
+            return f"{who} did not end in {LEAVING_S:g} s; killed, {stacks}"
+        return f"{who} ended the process: it {ended(code)}" if code else None
 
     def _ask_for_stacks(self) -> None:
         """Have a worker that hangs write its threads' stacks into its log."""

@@ -75,6 +75,7 @@ class Worker:
         if self._spec.performance:
             self._measure()
         self._obey()
+        self._reporter.event("leaving")
         with self._reporter.blaming("engine"):
             self._engine.__exit__(None, None, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run import events
-from pytest_mlperf.run.events import OF_WORKER, Events, NoEventError, event_of
+from pytest_mlperf.run.events import FOLLOWS, OF_WORKER, Events, NoEventError, event_of
 from pytest_mlperf.run.protocol import Finished
 
 RESULT = dataclasses.asdict(
@@ -56,6 +56,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "finished": {"phase": "accuracy", "folder": "/runs/1", "result": RESULT},
     "ready": {},
+    "leaving": {},
     "error": {"layer": "x", "kind": "E", "message": "m", "designed": False, "traceback": ""},
 }
 
@@ -67,11 +68,12 @@ def line_of(name: str, **changes: Any) -> bytes:
 class Pipe:
     """A pipe whose writing end a test holds."""
 
-    def __init__(self) -> None:
-        ours, self.theirs = os.pipe()
+    def __init__(self, follows: Mapping[str, Collection[str]] | None = None) -> None:
+        self.ours, self.theirs = os.pipe()
         os.set_blocking(self.theirs, False)
-        self.ours = ours
-        self.events = Events(ours, OF_WORKER, layer="worker", whose="engine", log="/a.log")
+        self.events = Events(
+            self.ours, OF_WORKER, layer="worker", whose="engine", log="/a.log", follows=follows
+        )
 
     def write(self, data: bytes) -> None:
         assert os.write(self.theirs, data) == len(data)
@@ -195,6 +197,37 @@ def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
     except NoEventError:
         return
     assert found["event"] == name
+
+
+def test_events_come_in_the_order_in_which_a_worker_makes_them() -> None:
+    order = ["python", "started", "loading", "progress", "loaded", "warmed", "progress", "probed"]
+    order += ["running", "progress", "finished", "ready", "running", "finished", "ready"]
+    pipe = Pipe(follows=FOLLOWS)
+    for name in [*order, "leaving", "error"]:
+        pipe.write(line_of(name) + b"\n")
+        assert pipe.events.next(0) is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["ready"], "out of turn, after no other"),
+        (["started", "loading", "loading"], "out of turn, after loading"),
+        (["started", "finished"], "out of turn, after started"),
+        (["started", "loading", "loaded", "ready", "ready"], "out of turn, after ready"),
+    ],
+)
+def test_an_event_out_of_turn_is_refused_so_that_no_phase_begins_again_and_again(
+    names: list[str], why: str
+) -> None:
+    pipe = Pipe(follows=FOLLOWS)
+    for name in names[:-1]:
+        pipe.write(line_of(name) + b"\n")
+        assert pipe.events.next(0) is not None
+
+    pipe.write(line_of(names[-1]) + b"\n")
+    with pytest.raises(RunError, match=why):
+        pipe.events.next(0)
 
 
 def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,24 @@ def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
     assert [note[: len(text)] for note, text in zip(worker.notes, notes, strict=True)] == notes
     if engine == "HangsOnExit":
         assert "in __exit__" in worker.log.read_text("utf-8")
+
+
+def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    monkeypatch.setenv("MLPERF_TEST_LATE_FILE", str(late))
+    worker = Worker(spec(tmp_path, engine=f"{FAILING}CompletesAfterTheEnd"), PATIENT, print)
+    with worker:
+        worker.wait_for("ready")
+        late.touch()
+        while late.read_text() != "completed":
+            assert worker._process.poll() is None
+            time.sleep(0.01)
+        worker.send({"command": "stop"})
+
+    (note,) = worker.notes
+    assert note.startswith("the engine, after its last run, raised done() was given id ")
 
 
 @pytest.mark.parametrize(

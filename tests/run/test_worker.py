@@ -49,7 +49,7 @@ def test_every_scenario_ends_valid_with_every_sample_completed_once(
 
     assert (code, names(events)) == (
         0,
-        ["started", "loading", "loaded", "warmed", "running", "finished", "ready"],
+        ["started", "loading", "loaded", "warmed", "running", "finished", "ready", "leaving"],
     )
     detail = parse_detail(tmp_path / "performance" / DETAIL)
     assert (detail.valid, detail.num_errors) == (True, 0)
@@ -269,7 +269,7 @@ def test_a_run_that_missed_its_latency_limit_is_complete_and_says_so(tmp_path: P
     events, code = run_to_end(spec(tmp_path, options={"latency_s": 1e-5}, settings=case))
 
     detail = parse_detail(tmp_path / "performance" / DETAIL)
-    assert (code, names(events)[-1]) == (0, "ready")
+    assert (code, names(events)[-1]) == (0, "leaving")
     assert (detail.valid, detail.perf_constraints_met, detail.num_errors) == (False, False, 0)
 
 

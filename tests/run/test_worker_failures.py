@@ -194,7 +194,7 @@ def test_a_thread_that_dies_while_nothing_is_asked_of_the_engine_breaks_no_run(
 ) -> None:
     events, code = run_to_end(spec(tmp_path, engine=f"{FAILING}RaisesInTelemetry"))
 
-    assert (code, events[-1]["event"]) == (0, "ready")
+    assert (code, events[-1]["event"]) == (0, "leaving")
     assert "example failure" in (tmp_path / "engine.log").read_text()
 
 
