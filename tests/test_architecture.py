@@ -74,6 +74,7 @@ SHARED = {
     "datasets.prompts",
     "engines.files",
     "engines.generation",
+    "engines.lateness",
     "engines.model_folder",
     "engines.parallel",
     "engines.prompts",

@@ -121,6 +121,15 @@ class Engine:
         """
         raise NotImplementedError
 
+    def client_lateness(self) -> Mapping[str, float]:
+        """Return how late an engine that is only a client was since it was last asked, seconds.
+
+        Percentiles by name: "issue_p99" from `submit` to the start of a sample's request,
+        "loop_p99" from what came in to its being seen, and p50 and p90 likewise. {}: it is no
+        client, or nobody knows.
+        """
+        return {}
+
     def describe(self) -> Mapping[str, str]:
         """Return versions and settings that belong to the fingerprint, e.g. library and weights."""
         return {}

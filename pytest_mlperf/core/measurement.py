@@ -35,6 +35,8 @@ class Run:
         power: Energy of the timed part; None where it was not sampled.
         power_unknown: Why nothing could be sampled, where it should have been.
         wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
+        client: How late the client was by itself, seconds: "issue_p99" until a request began,
+            "loop_p99" until an answer was seen; empty where the engine is no client.
         notes: What the sampler saw and nobody is failed for, such as a power cap.
         state: What its GPUs were like in its window; empty where nobody sampled them.
         timeline: Picture of power, clock and temperature; None where none was drawn.
@@ -60,6 +62,7 @@ class Run:
     power: Power | None = None
     power_unknown: str | None = None
     wall: WallEnergy | None = None
+    client: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     state: State = field(default_factory=dict)
     timeline: str | None = None

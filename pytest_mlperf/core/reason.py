@@ -23,6 +23,7 @@ class Key(StrEnum):
     HW_POWER_BRAKE_SLOWDOWN = "hw_power_brake_slowdown"
     POWER_LIMIT_CHANGED = "power_limit_changed"
     ABOVE_PHYSICAL_LIMIT = "above_physical_limit"
+    CLIENT_LATE = "client_late"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TypeVar
 
 from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines.lateness import Lateness
 
 LATE_S = 20e-3
 """A median gap above this is told: so much of a time to first token is then this process's."""
@@ -160,6 +161,7 @@ class Streams:
         self._loop = asyncio.new_event_loop()
         self._reports = Reports(self._loop)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lateness = Lateness(self._loop, lambda: bool(self._tasks))
         self._room = asyncio.Semaphore(concurrency) if concurrency else None
         self._thread = threading.Thread(target=self._loop.run_forever, name="streams", daemon=True)
         self._thread.start()
@@ -179,7 +181,17 @@ class Streams:
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Hand samples over and return at once."""
-        self._loop.call_soon_threadsafe(self._begin, tuple(ids), tuple(indices), sink)
+        handed = (tuple(ids), tuple(indices), sink, self._lateness.now())
+        self._loop.call_soon_threadsafe(self._begin, *handed)
+
+    def take_lateness(self) -> Mapping[str, float]:
+        """Return how late this process was since the last time, see `Lateness.take`."""
+
+        async def taken() -> Mapping[str, float]:
+            await asyncio.sleep(0)  # a look that is due comes first
+            return self._lateness.take()
+
+        return self.run(taken())
 
     def close(self) -> None:
         """Cancel what is under way, end the thread, and wait for it."""
@@ -189,13 +201,17 @@ class Streams:
             self._thread.join()
         self._loop.close()
 
-    def _begin(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    def _begin(
+        self, ids: Sequence[int], indices: Sequence[int], sink: Sink, issued_s: float
+    ) -> None:
         for sample, index in zip(ids, indices, strict=True):
-            task = self._loop.create_task(self._serve(Request(sample, index, sink, self._reports)))
+            request = Request(sample, index, sink, self._reports)
+            task = self._loop.create_task(self._serve(request, issued_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request, issued_s: float) -> None:
+        self._lateness.begun(issued_s)
         try:
             if self._room is None:
                 await self._answer(request)

@@ -42,6 +42,10 @@ class EngineAround(Engine):
         """Hand through."""
         self._engine.submit(ids, indices, sink)
 
+    def client_lateness(self) -> Mapping[str, float]:
+        """Hand through."""
+        return self._engine.client_lateness()
+
     def describe(self) -> Mapping[str, str]:
         """Hand through."""
         return self._engine.describe()

@@ -140,6 +140,7 @@ OF_WORKER: Mapping[str, Fields] = {
             notes=each(is_text),
             faults=each(is_text),
             completing_threads=is_count,
+            client=by_name(is_duration),
         ),
     },
     "ready": {},

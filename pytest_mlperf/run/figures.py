@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_mlperf.core.client import client_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.run.token_times import GOODPUT, with_token_rate
+from pytest_mlperf.suite.plan import Planned
 
 LATE_SHARE, LATE_S = 0.25, 1e-3
 """LoadGen times a request from its schedule, our stamps from when the engine was given it: so much
@@ -58,6 +60,15 @@ def with_per_gpu(run: Run, accelerator: str) -> Run:
         return run
     metrics = {**run.metrics, "tokens_per_second_per_gpu": rate / count}
     return dataclasses.replace(run, metrics=metrics)
+
+
+def with_client(run: Run, planned: Planned) -> Run:
+    """Return a run that is INVALID, or says so, where its client was late by itself."""
+    gated = {**planned.limits, **planned.latency_limits}
+    reason, note = client_share(run.metrics, gated, run.client)
+    if reason is not None:
+        return dataclasses.replace(run, invalid=(*run.invalid, reason), limit_missed=False)
+    return run if note is None else dataclasses.replace(run, notes=(*run.notes, note))
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:

@@ -17,7 +17,7 @@ from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
 from pytest_mlperf.run.builds import LABEL, Build, build_for, import_path
 from pytest_mlperf.run.checkpoints import checkpoint_for
 from pytest_mlperf.run.conditions import Conditions, held
-from pytest_mlperf.run.figures import figures, with_per_gpu
+from pytest_mlperf.run.figures import figures, with_client, with_per_gpu
 from pytest_mlperf.run.fingerprint import subject_of
 from pytest_mlperf.run.light import with_light
 from pytest_mlperf.run.logs import Detail, parse_detail
@@ -162,6 +162,7 @@ def measure(
             notes=(*run.notes, *looked[1:], *worker.notes),
             timeline=str(picture) if picture else None,
         )
+        run = with_client(run, planned)
         run = with_light(
             run,
             planned,
@@ -285,6 +286,7 @@ def _read_run(
         folder=str(folder),
         invalid=invalid,
         limit_missed=limit_missed,
+        client=result["client"],
         notes=notes,
     )
 

@@ -187,6 +187,7 @@ class Finished:
         notes: What these stamps cannot show, in words.
         faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
         completing_threads: Threads that reported completions.
+        client: How late an engine that is only a client was, see `Engine.client_lateness`.
     """
 
     issued: int
@@ -197,3 +198,4 @@ class Finished:
     notes: Sequence[str]
     faults: Sequence[str]
     completing_threads: int
+    client: Mapping[str, float] = field(default_factory=dict)

@@ -183,9 +183,13 @@ class Worker:
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
         self._reporter.event("running", phase=plan.phase, expected=plan.expected, settings=used)
+        with self._reporter.blaming("engine"):
+            self._engine.client_lateness()  # what was before this run is no part of it
         with self._progress(plan.phase, sink), self._reporter.blaming("loadgen"):
             loadgen.run(plan, folder, self._engine, sink, indices=indices)
             parse_detail(folder / DETAIL)
+        with self._reporter.blaming("engine"):
+            client = self._engine.client_lateness()
         result = dataclasses.asdict(
             Finished(
                 issued=sink.issued,
@@ -196,6 +200,7 @@ class Worker:
                 notes=sink.notes,
                 faults=sink.faults.texts,
                 completing_threads=len(sink.threads),
+                client=client,
             )
         )
         content = {"phase": plan.phase, "settings": used, "result": result, "spent": self._spent}

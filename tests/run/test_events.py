@@ -27,6 +27,7 @@ RESULT = dataclasses.asdict(
         notes=["a"],
         faults=[],
         completing_threads=1,
+        client={"loop_p99": 0.001},
     )
 )
 EXAMPLES: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,11 +11,14 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run import delivery, limited, sink, token_times
 from pytest_mlperf.run.delivery import Port, TokenSink
-from pytest_mlperf.run.figures import figures, with_per_gpu
+from pytest_mlperf.run.figures import figures, with_client, with_per_gpu
 from pytest_mlperf.run.limited import LimitedSink
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from pytest_mlperf.suite.plan import plan_suite
+from tests.reports.verdicts import run as a_run
 from tests.run.harness import run_to_end, settings, spec
 
 RATE = {"result_completed_samples_per_sec": 12.5}
@@ -185,3 +189,49 @@ def test_tokens_of_each_gpu(accelerator: str, expected: float | None) -> None:
     found = with_per_gpu(run, accelerator)
 
     assert found.metrics.get("tokens_per_second_per_gpu") == expected
+
+
+# --- the client's own time -----------------------------------------------------------------------
+
+SERVED = """
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "served"
+dataset = { use = "synthetic", samples = 8 }
+
+[[engines]]
+use = "null"
+
+[[scenarios]]
+name = "Server"
+target_qps = 10
+latency_limit = "2s"
+
+[limits]
+latency_p99 = { max_rise = "10%" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop_s", "keys", "noted"),
+    [(0.65, [Key.CLIENT_LATE], False), (0.1, [], True), (0.001, [], False)],
+)
+def test_a_run_of_a_late_client_is_not_judged(
+    tmp_path: Path, loop_s: float, keys: list[Key], noted: bool
+) -> None:
+    """Nor is a limit that it missed any evidence."""
+    path = tmp_path / "s.mlperf.toml"
+    path.write_text(SERVED, "utf-8")
+    (case,) = plan_suite(path)
+    measured = dataclasses.replace(
+        a_run(latency_p99=0.712),
+        client={"issue_p99": 0.0, "loop_p99": loop_s},
+        limit_missed=True,
+    )
+    found = with_client(measured, case)
+
+    assert [reason.key for reason in found.invalid] == keys
+    assert found.limit_missed is not bool(keys)
+    assert bool(found.notes) is noted

@@ -196,6 +196,10 @@ class OpenAiEngine(Engine):
         self._traffic.submitted += len(ids)
         self._streams.put(ids, indices, sink)
 
+    def client_lateness(self) -> Mapping[str, float]:
+        """Return how late requests began and answers were seen, by this process alone."""
+        return self._streams.take_lateness()
+
     def describe(self) -> Mapping[str, str]:
         """Return versions, weights, and what decides speed and answers; needs a loaded engine."""
         described = {**self._facts, **self._generation.describe()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.openai import OpenAiEngine
 from tests.engines.openai.recorder import Recorder, answering, open_engine, run
 from tests.engines.openai.scripted import (
     DONE,
@@ -122,6 +125,36 @@ def test_no_more_than_concurrency_requests_are_under_way() -> None:
 
     assert len(sink.n_tokens) == 30
     assert most == 3
+
+
+def test_a_client_that_is_held_up_says_so() -> None:
+    """For half a second while an answer comes; the next run starts with a clean sheet."""
+    held: list[OpenAiEngine] = []
+
+    def parts() -> Iterator[bytes]:
+        yield piece("a", ids=[1])
+        loop = held[0]._streams._loop
+        loop.call_soon_threadsafe(time.sleep, 0.5)
+        loop.call_soon_threadsafe(over.set)
+        over.wait(30)
+        yield piece("b", ids=[2], finish="stop", counted=usage(3, 2))
+
+    over = threading.Event()
+    sink = Recorder(1)
+    with (
+        Scripted(answering(lambda _: Reply(parts=parts()))) as server,
+        open_engine(server.url, max_new_tokens=32) as engine,
+    ):
+        held.append(engine)
+        engine.load_samples([0])
+        engine.client_lateness()
+        engine.submit([100], [0], sink)
+        sink.wait()
+        late = engine.client_lateness()
+        assert engine.client_lateness() == {}
+
+    assert late["loop_p99"] > 0.3
+    assert late.keys() == {f"{part}_p{n}" for part in ("issue", "loop") for n in (50, 90, 99)}
 
 
 def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
