@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ name = "Offline"
 target_qps = 500
 min_duration = "1500ms"
 """
+
+ONE_RUN = "--mlperf-baseline-runs=1"
 
 H200 = scenario("wave const 500")
 
@@ -296,3 +299,24 @@ def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -
     run(project, "-k", "performance")
 
     assert Path(project.path / "seen").read_text("utf-8") == "0 PCI_BUS_ID"
+
+
+def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_ci(
+    fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A regression may not hide behind a setting of the machine."""
+    suite(project)
+    recorded = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
+    fake.write(*scenario("wave const 500", "limit 500"))
+    monkeypatch.setenv("CI", "true")
+
+    failed = run(project, "-k", "performance")
+    passed = run(project, "-k", "performance", "--mlperf-no-baseline=pass")
+    beside = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
+
+    assert (recorded.ret, failed.ret, passed.ret, beside.ret) == (0, 1, 0, 0)
+    changed = r"baseline of 20\d\d-\d\d-\d\d applied to power_limit_w 700, here 500"
+    failed.stdout.re_match_lines([rf"NO BASELINE samples/s: {changed}", rf"note +{changed}"])
+    text = " ".join(" ".join(beside.outlines).split())
+    assert re.search(rf"recorded beside another: {changed}", text)
+    assert outcomes(project) == {"performance": Outcome.RECORDED}

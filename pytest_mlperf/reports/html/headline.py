@@ -68,11 +68,22 @@ def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
     if any(result.profile == "quick" for result in cases):
         said = "shorter runs than MLPerf asks for, compared with quick baselines only."
         yield "open", f"Profile quick: {said}"
+    yield from _gates(results)
     yield from _proof(results)
     yield from _machine(results)
     if results.pairs:
         yield "good", f"{results.pairs} pairs of case and metric were judged together."
     yield from _not_run(results)
+
+
+def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
+    """Yield how many accuracy tests were held against their gate, where some were not."""
+    gates = [r.verdict.gate for r in results.cases if r.verdict.kind == "accuracy"]
+    found = [gate for gate in gates if gate is not None]
+    undecided = sum(not gate.evaluated for gate in found)
+    if undecided:
+        said = f"{undecided} of {plural(len(found), 'accuracy gate')} not decided"
+        yield "open", f"{said}: each test says on how many samples, or that it has none."
 
 
 def _proof(results: Results) -> Iterator[tuple[Tone, str]]:

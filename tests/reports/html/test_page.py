@@ -276,3 +276,11 @@ def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
         assert ("Older history" in page) == (points < 60)
         assert ("10 cases that are fine" in page) == (listed < 110)
         assert page.count('class="case fail"') == 11
+
+
+@pytest.mark.parametrize(("evaluated", "said"), [(True, 0), (False, 1)])
+def test_gates_that_were_not_decided_are_counted_first(evaluated: bool, said: int) -> None:
+    kept = verdicts.ACC_DROP if not evaluated else verdicts.GATE_FAIL
+    found = [text for _, text in headline.doubts(session(result(kept), result(verdicts.OK)))]
+
+    assert sum("1 of 1 accuracy gate not decided" in text for text in found) == said
