@@ -12,6 +12,7 @@ from typing import Any
 from pytest_mlperf.cli.output import add_parser, show, width, write
 from pytest_mlperf.cli.report import FORMATS, Session
 from pytest_mlperf.core.causes import causes
+from pytest_mlperf.core.causes_siblings import Siblings
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.merging import Absent, absent, merge
 from pytest_mlperf.core.results import CaseResult, Results
@@ -178,7 +179,7 @@ def _unplanned(merged: Results, manifest: Manifest | None) -> int:
 
 
 def _message(merged: Results, columns: int) -> Callable[[CaseResult], str]:
-    verdicts = [result.verdict for result in merged.cases]
+    verdicts = Siblings(result.verdict for result in merged.cases)
 
     def message(result: CaseResult) -> str:
         found = causes(result.verdict, None, verdicts)

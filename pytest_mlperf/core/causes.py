@@ -71,7 +71,8 @@ def causes(
     Args:
         verdict: What was found; of a performance or efficiency test, or of an accuracy test.
         baseline: The record its runs were compared with; None: not known here.
-        siblings: Other verdicts of the session; the verdict itself may be among them.
+        siblings: Other verdicts of the session; the verdict itself may be among them. As
+            `Siblings` where many are explained.
 
     Returns:
         Nothing where nothing got worse or better. Otherwise one entry per rule that has evidence;

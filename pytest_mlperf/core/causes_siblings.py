@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.numbers import percent, points
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -35,12 +38,64 @@ class Points:
     points_to: Literal["engine", "machine", ""] = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """A verdict that something was found by, with what is asked of it again and again."""
+
+    case: str
+    verdict: Verdict
+    engine: str
+    moved: int
+    share: float | None
+    points: float | None
+
+
+class Siblings(tuple[Verdict, ...]):
+    """Verdicts of a session, sorted once however many of them are explained."""
+
+    @cached_property
+    def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        """What was judged, by kind and engine."""
+        return self._grouped(lambda one: one.engine)
+
+    @cached_property
+    def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        """What was judged, by kind and accelerator."""
+        return self._grouped(lambda one: one.verdict.case.accelerator)
+
+    @cached_property
+    def _judged(self) -> Collection[_Judged]:
+        """The last verdict of each kind and case."""
+        last = {}
+        for verdict in self:
+            way = moved(verdict)
+            if way is not None:
+                case = verdict.case.id
+                last[verdict.kind, case] = _Judged(
+                    case=case,
+                    verdict=verdict,
+                    engine=_engine(verdict),
+                    moved=way,
+                    share=_largest(verdict),
+                    points=_points(verdict),
+                )
+        return last.values()
+
+    def _grouped(
+        self, key: Callable[[_Judged], str]
+    ) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        groups: dict[tuple[Kind, str], list[_Judged]] = defaultdict(list)
+        for one in self._judged:
+            groups[one.verdict.kind, key(one)].append(one)
+        return groups
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Group:
     """Cases with a verdict, and those among them that went the same way."""
 
-    cases: tuple[Verdict, ...]
-    same: tuple[Verdict, ...]
+    cases: Sequence[_Judged]
+    same: Sequence[_Judged]
 
     @property
     def counted(self) -> str:
@@ -74,19 +129,15 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
 
     Args:
         verdict: The verdict to explain.
-        others: Verdicts of the session.
+        others: Verdicts of the session; as `Siblings` where many are explained.
         direction: -1 where the verdict got worse, +1 where it got better.
     """
-    judged = {
-        one.case.id: one
-        for one in others
-        if one.kind == verdict.kind and one.case != verdict.case and moved(one) is not None
-    }
-    mine, here = _engine(verdict), verdict.case.accelerator
-    engine = _group(judged, direction, lambda one: _engine(one) == mine)
-    rest = _group(
-        judged, direction, lambda one: _engine(one) != mine and one.case.accelerator == here
-    )
+    session = others if isinstance(others, Siblings) else Siblings(others)
+    mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
+    of_engine = session.by_engine.get((verdict.kind, mine), ())
+    beside = session.by_accelerator.get((verdict.kind, here), ())
+    engine = _group([one for one in of_engine if one.case != case], direction)
+    rest = _group([one for one in beside if one.engine != mine and one.case != case], direction)
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
         return _everywhere(engine, rest, way, verdict)
@@ -95,15 +146,12 @@ def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> 
     return _only_here(engine, rest, way, mine)
 
 
-def _group(
-    judged: dict[str, Verdict], direction: int, belongs: Callable[[Verdict], bool]
-) -> _Group:
-    cases = tuple(one for one in judged.values() if belongs(one))
-    return _Group(cases=cases, same=tuple(one for one in cases if moved(one) == direction))
+def _group(judged: Sequence[_Judged], direction: int) -> _Group:
+    return _Group(cases=judged, same=[one for one in judged if one.moved == direction])
 
 
 def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
-    names = sorted({_engine(one) for one in rest.cases})
+    names = sorted({one.engine for one in rest.cases})
     also = f", and {engine.counted} others of {_engine(verdict)}" if engine.cases else ""
     says = (
         f"{rest.counted} cases of other engines on {verdict.case.accelerator} "
@@ -115,7 +163,7 @@ def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Poi
 
 
 def _same_engine(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
-    workloads = [one.case.workload for one in (verdict, *engine.cases)]
+    workloads = [one.case.workload for one in (verdict, *(o.verdict for o in engine.cases))]
     models = "models" if len(set(workloads)) == len(workloads) else "cases"
     says = (
         f"{_engine(verdict)} got {way} in {engine.counted} other {models} too, "
@@ -145,11 +193,11 @@ def _engine(verdict: Verdict) -> str:
     return fingerprint.get("engine", verdict.case.engine)
 
 
-def _by(cases: Sequence[Verdict]) -> str:
+def _by(cases: Sequence[_Judged]) -> str:
     """Return by how much each case changed at most: "5.1 % to 7.9 %"."""
-    shares = sorted(share for one in cases if (share := _largest(one)) is not None)
+    shares = sorted(one.share for one in cases if one.share is not None)
     if not shares:
-        scores = sorted(size for one in cases if (size := _points(one)) is not None)
+        scores = sorted(one.points for one in cases if one.points is not None)
         ends = dict.fromkeys(points(x)[1:] for x in scores[:1] + scores[-1:])
         return f"{' to '.join(ends)} points" if ends else "what their own messages say"
     return " to ".join(dict.fromkeys(percent(x) for x in (shares[0], shares[-1])))

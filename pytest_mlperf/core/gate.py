@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pytest_mlperf.core.ranges import Count
+
 
 class GateState(StrEnum):
     """What the gate says of a pass."""
@@ -28,8 +30,8 @@ class Gate:
     """
 
     state: GateState
-    samples: int
-    total: int
+    samples: Count
+    total: Count
     unscored: tuple[str, ...] = ()
 
     @property

@@ -13,7 +13,10 @@ from annotated_types import Interval
 Number = Annotated[float, Interval(ge=-1e100, le=1e100)]
 """A score, a change, a bound of an interval."""
 
-Positive = Annotated[float, Interval(ge=1e-30, le=1e30)]
+LEAST, MOST = 1e-30, 1e30
+"""Between these lies every rate, latency and limit."""
+
+Positive = Annotated[float, Interval(ge=LEAST, le=MOST)]
 """A rate, a latency, any metric of a run; SI units."""
 
 NotNegative = Annotated[float, Interval(ge=0, le=1e100)]

@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import NAME
+from pytest_mlperf.core.ranges import LEAST, MOST
 from pytest_mlperf.core.techniques import TECHNIQUES
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
@@ -52,7 +53,7 @@ def share(value: object) -> float:
     found = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
     if not found:
         raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
-    if not 0 < float(found[1]) < inf:
+    if not LEAST <= float(found[1]) / 100 <= MOST:
         raise ValueError(f"{shown(value)} must be above 0 %")
     return float(found[1]) / 100
 
@@ -91,10 +92,9 @@ def seconds(value: object) -> float:
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise ValueError(f"{shown(value)} is no positive number")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError("the number is too large") from None
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"the number is too {'large' if value > MOST else 'small'}")
+    return float(value)
 
 
 def _rates(value: object) -> float | dict[str, float]:
@@ -112,7 +112,7 @@ def _rates(value: object) -> float | dict[str, float]:
 
 def _times(value: object) -> float:
     found = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
-    if not found or not 0 < float(found[1]) < inf:
+    if not found or not LEAST <= float(found[1]) <= MOST:
         raise ValueError(f'{shown(value)} is no claim; write how many times better: ">= 1.2x"')
     return float(found[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pytest_mlperf.cli.schema import published
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import SCHEMA, Results
-from pytest_mlperf.stores.results import read_results, write_results
+from pytest_mlperf.stores.results import read_results, results_schema, write_results
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, session
 
@@ -131,3 +132,24 @@ def test_the_label_that_mlcommons_asks_for_is_in_every_file(tmp_path: Path) -> N
     write_results(file, empty)
 
     assert strict(file)["label"] == "Result not verified by MLCommons Association."
+
+
+def numbers(schema: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Yield the place of every number of a schema, with what bounds it."""
+    items = schema.items() if isinstance(schema, dict) else enumerate(schema)
+    if isinstance(schema, dict) and schema.get("type") in {"number", "integer"}:
+        yield place, {key.lower()[-7:] for key in schema if key.lower().endswith("imum")}
+    for key, inside in items:
+        if isinstance(inside, dict | list):
+            yield from numbers(inside, (*place, str(key)))
+
+
+def test_every_number_has_a_range() -> None:
+    """A file from elsewhere holds nothing that overflows; a machine's properties are only shown."""
+    unbounded = [
+        ".".join(place)
+        for place, bounds in numbers(results_schema())
+        if bounds != {"minimum", "maximum"} and "identity" not in place
+    ]
+
+    assert unbounded == []

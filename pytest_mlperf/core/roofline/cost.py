@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import date
 
-from pytest_mlperf.core.ranges import AtLeastOne, NotNegative
+from pytest_mlperf.core.ranges import LEAST, MOST, AtLeastOne, NotNegative, Positive
 
 SECONDS_PER_HOUR = 3600
 
@@ -23,11 +23,11 @@ class GpuPrice:
         ValueError: The price is not positive.
     """
 
-    usd_per_gpu_hour: float
+    usd_per_gpu_hour: Positive
     as_of: date
 
     def __post_init__(self) -> None:
-        if not 0 < self.usd_per_gpu_hour < math.inf:
+        if not LEAST <= self.usd_per_gpu_hour <= MOST:
             raise ValueError(
                 f"usd_per_gpu_hour is {self.usd_per_gpu_hour!r}; must be positive and finite"
             )

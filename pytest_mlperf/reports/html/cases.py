@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.core.causes import causes
+from pytest_mlperf.core.causes_siblings import Siblings
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
@@ -76,7 +77,7 @@ class Shown:
 def shown(cases: Sequence[Grouped], beside: Beside) -> tuple[list[Shown], list[Subject]]:
     """Return all cases, and the distinct environments that they were measured in."""
     subjects: list[Subject] = []
-    verdicts = [result.verdict for one in cases for result in one.results]
+    verdicts = Siblings(result.verdict for one in cases for result in one.results)
     failed = frozenset([r.test for one in cases for r in one.results if r.failed][:EXPLAINED])
     found = []
     for one in cases:
