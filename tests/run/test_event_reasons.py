@@ -9,7 +9,7 @@ import datetime as dt
 import json
 import os
 import re
-import shlex
+import resource
 import signal
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run.logs import CLOCK, DETAIL, PREFIX
 from pytest_mlperf.run.power import PowerLog, Sampling
 from pytest_mlperf.run.power_doubts import Doubts, doubts
-from pytest_mlperf.run.power_run import with_power
+from pytest_mlperf.run.power_run import SUSPECT, with_power
 from tests.nvml.library import Fake
 
 BEGIN_S, END_S = 1.0, 3.0
@@ -224,6 +224,7 @@ def test_a_driver_upgraded_while_loaded_is_told_beside_the_speed(
 
     assert (run.power, run.invalid) == (None, ())
     assert "reboot; until then its performance is suspect" in str(run.power_unknown)
+    assert run.notes == (SUSPECT,)
 
 
 @pytest.mark.parametrize("code", [9, 15, 16])
@@ -285,13 +286,13 @@ def test_a_sampler_that_broke_before_the_run_saw_nothing_of_it(fake: Fake, tmp_p
 
 
 def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake, tmp_path: Path) -> None:
-    """As on a disk that is full; here a file may not grow beyond 8 KiB."""
-    fake.restart("device", *OURS)
-    log = Sampling(["GPU-0"], fake.folder, watch_s=0.02)
-    limited = f"ulimit -f 8; trap '' XFSZ; exec {shlex.join(log._command)}"
-    log._command = ["bash", "-c", limited]
-    with log as running:
-        until(fake.t0 + END_S + 1.3)
+    """As on a disk that is full; here a file may not grow by more than half a second's records."""
+    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        fake.restart("device", *OURS)
+        assert running._process is not None
+        most = running.path.stat().st_size + 1000
+        resource.prlimit(running._process.pid, resource.RLIMIT_FSIZE, (most, most))
+        until(fake.t0 + END_S + 0.2)
     run = measured(fake, running.log, tmp_path / "run")
 
     assert "File too large" in str(run.power_unknown)
@@ -316,6 +317,27 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(fake: Fake, tmp_
     assert why.key is Key.POWER_LIMIT_CHANGED
     assert "GPU-0: the power limit changed from 700 to 500 W" in why.text
     assert run.notes == ("GPU GPU-1: the PCIe link fell from x16 to x8 in the run",)
+
+
+def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
+    """An engine's process, its memory and a little more power on both; work on one of them."""
+    held = ["wave steps 0:80 0.6:115", "proc 77 500000000 after=0.5"]
+    gpus = ("device", *held, "util 60 9 after=0.5 mean=1000", "device", *held)
+    fake.t0 += 60  # at rest
+    fake.write(*gpus)
+    with Sampling(["GPU-0", "GPU-1"], fake.folder, watch_s=0.02) as running:
+        fake.restart(*gpus)
+        begin_s = fake.t0 + 0.6
+        until(begin_s + 3.6)
+    working, idle = (
+        doubts(gpu, begin_s, begin_s + 3.5, warm_s=begin_s) for gpu in running.log.gpus
+    )
+
+    assert working.invalid == ()
+    (why,) = idle.invalid
+    assert why.key is Key.GPU_UNUSED
+    assert "no utilisation in any of" in why.text
+    assert "115 W, 80 W before the engine was loaded" in why.text
 
 
 def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake, tmp_path: Path) -> None:
