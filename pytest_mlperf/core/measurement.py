@@ -62,7 +62,7 @@ class Run:
     power: Power | None = None
     power_unknown: str | None = None
     wall: WallEnergy | None = None
-    client: Mapping[str, float] = field(default_factory=dict)
+    client: Mapping[str, Number] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     state: State = field(default_factory=dict)
     timeline: str | None = None
