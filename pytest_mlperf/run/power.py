@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import select
 import signal
@@ -26,7 +25,9 @@ from typing import Any, Self
 
 from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.hardware.sampler import HUNG
+from pytest_mlperf.run.events import LONGEST, SHOWN, NoEventError, read_json
 from pytest_mlperf.run.power_gpu import GpuLog, Process, Span
 from pytest_mlperf.run.power_log import PowerLog
 
@@ -177,7 +178,16 @@ class Sampling:
         if line is None:
             self.stop()
             return
-        self.ready = json.loads(line)["ready"]
+        try:
+            first = read_json(line)
+        except NoEventError as error:
+            first = str(error)
+        if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
+            shown = broken(repr(line[:SHOWN]))
+            self.unavailable = f"the driver printed {shown} where the sampler speaks"
+            self.stop()
+            return
+        self.ready = first["ready"]
         parts = self.ready.get("gpus", [])
         silent = [f"{p['uuid']}: {p['unavailable']}" for p in parts if "unavailable" in p]
         self.unavailable = self.ready.get("unavailable")
@@ -200,6 +210,8 @@ class Sampling:
                 self.unavailable = f"the sampler broke at its start: {self._last_words()}"
                 return None
             line += chunk
+            if len(line) > LONGEST:
+                return line
         return line
 
     def _how(self, returncode: int) -> str | None:

@@ -11,12 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, text_of
 from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.run.power_gpu import GpuLog
 
 CLOCK_STEP_S = 0.02
 """The wall clock went its own way if it moved so far against the monotonic one."""
+
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading a file raises that holds something else than a sampler wrote."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,24 +94,29 @@ class PowerLog:
         Raises:
             RunError: It is not a sampler's file.
         """
+        try:
+            return cls._read(path)
+        except DAMAGED as error:
+            why = f"{type(error).__name__}: {text_of(error)}"
+            raise RunError("sampler", f"cannot read {path}: {why}", str(path)) from None
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
         ready: dict[str, Any] | None = None
         end: dict[str, Any] | None = None
         parts: dict[int, _Part] = {}
-        try:
-            for record in _records(path):
-                if ready is None:
-                    ready = record["ready"]
-                    parts = {gpu["index"]: _Part(gpu) for gpu in ready.get("gpus", ())}
-                elif tick := record.get("t"):
-                    parts[tick[1]].tick(tick)
-                elif state := record.get("s"):
-                    parts[state["gpu"]].states.append(state)
-                elif lost := record.get("lost"):
-                    parts[lost["gpu"]].lost = lost["why"]
-                else:
-                    end = record["end"]
-        except (OSError, ValueError, LookupError) as error:
-            raise RunError("sampler", f"cannot read {path}: {error}", str(path)) from None
+        for record in _records(path):
+            if ready is None:
+                ready = record["ready"]
+                parts = {gpu["index"]: _Part(gpu) for gpu in ready.get("gpus", ())}
+            elif tick := record.get("t"):
+                parts[tick[1]].tick(tick)
+            elif state := record.get("s"):
+                parts[state["gpu"]].states.append(state)
+            elif lost := record.get("lost"):
+                parts[lost["gpu"]].lost = lost["why"]
+            else:
+                end = record["end"]
         if ready is None:
             return cls(unavailable="the sampler wrote nothing")
         if why := ready.get("unavailable"):

@@ -199,9 +199,9 @@ class ReportsFromARecursion(Sound):
 
 
 class RunsOutOfMemory(Sound):
-    """Fills what it may take with small objects, which its frame holds."""
+    """Fills what it may take, which its frame holds; before LoadGen runs, which would die of it."""
 
-    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    def __enter__(self) -> NoReturn:
         used = 4096 * int(Path("/proc/self/statm").read_text("ascii").split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
         hog = [b""]

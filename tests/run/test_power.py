@@ -361,6 +361,23 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         PowerLog.read(path)
 
 
+READY = {"ready": {"gpus": [{"index": 0, "uuid": "GPU-0"}], "driver": "1", "rates": {}}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "5", "null", "[" * 60_000, '{"t": 5}', '{"t": [1, 7, 3]}', '{"s": {}}', '{"end": 5}'],
+)
+def test_a_file_with_other_records_is_refused(tmp_path: Path, line: str) -> None:
+    """Whatever they are: never another error."""
+    path = tmp_path / "power.jsonl"
+    for text in (line, f"{json.dumps(READY)}\n{line}"):
+        path.write_text(f"{text}\n")
+        with pytest.raises(RunError, match=f"cannot read {path}: ") as raised:
+            PowerLog.read(path)
+        assert raised.value.layer == "sampler"
+
+
 def test_an_empty_file_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "power.jsonl"
     path.touch()

@@ -57,7 +57,7 @@ def accuracy_to_end(worker_spec: WorkerSpec) -> tuple[list[Event], int]:
         ("RaisesUnprintable", "Unprintable: (no text: its __str__ raised ValueError) (in misbehav"),
         ("ReportsNothing", "sink.failed() was given NoneType; it takes an exception object"),
         ("ReportsFromARecursion", "RecursionError: maximum recursion depth exceeded"),
-        ("RunsOutOfMemory", "MemoryError (in misbehave, "),
+        ("RunsOutOfMemory", "MemoryError (in __enter__, "),
         ("CompletesTwice", NOT_OUTSTANDING),
         ("RepeatsWithinACall", NOT_OUTSTANDING),
         ("CompletesUnknown", "done() was given id 1, which is not outstanding"),

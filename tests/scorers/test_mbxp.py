@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.registry import check_call
+from pytest_mlperf.scorers import mbxp_programs
 from pytest_mlperf.scorers.mbxp import (
     LANGUAGES,
     MbxpScorer,
@@ -545,3 +546,14 @@ def test_defects_are_named_before_a_program_runs(
 ) -> None:
     with pytest.raises(RunError, match=message):
         build().score(outputs, references)
+
+
+def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(mbxp_programs._shown([True, False])) == [True, False]
+    assert capsys.readouterr().out == ""
+
+    monkeypatch.setattr(mbxp_programs, "PRINTING_S", 0.0)
+    assert list(mbxp_programs._shown([True, False])) == [True, False]
+    assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
