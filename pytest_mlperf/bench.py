@@ -63,9 +63,13 @@ class Bench:
             UnavailableError: Model or data set is not here.
             SuiteError: Two Python tests give one case different settings.
         """
-        return self._answered(
+        verdict = self._answered(
             planned.case, kind, lambda: self._judged(planned, kind, wanted, phase)
         )
+        case = self._cases.get((planned.path, planned.case.id))
+        if case is None or verdict.outcome is not Outcome.ERROR:
+            return verdict
+        return replace(verdict, invalid_runs=tuple(case.invalid_runs))
 
     def pair(self, pair: PlannedPair) -> Verdict:
         """Return the verdict on a claim about two engine entries, from runs of their own.

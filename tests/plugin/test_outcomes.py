@@ -8,10 +8,12 @@ import pytest
 
 from pytest_mlperf import session
 from pytest_mlperf.collect import adjusted
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import (
     ACCURACY,
+    OPTIONS,
     PERFORMANCE,
     RATE,
     SERVER,
@@ -298,6 +300,33 @@ def test_a_run_that_loadgen_calls_invalid_is_repeated_twice_and_then_not_judged(
     assert last_line(result) == "1 failed"
     assert failure(result)[0].startswith("INVALID LoadGen: ")
     assert len(project.run_folders()) == 3
+
+
+def test_an_error_does_not_hide_that_the_run_before_it_was_invalid(project: Project) -> None:
+    """As of a GPU that is lost: its run is INVALID, and the next process cannot use it."""
+    project.pytester.makepyfile(
+        breaks="""
+        from pathlib import Path
+        from pytest_mlperf.engines.null import NullEngine
+
+        class Breaks(NullEngine):
+            def __enter__(self):
+                if Path("tried").exists():
+                    raise RuntimeError("no device")
+                Path("tried").touch()
+                return super().__enter__()
+        """
+    )
+    stream = '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\nmin_duration = "25ms"\n'
+    engine = f'[[engines]]\nuse = "breaks:Breaks"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
+    project.suite(engines=engine, scenarios=stream + "min_query_count = 10\n")
+
+    result = project.run("suites")
+
+    verdict = project.verdicts()["performance"]
+    assert verdict.outcome is Outcome.ERROR
+    assert [run.invalid[0].key for run in verdict.invalid_runs] == [Key.LOADGEN]
+    assert any("1 run INVALID, measured again: LoadGen: " in line for line in result.outlines)
 
 
 @pytest.mark.parametrize(
