@@ -17,7 +17,7 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.meter import LABEL as METER_LABEL
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.power import LABEL
+from pytest_mlperf.core.power import LABEL, Power
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.log_tail import log_tail
 from pytest_mlperf.run.protocol import LoadGenSettings
@@ -127,7 +127,7 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
         notes.append(
             f"{power.joules:,.0f} J ({_uncertain(power.uncertainty_j)}) in {power.window_s:.1f} "
-            f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}: {LABEL}"
+            f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}{_net(power)}: {LABEL}"
         )
         if len(power.by_gpu) > 1:
             each = (f"{uuid} {joules:,.0f} J" for uuid, joules in power.by_gpu.items() if joules)
@@ -173,6 +173,13 @@ def of_all_runs(notes: Sequence[Sequence[str]]) -> list[str]:
         for of in kinds.values()
         for last in [of[max(of)]]
     ]
+
+
+def _net(power: Power) -> str:
+    """Return what was used above idle: ", 8,888 J above an idle 120 W"."""
+    if power.net_joules is None or power.idle_w is None:
+        return ""
+    return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
 
 
 def _uncertain(joules: float | None) -> str:

@@ -37,6 +37,9 @@ AGREEMENT = 0.03
 UNSURE = 0.10
 """An energy that is less certain than this share is not gated."""
 
+STEADY = 0.2
+"""Share of its mean by which the power of an idle GPU may vary; more is work."""
+
 IDLE_W = 5.0
 """No board draws less: a lower mean is a defect of the reading."""
 
@@ -62,7 +65,8 @@ class Energy:
         window_s: Length of the window, seconds.
         peak_w: Highest sampled power; None without a trace.
         trace_j: The integral of the trace; None without a usable one.
-        before_w: Mean power in the PAD_S before the window, after_w: likewise after it.
+        idle_w: Power beside the window, with the model loaded and nothing to do: the lowest mean of
+            a PAD_S before or after it in which the power was steady; None where there was none.
         invalid: Why the value may be neither gated nor recorded.
         notes: What is to be known about it.
     """
@@ -73,8 +77,7 @@ class Energy:
     window_s: float
     peak_w: float | None
     trace_j: float | None
-    before_w: float | None
-    after_w: float | None
+    idle_w: float | None
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -82,6 +85,14 @@ class Energy:
     def mean_w(self) -> float | None:
         """Mean power, watts."""
         return None if self.joules is None else self.joules / self.window_s
+
+    @property
+    def net_joules(self) -> float | None:
+        """Energy above that of an idle GPU; None where idle was not seen, or is not told apart."""
+        if self.joules is None or self.idle_w is None:
+            return None
+        net_j = self.joules - self.idle_w * self.window_s
+        return net_j if net_j > (self.uncertainty_j or 0.0) else None
 
     @property
     def gated(self) -> bool:
@@ -131,8 +142,7 @@ def measure(
         window_s=window_s,
         peak_w=max((r.value for r in trace if begin_s <= r.time_s <= end_s), default=None),
         trace_j=seen.joules,
-        before_w=_power_in(trace, begin_s - PAD_S, begin_s),
-        after_w=_power_in(trace, end_s, end_s + PAD_S),
+        idle_w=_idle(trace, begin_s, end_s),
         invalid=counted.invalid,
         notes=tuple(why for why in (counted.why_not, seen.why_not, *counted.notes) if why),
     )
@@ -264,7 +274,12 @@ def floored(seconds: float) -> str:
     return f"{math.floor(10 * seconds) / 10:.1f}"
 
 
-def _power_in(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
-    """Return the mean of the trace's samples in a span, watts; None where it has none."""
-    powers = [reading.value for reading in trace if begin_s <= reading.time_s <= end_s]
-    return fmean(powers) if powers else None
+def _idle(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
+    """Return the power beside a window with nothing to do, watts; None where it is not seen."""
+    steady = []
+    for first_s in (begin_s - PAD_S, end_s, end_s + PAD_S):
+        powers = [r.value for r in trace if first_s <= r.time_s <= first_s + PAD_S]
+        reaches = powers and trace[0].time_s <= first_s and first_s + PAD_S <= trace[-1].time_s
+        if reaches and max(powers) - min(powers) <= STEADY * fmean(powers):
+            steady.append(fmean(powers))
+    return min(steady, default=None)

@@ -121,6 +121,14 @@ METRICS: dict[str, Metric] = {
         ),
         _rate("samples_per_joule", "samples/J", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
         _rate("tokens_per_joule", "tokens/J", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
+        Metric(
+            name="net_joules_per_sample",
+            title="J/sample above idle",
+            unit="J",
+            kind=Kind.ENERGY_PER_SAMPLE,
+            direction=_L,
+            limit=0.05,
+        ),
         _rate("samples_per_joule_wall", f"samples/J {_WALL}", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
         _rate("tokens_per_joule_wall", f"tokens/J {_WALL}", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
     )
@@ -156,6 +164,11 @@ that. They never compare.
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 """Counts of output that have no better and no worse: they are compared, never gated."""
 
+NET_JOULES_PER_SAMPLE = "net_joules_per_sample"
+
+UNGATED = COUNTS | {NET_JOULES_PER_SAMPLE}
+"""Metrics that no suite can gate: counts, and what rests on the power of an idle GPU."""
+
 SAMPLES_PER_JOULE, TOKENS_PER_JOULE = "samples_per_joule", "tokens_per_joule"
 
 BY_GPUS = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
@@ -176,7 +189,7 @@ FOUND = frozenset({"throughput"})
 SERVED = frozenset({"goodput"})
 """Metrics that only a scenario with limits has: Server and Interactive."""
 
-LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - COUNTS
+LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED
 """Metrics that a suite can gate in every other scenario."""
 
 _GATED: dict[str, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.core.energy import Energy
@@ -24,6 +24,9 @@ class Power:
         peak_w: The highest sampled power of one GPU.
         window_s: Length of the window, seconds.
         by_gpu: Joules by UUID, None where they are not known.
+        idle_w: Power of all together beside the window, with nothing to do; None where it was not
+            seen of each.
+        net_joules: The energy above that of idle GPUs; None likewise. Reported, never gated.
         gated: Good enough to fail a test with.
         notes: What is to be known, and why something is not.
     """
@@ -35,6 +38,8 @@ class Power:
     window_s: Seconds
     by_gpu: Mapping[str, NotNegative | None]
     gated: bool
+    idle_w: NotNegative | None = None
+    net_joules: NotNegative | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -48,11 +53,8 @@ def together(energies: Mapping[str, Energy], *, doubts: tuple[str, ...] = ()) ->
         doubts: Why the energy may not be judged, whatever it is.
     """
     each = list(energies.values())
-    known = [e.joules for e in each if e.joules is not None]
-    unsure = [e.uncertainty_j for e in each if e.uncertainty_j is not None]
-    whole = len(known) == len(each)
     window_s = each[0].window_s
-    joules = math.fsum(known) if whole else None
+    joules = _sum([e.joules for e in each])
     said = [
         (f"{uuid}: {text}" if len(each) > 1 else text)
         for uuid, energy in energies.items()
@@ -60,11 +62,19 @@ def together(energies: Mapping[str, Energy], *, doubts: tuple[str, ...] = ()) ->
     ]
     return Power(
         joules=joules,
-        uncertainty_j=math.fsum(unsure) if whole and len(unsure) == len(each) else None,
+        uncertainty_j=None if joules is None else _sum([e.uncertainty_j for e in each]),
         mean_w=None if joules is None else joules / window_s,
         peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
         window_s=window_s,
         by_gpu={uuid: energy.joules for uuid, energy in energies.items()},
-        gated=whole and not doubts and all(energy.gated for energy in each),
+        idle_w=_sum([energy.idle_w for energy in each]),
+        net_joules=_sum([energy.net_joules for energy in each]),
+        gated=joules is not None and not doubts and all(energy.gated for energy in each),
         notes=tuple(dict.fromkeys((*doubts, *said))),
     )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum; an unknown part makes the whole unknown."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None

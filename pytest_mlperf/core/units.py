@@ -24,6 +24,7 @@ class Kind(StrEnum):
     TOKENS_PER_ENERGY = "tokens per energy"
     QUERIES_PER_ENERGY = "queries per energy"
     TOKENS_PER_SAMPLE = "tokens per sample"
+    ENERGY_PER_SAMPLE = "energy per sample"
     PRICE = "money per time"
     TOKENS_PER_MONEY = "tokens per money"
     RATIO = "ratio"

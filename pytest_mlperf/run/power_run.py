@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.power import together
+from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
+from pytest_mlperf.core.power import Power, together
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
@@ -75,7 +76,7 @@ def with_power(
     )
     return dataclasses.replace(
         run,
-        metrics={**run.metrics, **per_joule(run, power.joules)},
+        metrics={**run.metrics, **per_joule(run, power.joules), **_net(run, power)},
         power=power,
         state=_worst([gpu.state(begin_s, end_s) for gpu in log.gpus if not gpu.unavailable]),
     )
@@ -97,6 +98,13 @@ def _busy(run: Run) -> float:
     if latency_s is None or not run.duration_s:
         return 1.0
     return min(1.0, run.queries * latency_s / run.duration_s)
+
+
+def _net(run: Run, power: Power) -> dict[str, float]:
+    """Return the joules above idle of a sample; no metric where idle was not seen."""
+    if power.net_joules is None or not run.samples:
+        return {}
+    return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:

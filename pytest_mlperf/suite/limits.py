@@ -18,6 +18,7 @@ from pytest_mlperf.core.metrics import (
     SAMPLES_PER_JOULE,
     SERVED,
     TOKENS_PER_JOULE,
+    UNGATED,
 )
 from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, nearest, share, shown
@@ -73,7 +74,7 @@ def limit_defects(
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario)
         for name in scenario.limits:
-            if name in METRICS and name not in measured | COUNTS:
+            if name in METRICS and name not in measured | UNGATED:
                 yield (
                     ("scenarios", index, "limits", name),
                     f"{name} cannot be gated in {scenario.name}"
@@ -89,8 +90,9 @@ def _table_defects(
         if where == ("limits", "accuracy"):
             yield from _accuracy_defects(engines, given)
             continue
-        if name in COUNTS:
-            yield where, f"{name} is a count: it is reported, and cannot be gated"
+        if name in UNGATED:
+            kind = " a count: it is" if name in COUNTS else ""
+            yield where, f"{name} is{kind} reported, and cannot be gated"
             continue
         if name not in METRICS:
             yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.metrics import METRICS, UNGATED
 from pytest_mlperf.suite.build_table import BuildStep
 from pytest_mlperf.suite.find import FindEntry
 from pytest_mlperf.suite.values import (
@@ -235,7 +235,7 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
             f"default {metric.limit:.0%} where it is gated.",
         }
         for name, metric in METRICS.items()
-        if name not in COUNTS
+        if name not in UNGATED
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()

@@ -386,3 +386,36 @@ def test_short_windows_say_so(window_s: float, note: tuple[str, ...]) -> None:
 def test_a_window_without_a_length_is_refused() -> None:
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "idle_w"),
+    [
+        (job(10.0, 30.0), 80.0),
+        (job(8.0, 30.0), 80.0),
+        (job(10.0, 40.0, idle_w=120.0), 120.0),
+        (job(10.0, 30.3), 80.0),
+        (waves(0.7), None),
+    ],
+    ids=["idle, job, idle", "busy before", "busy after", "a tail", "never steady"],
+)
+def test_energy_above_idle_needs_an_idle_time_beside_the_window(
+    load: Load, idle_w: float | None
+) -> None:
+    """The quietest half second before or after, if its power was steady."""
+    found = measured(load, counter=counter(load, 9.0, 31.3), trace=trace(load, 9.0, 31.3))
+
+    assert found.idle_w == (None if idle_w is None else pytest.approx(idle_w))
+    if idle_w is None:
+        assert found.net_joules is None
+    else:
+        assert found.joules is not None
+        assert found.net_joules == pytest.approx(found.joules - 20 * idle_w)
+
+
+def test_what_is_not_told_apart_from_idle_is_unknown_and_not_0() -> None:
+    """A load that draws what an idle GPU draws: what is left is inside the uncertainty."""
+    assert measured(steady(300)).idle_w == pytest.approx(300)
+    assert measured(steady(300)).net_joules is None
+    assert measured(steady(300), trace=[]).idle_w is None
+    assert measured(steady(300), trace=[]).net_joules is None

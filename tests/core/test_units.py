@@ -345,6 +345,7 @@ def test_every_metric_counts_what_its_unit_says() -> None:
         "s": {Kind.TIME},
         "1/s": {Kind.SAMPLES_PER_TIME, Kind.TOKENS_PER_TIME},
         "1/J": {Kind.SAMPLES_PER_ENERGY, Kind.TOKENS_PER_ENERGY},
+        "J": {Kind.ENERGY_PER_SAMPLE},
         "1": {Kind.TOKENS_PER_SAMPLE, Kind.RATIO},
         "USD/h": {Kind.PRICE},
         "1/USD": {Kind.TOKENS_PER_MONEY},

@@ -377,3 +377,20 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(
     assert (run.power, run.invalid) == (None, ())
     assert run.metrics == {"throughput": 100.0}
     assert words in str(run.power_unknown)
+
+
+def test_joules_above_idle_are_a_metric_where_idle_was_seen(fake: Fake, tmp_path: Path) -> None:
+    """Each GPU must have rested beside the run: one that never does leaves it unknown."""
+    resting = ["wave steps 0:80 1:500 3:80"]
+    one = sampled(fake, [], resting)
+    run = measured(fake, one, tmp_path / "one")
+    both = measured(fake, sampled(fake, [], resting, ["wave square 80 500 0.3"]), tmp_path / "both")
+
+    assert run.power is not None
+    assert run.power.idle_w == pytest.approx(80)
+    assert run.power.net_joules == pytest.approx(2 * 420, rel=0.1)
+    assert run.metrics["net_joules_per_sample"] == run.power.net_joules / run.samples
+    assert both.power is not None
+    assert (both.power.idle_w, both.power.net_joules) == (None, None)
+    assert both.power.joules is not None
+    assert "net_joules_per_sample" not in both.metrics

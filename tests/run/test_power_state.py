@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.energy import Energy
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.power import Power
+from pytest_mlperf.core.power import Power, together
 from pytest_mlperf.run.power_gpu import GpuLog
 from pytest_mlperf.verdicts import energy_notes
 
@@ -76,6 +77,38 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
         "not MLPerf Power",
         "by GPU: GPU-0 6,000 J, GPU-1 4,000 J",
     ]
+
+
+def test_energy_above_idle_and_an_uncertainty_that_is_not_known_are_told_so() -> None:
+    made = run({"GPU-0": 10_000.0}, samples_per_joule=0.01)
+    assert made.power is not None
+    power = replace(made.power, uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
+
+    assert energy_notes([replace(made, power=power)]) == [
+        "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
+        "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
+    ]
+
+
+def test_an_unknown_part_makes_the_whole_unknown() -> None:
+    def energy(uncertainty_j: float | None, idle_w: float | None) -> Energy:
+        return Energy(
+            joules=1000.0,
+            uncertainty_j=uncertainty_j,
+            method="trace",
+            window_s=20.0,
+            peak_w=60.0,
+            trace_j=1000.0,
+            idle_w=idle_w,
+        )
+
+    whole = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(20.0, 30.0)})
+    unsure = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(None, 20.0)})
+    busy = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(10.0, None)})
+
+    assert (whole.uncertainty_j, whole.idle_w, whole.net_joules) == (30.0, 50.0, 1000.0)
+    assert (unsure.joules, unsure.uncertainty_j, unsure.gated) == (2000.0, None, False)
+    assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
 
 
 def test_what_was_noted_of_any_run_is_told_once() -> None:

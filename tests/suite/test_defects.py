@@ -352,6 +352,10 @@ def test_no_two_cases_have_one_id(text: str, message: str) -> None:
         "20: limits.tokens_per_sample: tokens_per_sample is a count: "
         "it is reported, and cannot be gated",
     ),
+    above_idle=(
+        with_(more='net_joules_per_sample = { max_rise = "5%" }\n'),
+        "20: limits.net_joules_per_sample: net_joules_per_sample is reported, and cannot be gated",
+    ),
     no_such_engine=(
         with_(more='accuracy = { reference = "nul" }\n'),
         "20: limits.accuracy.reference: no engine entry is called 'nul'; did you mean 'null'?",

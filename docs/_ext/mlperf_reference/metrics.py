@@ -10,7 +10,7 @@ from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import METRICS, PUBLISHED, Direction, Metric, gated_metrics
+from pytest_mlperf.core.metrics import METRICS, PUBLISHED, UNGATED, Direction, Metric, gated_metrics
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered
 
@@ -88,7 +88,7 @@ def _row(metric: Metric) -> list[str]:
 
 
 def _limit(metric: Metric) -> str:
-    if math.isinf(metric.limit):
+    if metric.name in UNGATED or math.isinf(metric.limit):
         return "never gated"
     verb = "drop" if metric.direction is Direction.HIGHER else "rise"
     return f"{metric.limit:.0%} {verb}".replace("% ", "\u00a0%\u00a0")

@@ -106,6 +106,8 @@ METRICS: Mapping[str, str] = {
     "tokens_per_sample": "Output tokens of an answer.",
     "samples_per_joule": "By the energy counters of the GPU boards.",
     "tokens_per_joule": "By the energy counters of the GPU boards.",
+    "net_joules_per_sample": "Energy of the GPU boards above that of idle ones, of a sample. Idle "
+    "is the power beside the run. Reported, never gated.",
     "samples_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
     "tokens_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, gated_metrics
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.ranges import NotNegative
 from pytest_mlperf.core.roofline.bounds import Resource
@@ -73,7 +73,7 @@ def lights(
         Figures that have a limit; where none has, one entry that says why.
     """
     first = about(scenario, metrics)
-    names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *COUNTS})]
+    names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *UNGATED})]
     found = [
         share_of_limit(n, metrics[n], accelerator=accelerator, gpu=gpu, work=work, seen=seen)
         for n in names

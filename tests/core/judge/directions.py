@@ -20,6 +20,7 @@ TWICE_AS_BAD = {
     Kind.TIME: 2.0,
     Kind.SAMPLES_PER_TIME: 0.5,
     Kind.TOKENS_PER_TIME: 0.5,
+    Kind.ENERGY_PER_SAMPLE: 2.0,
     Kind.SAMPLES_PER_ENERGY: 0.5,
     Kind.TOKENS_PER_ENERGY: 0.5,
 }
