@@ -10,7 +10,16 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-Number = Annotated[float, Interval(ge=-1e100, le=1e100)]
+WIDEST = 1e100
+"""No score, no change and no bound of one is further from 0."""
+
+LONGEST_S = 1e10
+"""Seconds: 300 years."""
+
+COUNTED = 2**53
+"""The most that is counted; every reader of JSON knows such a number exactly."""
+
+Number = Annotated[float, Interval(ge=-WIDEST, le=WIDEST)]
 """A score, a change, a bound of an interval."""
 
 LEAST, MOST = 1e-30, 1e30
@@ -19,11 +28,11 @@ LEAST, MOST = 1e-30, 1e30
 Positive = Annotated[float, Interval(ge=LEAST, le=MOST)]
 """A rate, a latency, any metric of a run; SI units."""
 
-NotNegative = Annotated[float, Interval(ge=0, le=1e100)]
+NotNegative = Annotated[float, Interval(ge=0, le=WIDEST)]
 """A standard error, an energy, a limit."""
 
-Seconds = Annotated[float, Interval(ge=0, le=1e10)]
-"""A length of time; 1e10 s are 300 years."""
+Seconds = Annotated[float, Interval(ge=0, le=LONGEST_S)]
+"""A length of time."""
 
 Probability = Annotated[float, Interval(ge=0, le=1)]
 """A chance."""
@@ -31,10 +40,10 @@ Probability = Annotated[float, Interval(ge=0, le=1)]
 Slowdown = Annotated[float, Interval(ge=0, lt=1)]
 """A share of the speed that is taken away."""
 
-Count = Annotated[int, Interval(ge=0, le=2**53)]
-"""How many; every reader of JSON knows such a number exactly."""
+Count = Annotated[int, Interval(ge=0, le=COUNTED)]
+"""How many."""
 
-AtLeastOne = Annotated[int, Interval(ge=1, le=2**53)]
+AtLeastOne = Annotated[int, Interval(ge=1, le=COUNTED)]
 """How many, never none."""
 
 MOST_RUNS = 1000

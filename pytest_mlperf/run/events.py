@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.foreign_text import broken, encodable
+from pytest_mlperf.core.ranges import COUNTED, LEAST, LONGEST_S, MOST, WIDEST
 from pytest_mlperf.run.protocol import Event
 
 LONGEST = 8 * 2**20
@@ -42,23 +42,23 @@ def is_flag(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number from 0 on, as large as LoadGen counts."""
-    return type(value) is int and 0 <= value < 2**63
+    """Whether it is a whole number from 0 on, and no more than can be counted."""
+    return type(value) is int and 0 <= value <= COUNTED
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    """Whether it is a finite number, of a size that a result may have."""
+    return type(value) in (int, float) and abs(value) <= WIDEST  # type: ignore[arg-type]
 
 
 def is_duration(value: object) -> bool:
-    """Whether it is a finite number from 0 on."""
-    return is_number(value) and value >= 0  # type: ignore[operator]
+    """Whether it is a length of time, from 0 on."""
+    return is_number(value) and 0 <= value <= LONGEST_S  # type: ignore[operator]
 
 
 def is_rate(value: object) -> bool:
-    """Whether it is a finite number above 0."""
-    return is_number(value) and value > 0  # type: ignore[operator]
+    """Whether it is a number above 0 that a rate may have."""
+    return is_number(value) and LEAST <= value <= MOST  # type: ignore[operator]
 
 
 def optional(check: Check) -> Check:

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_mlperf.core.client import client_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.ranges import LEAST, MOST
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.run.token_times import GOODPUT, with_token_rate
@@ -36,7 +37,7 @@ def figures(
     theirs = detail.metrics(scenario)
     goodput = ours.pop(GOODPUT, None)
     for name, value in ours.items():
-        if not value > 0:
+        if not LEAST <= value <= MOST:
             raise _not_positive(name, value, detail.path)
     if goodput is not None:
         why = _unknown(ours, theirs) if goodput else "no request met its limits"

@@ -1,0 +1,34 @@
+"""What passes the edge of a child's events can be kept in a result, and read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from pytest_mlperf.core import ranges
+from pytest_mlperf.run.events import Check, is_count, is_duration, is_number, is_rate
+
+ENDS = (0, 1e-320, 1e-30, 1e10, 1e30, 1e100, 1e101, 1e308, 2**53, 2**53 + 1, 10**400, -1)
+
+
+@pytest.mark.parametrize(
+    ("check", "kind"),
+    [
+        (is_count, ranges.Count),
+        (is_number, ranges.Number),
+        (is_duration, ranges.Seconds),
+        (is_duration, ranges.NotNegative),
+        (is_rate, ranges.Positive),
+    ],
+    ids=["count", "number", "seconds", "not negative", "rate"],
+)
+@given(value=st.sampled_from(ENDS) | st.floats() | st.integers())
+def test_a_number_that_an_event_may_have_is_in_its_range(
+    check: Check, kind: Any, value: float
+) -> None:
+    if check(value):
+        assert TypeAdapter(kind).validate_python(value) == pytest.approx(value)
