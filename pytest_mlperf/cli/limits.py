@@ -117,9 +117,7 @@ def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Itera
 def _workload(name: str) -> WorkloadWork:
     found = find_work(name)
     if found is None:
-        raise MlperfError(
-            f"nobody counted the work of {name!r}{nearest(name, known_work())}"
-        )
+        raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
     return found
 
 
@@ -129,9 +127,7 @@ def _figures(given: Iterable[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if name not in FIGURES or not equals:
-            raise MlperfError(
-                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}"
-            )
+            raise MlperfError(f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}")
         if name in ("weights", "kv"):
             figures[name] = value
             continue

@@ -81,8 +81,9 @@ class Engine:
 
     A class may further say, for what is known before a run: `libraries`, names of modules that it
     imports whatever its options; `install`, what to do where they are not; `check_library()`, a
-    class method that tries them; `require()`, which does so for the options given; `checkpoints`,
-    by format of a builder the precisions that it loads.
+    class method that tries them; `require()`, which does so for the options given; `reach()`, which
+    looks for a server that should run; `checkpoints`, by format of a builder the precisions that
+    it loads.
     """
 
     @classmethod

@@ -42,13 +42,14 @@ def about_builder(step: Step) -> Event:
     found = _asked(step.target, step.python.command if step.python else None)
     if missing := found["missing"]:
         names = " and ".join(missing)
+        what = "are not installed" if len(missing) > 1 else "is not installed"
         if step.python:
-            what = f"is not installed in {step.python.title} ({step.python.key})"
+            what += f" in {step.python.title} ({step.python.key}): pip install {' '.join(missing)}"
         elif EXTRA in missing:
-            what = "is not installed; try: pip install 'pytest-mlperf[quantization]'"
+            what += "; try: pip install 'pytest-mlperf[quantization]'"
         else:
-            what = (
-                f"is not installed; install it, or name the Python of an environment that has it: "
+            what += (
+                "; install it, or name the Python of an environment that has it: "
                 f'build = {{ use = "{step.use}", python = "..." }}'
             )
         raise RunError("build", f"builder {step.use} needs {names}, which {what}")

@@ -124,7 +124,8 @@ def _engine_lacks(engine: dict[str, Any]) -> list[str]:
     errors = importlib.import_module("pytest_mlperf.core.errors")
     try:
         built = registry.resolve(engine["target"])(**engine["given"])
-        getattr(built, "require", lambda: None)()
+        for hook in ("require", "reach"):
+            getattr(built, hook, lambda: None)()
     except errors.MlperfError as found:
         return [type(found).__name__, str(found)]
     except Exception as found:  # a library of the engine's that breaks

@@ -449,6 +449,18 @@ def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_an_engine_whose_library_is_here_and_lacks_a_part_cannot_be_used() -> None:
+    """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has TensorRT")
+
+    assert "'TensorrtExecutionProvider' is not installed" in requirements.library_trouble(
+        "tensorrt"
+    )
+    assert requirements.library_trouble("null") == ""
+
+
 def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
     workload = (
         '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'

@@ -131,6 +131,24 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     )
 
 
+def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Path) -> None:
+    """Before it, the first run would say so."""
+    pytest.importorskip("torch")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}", "utf-8")
+    build = f'precision = "int8"\nbuild = {{ use = "torchao", recipe = "int8", python = "{bare}" }}'
+
+    found = first(state(tmp_path, build, use="null", workload=f'model = "{model}"'))
+
+    assert found.state == "missing"
+    assert found.why == (
+        "builder torchao needs torchao and torch and transformers and safetensors, which are not "
+        f"installed in python {bare} (engines[0].build.python): pip install torchao torch "
+        "transformers safetensors"
+    )
+
+
 def test_a_library_that_breaks_there_is_told_with_its_reason(tmp_path: Path, bare: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")

@@ -101,6 +101,12 @@ LACKING = {
     "no TensorRT": Entry(use="tensorrt", lacks="TensorrtExecutionProvider"),
     "no CUDA in torch": llama("torch", 'device = "cuda"', lacks="CUDA"),
     "no kernels": llama("torch", "", precision="fp8", lacks="compute capability"),
+    "no server for openai": llama(
+        "openai", 'url = "http://127.0.0.1:1", max_new_tokens = 4', lacks="127.0.0.1:1"
+    ),
+    "no server for triton": Entry(
+        use="triton", options=SERVED + 'url = "127.0.0.1:1"', lacks="127.0.0.1:1"
+    ),
     "no program for openai": llama(
         "openai", 'serve = ["gone-server", "{port}"]', lacks="gone-server"
     ),

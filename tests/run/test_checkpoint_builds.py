@@ -355,7 +355,7 @@ def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
         lab.build(more=more)
     assert str(caught.value) == (
         "builder builders_that_fail:Acme needs acme-quantiser, which is not installed in python "
-        f"{python} (engines[0].build.python)"
+        f"{python} (engines[0].build.python): pip install acme-quantiser"
     )
 
     shutil.copytree(

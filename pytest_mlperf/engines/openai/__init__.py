@@ -26,7 +26,12 @@ from pytest_mlperf.engines.openai.capabilities import Capabilities, Wishes, prob
 from pytest_mlperf.engines.openai.checks import Checks
 from pytest_mlperf.engines.openai.client import Client
 from pytest_mlperf.engines.openai.facts import served_name, server_facts
-from pytest_mlperf.engines.openai.requirements import has_tokenizer, has_weights, require
+from pytest_mlperf.engines.openai.requirements import (
+    has_tokenizer,
+    has_weights,
+    require,
+    require_reach,
+)
 from pytest_mlperf.engines.openai.traffic import Traffic, allow_files
 from pytest_mlperf.engines.prompts import Prompts
 from pytest_mlperf.engines.serving import Server
@@ -145,6 +150,15 @@ class OpenAiEngine(Engine):
             RunError: The first word of `serve` is no program here.
         """
         require(self._folder, self._server, dummy=self._dummy)
+
+    def reach(self) -> None:
+        """Look whether a server that runs already listens.
+
+        Raises:
+            RunError: It does not.
+        """
+        if self._url is not None:
+            require_reach(self._url)
 
     def __enter__(self) -> Self:
         """Start the server if there is one to start, and find out what it can do.

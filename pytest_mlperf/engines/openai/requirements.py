@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.engines.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.engines.openai.client import library
 from pytest_mlperf.engines.serving import Server
+from pytest_mlperf.engines.serving.reach import require_listening
 
 
 def require(folder: Path | None, server: Server | None, *, dummy: bool) -> None:
@@ -30,6 +32,17 @@ def require(folder: Path | None, server: Server | None, *, dummy: bool) -> None:
         _require("safetensors", "the fingerprint of the model's weights")
     if server is not None:
         server.require()
+
+
+def require_reach(url: str) -> None:
+    """Look whether a server listens at an address; nothing is sent.
+
+    Raises:
+        RunError: It does not.
+    """
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443}.get(parts.scheme, 80)
+    require_listening("openai", parts.hostname or "", port)
 
 
 def has_tokenizer(folder: Path | None) -> bool:

@@ -21,7 +21,11 @@ from pytest_mlperf.engines.torch.options import (
     check_words,
 )
 from pytest_mlperf.engines.torch.quantised import check_quantised
-from pytest_mlperf.engines.torch.requirements import require_device, require_module
+from pytest_mlperf.engines.torch.requirements import (
+    require_attention,
+    require_device,
+    require_module,
+)
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.continuous import ContinuousBatching
@@ -141,6 +145,7 @@ class TorchEngine(Engine):
             precision=self._precision,
             is_quantised=bool(quantization),
         )
+        require_attention(self._attention)
         joins = self._batching in {"auto", "continuous"} and self._generation.num_beams == 1
         if joins and self._device == "cpu":
             require_module("torch", "psutil", "continuous batching on the CPU", "lm")

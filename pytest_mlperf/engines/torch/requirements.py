@@ -33,6 +33,25 @@ def require_device(engine: str, *, device: str, precision: str, is_quantised: bo
         check(precision, found, engine=engine)
 
 
+def require_attention(name: str) -> None:
+    """Ask transformers for an implementation of attention that is a library of its own.
+
+    Raises:
+        EnvironmentFault: It is not installed.
+    """
+    if not name.startswith("flash_attention_"):
+        return
+    from transformers import utils
+
+    number = name.removeprefix("flash_attention_")
+    here = getattr(utils, f"is_flash_attn_{number}_available")
+    if not (here() or utils.is_kernels_available()):
+        raise EnvironmentFault(
+            f"engine torch: attention = {name!r} cannot be used here: flash attention {number} is "
+            "not installed; pip install flash-attn, or leave attention out"
+        )
+
+
 def require_module(engine: str, library: str, purpose: str, extra: str) -> None:
     """Look for a library that some options need.
 

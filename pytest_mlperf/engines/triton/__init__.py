@@ -10,6 +10,7 @@ from typing import Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.engines.serving.reach import require_listening
 from pytest_mlperf.engines.tasks import PRECISIONS
 from pytest_mlperf.engines.tasks.engine import TaskEngine
 from pytest_mlperf.engines.triton.service import Service, Wanted
@@ -136,6 +137,16 @@ class TritonEngine(TaskEngine):
         self._library = _load_library(self._wanted.address.protocol)
         if self._wanted.serve is not None:
             self._wanted.server(grpc_port=1).require()
+
+    def reach(self) -> None:
+        """Look whether a server that runs already listens.
+
+        Raises:
+            RunError: It does not.
+        """
+        if self._wanted.serve is None:
+            address = self._wanted.address
+            require_listening("triton", address.host.strip("[]"), address.port)
 
     def __enter__(self) -> Self:
         """Start the server if need be, wait for the model, and compare it with the options.
