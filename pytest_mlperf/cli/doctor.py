@@ -49,7 +49,7 @@ def add_command(commands: Any) -> None:
             "Of a case it checks the options of engine, data set and scorer, that the files\n"
             "they name are here, that the model is neither empty nor a Git LFS pointer, that\n"
             "their libraries are installed and can be imported, that onnxruntime has the\n"
-            "providers and the loader NVIDIA's libraries, that torch sees the CUDA device, and\n"
+            "providers and the loader NVIDIA's libraries, that torch sees the CUDA device,\n"
             "that the program which serve starts is here, and that a server listens at url.\n"
             "It reads no data file, loads no model and imports no code that is not registered\n"
             "by an entry point: what is wrong inside of these is found by the first run. An\n"
