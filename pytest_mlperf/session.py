@@ -258,6 +258,8 @@ class MlperfSession:
         self.phase = Phase(pairs=pairs)
         self.holding.take(held)
         self.not_here = Counter(not_here)
+        if not_here and self._machine is None:
+            self.look_for(set(not_here))  # for why they are not here
         self.uncollected = [Path(path) for path in uncollected]
 
     def finish(self, session: pytest.Session) -> None:
@@ -302,9 +304,8 @@ class MlperfSession:
 
     def summarise(self, reporter: Any) -> None:
         """Print the summary."""
-        width = reporter._tw.fullwidth
         try:
-            lines = self._lines(width, colour=reporter._tw.hasmarkup)
+            lines = self._lines(reporter._tw.fullwidth, colour=reporter._tw.hasmarkup)
         except Exception as error:  # pytest's own summary must follow all the same
             lines = [unforeseen("the summary could not be made", error), *self._keeping.lines]
             session = reporter._session
