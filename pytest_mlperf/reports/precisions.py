@@ -140,6 +140,9 @@ def _notes(own: Tests) -> Iterator[str]:
     for result in own.values():
         if result.verdict.outcome in UNMEASURED:
             yield f"{result.verdict.outcome} {result.verdict.headline}"
+        own_gate = result.verdict.gate if result.verdict.kind == "accuracy" else None
+        if own_gate is not None and not own_gate.evaluated:
+            yield own_gate.in_words
         if result.handicap:
             yield f"measured with --mlperf-handicap {result.handicap:.0%}"
         if result.pretended:
