@@ -38,18 +38,13 @@ def properties(device: Device, found: Mapping[str, Quantity], driver: str) -> di
         "memory_gib": _number(found["memory_gib"]),
         "pci_id": _pci_id(found),
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
-        "power_limit_w": power_limit_w(limit) if isinstance(limit, float) else None,
+        "power_limit_w": round(limit / 5) * 5 if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
         "clocks": _clocks(device, reasons),
         "virtualization": _choice(VIRTUALIZATION, found["virtualization"]),
         "power_scope": scope(found, asked["power_w"]) if found["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
-
-
-def power_limit_w(watts: float) -> int:
-    """Return a power limit as identities have it: to 5 W."""
-    return round(watts / 5) * 5
 
 
 def surroundings(device: Device, found: Mapping[str, Quantity]) -> dict[str, str]:

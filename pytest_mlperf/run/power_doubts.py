@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.hardware.nvidia_identity import power_limit_w
 from pytest_mlperf.hardware.sampler_rest import BUSY_PERCENT
 from pytest_mlperf.run.power_gpu import GpuLog, Process
 from pytest_mlperf.run.power_idle import did_nothing
@@ -25,6 +24,9 @@ STARVED = 0.20
 
 MEMORY_IN_USE = 2**30
 """Bytes in use before the engine was loaded that a driver alone does not take."""
+
+LIMIT_OFF_W = 5.0
+"""A power limit that moved by no more is the same in the key."""
 
 HOT_C, NEAR_C = 90, 3
 """Degrees that are told where a GPU does not say when it slows down; else so near to that."""
@@ -200,12 +202,13 @@ def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
     """Return that the power limit, which is part of a baseline's key, was not one and the same."""
-    seen = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
-    watts = dict.fromkeys(power_limit_w(w) for w in seen if w is not None)
-    if len(watts) < 2:
+    read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
+    watts = [limit_w for limit_w in read if limit_w is not None]
+    farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
+    if not watts or abs(farthest - watts[0]) <= LIMIT_OFF_W:
         return []
     text = (
-        f"the power limit changed from {' to '.join(map(str, watts))} W since the session began: "
+        f"the power limit changed from {watts[0]:.0f} to {farthest:.0f} W since the session began: "
         "a baseline is of one limit"
     )
     return [Reason(key=Key.POWER_LIMIT_CHANGED, text=text)]
@@ -215,7 +218,7 @@ def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[str]:
     """Return how hot the GPU was, where that is near its slowdown."""
     heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
     slows = gpu.facts.get("identity", {}).get("slowdown_c")
-    if heat < (HOT_C if slows is None else slows - NEAR_C):
+    if heat < (slows - NEAR_C if slows else HOT_C):
         return []
     return [f"{heat:.0f} °C at most" + (f"; it slows down at {slows} °C" if slows else "")]
 

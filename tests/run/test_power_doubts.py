@@ -321,7 +321,12 @@ def test_heat_is_told_of_a_gpu_that_does_not_say_when_it_slows_down() -> None:
 
 @pytest.mark.parametrize(
     ("later", "expected", "watts"),
-    [({"limit_w": 500.0}, None, "700 to 500"), ({}, 500, "500 to 700"), ({}, 700, None)],
+    [
+        ({"limit_w": 500.0}, None, "700 to 500"),
+        ({}, 500, "500 to 700"),
+        ({}, 700, None),
+        ({"limit_w": 697.0}, 700, None),
+    ],
 )
 def test_a_power_limit_that_is_not_that_of_the_key_is_invalid(
     later: dict[str, float], expected: float | None, watts: str | None
