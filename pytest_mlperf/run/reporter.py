@@ -102,7 +102,8 @@ def _described(layer: str, error: BaseException) -> dict[str, Any]:
     if found:
         return found[0]
     kind = type(error).__name__
-    message = f"{kind}: no more is known, because describing it failed or took {DESCRIBING_S:g} s"
+    why = f"describing it failed or took {DESCRIBING_S:g} s"
+    message = f"{kind}: no more is known, because {why}{_place(error)}"
     return _fields(layer, kind, message, designed=False, trace="")
 
 
@@ -136,15 +137,16 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MlperfError):
         return text
     kind = type(error).__name__
-    shown = f"{kind}: {text}" if text else kind
+    return (f"{kind}: {text}" if text else kind) + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """Return where an exception was raised, in brackets; "" where that is not known."""
     try:
         frames = traceback.extract_tb(error.__traceback__)
-    except BaseException:  # foreign code may have changed what it reads
-        frames = traceback.StackSummary()
-    if not frames:
-        return shown
-    last = frames[-1]
-    return f"{shown} (in {last.name}, {last.filename}:{last.lineno})"
+        return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
+    except BaseException:  # there is no traceback, or foreign code changed what it reads
+        return ""
 
 
 def leave(code: int) -> NoReturn:

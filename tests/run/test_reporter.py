@@ -122,12 +122,12 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
             over.wait()
             return ""
 
-    found = _described("engine", Hangs())
+    found, raised = _described("engine", Hangs()), _described("engine", caused(Hangs(), Hangs()))
     over.set()
 
-    assert found["message"] == (
-        "Hangs: no more is known, because describing it failed or took 0.05 s"
-    )
+    message = "Hangs: no more is known, because describing it failed or took 0.05 s"
+    assert found["message"] == message
+    assert raised["message"].startswith(f"{message} (in caused, ")
 
 
 def test_our_own_errors_are_told_as_they_are_with_their_own_layer() -> None:
