@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from pytest_mlperf import options
+from pytest_mlperf.core import ranges
 from pytest_mlperf.options import Options, read_options
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import OFFLINE, RATE, Project, last_line, near, section, spec_of
@@ -336,3 +338,7 @@ def test_the_profile_option_overrules_every_suite(project: Project) -> None:
     found = project.cases()["performance"]
     assert found.profile == "official"
     assert "schema 99" in found.verdict.headline
+
+
+def test_as_many_runs_may_be_asked_for_as_a_results_file_holds() -> None:
+    assert options.MOST_RUNS == ranges.MOST_RUNS
