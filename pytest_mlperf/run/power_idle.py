@@ -51,21 +51,19 @@ def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> st
     inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
     power = (median(before), fmean(inside)) if before and inside else None
     told = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
-    # The first second may still hold a mean of what was before.
-    used = (
-        []
-        if _sliced(gpu)
-        else gpu.series("utilization_percent", max(begin_s, first_s + LONGEST_MEAN_S), end_s)
-    )
-    if any(reading.value > 0 for reading in used):
+    read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
+    # The first second may still hold a mean of what was before, which only ever falls.
+    settled_s, rest = first_s + LONGEST_MEAN_S, gpu.facts.get("utilization_percent") or 0
+    if any(r.value > (rest if r.time_s < settled_s else 0) for r in read):
         return None
+    used = [r for r in read if r.time_s >= settled_s]
     span_s = used[-1].time_s - used[0].time_s if used else 0.0
     if len(used) >= READINGS and span_s >= EVIDENCE_S and busy >= BUSY and not _hard(gpu, power):
         readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
         return ", ".join([readings, *told])
     if power and power[1] > max(power[0] * (1 + ABOVE_IDLE), power[0] + ABOVE_IDLE_W):
         return None
-    told += ["no utilisation"] * bool(used)
+    told += ["no utilisation"] * bool(read)
     memory = [r.value for r in gpu.series("memory_used", begin_s, end_s)]
     seen, rest_bytes = gpu.processes_seen(begin_s, end_s), gpu.facts.get("memory_used") or 0
     if not told or seen or (memory and max(memory) > rest_bytes + TAKEN):

@@ -14,6 +14,7 @@ from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.power import NO_GPU, PowerLog
 from pytest_mlperf.run.power_doubts import Doubts, doubts
+from pytest_mlperf.run.power_idle import EVIDENCE_S
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 
@@ -63,6 +64,8 @@ def with_power(
         )
         for gpu in log.gpus
     }
+    if watched_s < min(end_s, begin_s + EVIDENCE_S):
+        found = {uuid: _without_idleness(each) for uuid, each in found.items()}
     run = dataclasses.replace(
         run,
         invalid=(*run.invalid, *_reasons(found)),
@@ -90,6 +93,12 @@ def _unwatched(run: Run, log: PowerLog, seconds: float) -> Run:
     )
     why = f"{how} {seconds:.1f} s into the run"
     return dataclasses.replace(run, notes=(*run.notes, note), power_unknown=why)
+
+
+def _without_idleness(given: Doubts) -> Doubts:
+    """Return doubts without that the GPU idled, which the little that was watched cannot show."""
+    kept = tuple(reason for reason in given.invalid if reason.key is not Key.GPU_UNUSED)
+    return dataclasses.replace(given, invalid=kept)
 
 
 def _busy(run: Run) -> float:

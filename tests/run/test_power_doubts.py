@@ -287,6 +287,18 @@ def test_a_utilisation_of_0_convicts_only_where_it_says_something(gpu: GpuLog, b
     assert doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, busy=busy).invalid == ()
 
 
+def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
+    """A reading of the first second may be of what was before: it falls, and never rises."""
+    states = tuple(
+        {"time": 0.2 * i, "utilization_percent": 40, "memory_used": 5 * 10**8} for i in range(4)
+    )
+    early = replace(watched([], 500.0, utilization_percent=5), states=states)
+    late = tuple({**state, "utilization_percent": 3} for state in states)
+
+    assert doubts(early, 0.1, 0.9, warm_s=0.0).invalid == ()
+    assert doubts(replace(early, states=late), 0.1, 0.9, warm_s=0.0).invalid != ()
+
+
 def test_a_short_window_convicts_nobody_by_its_utilisation() -> None:
     gpu = watched([0] * 9, 515.0)
 
