@@ -149,8 +149,8 @@ class Decoder:
 
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(
-            f"scorer {self.scorer} needs {library}, which is not installed, to decode with the "
-            f"tokenizer in {self.folder}; try: pip install 'pytest-mlperf[lm]'"
+            f"scorer {self.scorer} needs {library} to decode with the tokenizer in {self.folder}, "
+            "which is not installed; try: pip install 'pytest-mlperf[lm]'"
         )
 
     def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:

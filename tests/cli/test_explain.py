@@ -177,7 +177,7 @@ def test_every_number_is_the_rules_own(lab: Lab, say: Say) -> None:
     assert look == str(metric.runs) == "2"
     assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
     for run in found.runs:
-        assert str(Path(run.folder).relative_to(lab.path)) in shown
+        assert run.folder in shown
 
 
 def test_an_accuracy_test_is_explained_by_gate_and_pairs(lab: Lab, say: Say) -> None:
