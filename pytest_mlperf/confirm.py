@@ -14,7 +14,7 @@ from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import Decision, RuleR
 from pytest_mlperf.core.judge.ruling import countable, values
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import BY_METER, EFFICIENCY, METRICS, Direction
+from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.numbers import change, interval
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.reason import measured_again
@@ -303,8 +303,8 @@ def _require(metric: str, runs: Sequence[Run]) -> None:
             raise NotComparable(
                 f"{METRICS[metric].title} was not measured in {Path(run.folder).parent.name}"
             )
-        source = run.wall if metric in BY_METER else run.power
-        if metric in EFFICIENCY and not (source and source.gated):
+        if not run.may_judge(metric):
+            source = run.energy_of(metric)
             why = "; ".join(source.notes) if source else run.power_unknown
             raise NotComparable(f"{METRICS[metric].title} may not be judged: {why}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.accuracy import unchecked
 from pytest_mlperf.case_runs import CaseRuns
@@ -23,7 +23,7 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = AL
     """Measure what is missing and judge the energy of the runs by rule R.
 
     Of the metrics that the suite limits, those are judged whose power source is there and saw
-    enough.
+    enough in every run; no other is recorded either.
 
     Args:
         case: The case.
@@ -36,38 +36,41 @@ def judge_efficiency(case: CaseRuns, wanted: Collection[Kind], phase: Phase = AL
     case.first(wanted)
     if failed := accuracy_failed(case):
         return failed
-    run, limits = case.runs[0], case.planned.efficiency_limits
-    known = [name for name in limits if name in run.metrics]
-    if not known:
+    limits = case.planned.efficiency_limits
+    if not any(name in run.metrics for run in case.runs for name in limits):
         on_cpu = case.planned.case.accelerator == "cpu"
-        why = "; ".join(dict.fromkeys(_unknown(run, name, on_cpu=on_cpu) for name in limits))
+        why = "; ".join(
+            dict.fromkeys(_unknown(case.runs[0], name, on_cpu=on_cpu) for name in limits)
+        )
         raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {why}")
-    if case.record and case.record.runs[-1].session == case.runs[-1].session:
-        metrics = recorded(case.record, {name: limits[name] for name in known}, len(case.runs))
-        headline = f"{plural(len(case.record.runs), 'run')}, which are those of performance"
-        return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
-    gated = {name: limit for name, limit in limits.items() if name in known and _gated(run, name)}
-    if not gated:
-        notes = [note for name in known for note in _notes(run, name)]
-        headline = "; ".join(dict.fromkeys(notes)) or "the energy may not be judged"
-        return Answer(outcome=Outcome.NOT_EVALUATED, headline=headline)
-    while True:
+    while gated := _gated(case.runs, limits):
+        if case.record and case.record.runs[-1].session == case.runs[-1].session:
+            metrics = recorded(case.record, gated, len(case.runs))
+            headline = f"{plural(len(case.record.runs), 'run')}, which are those of performance"
+            return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
         ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
         if phase.once or not ruling.more:
-            break
+            headline = headline_of(case, ruling) + unchecked(case)
+            answer = Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
+            return unless_off(case, answer, phase)
         case.add_run()
-    headline = headline_of(case, ruling) + unchecked(case)
-    answer = Answer(outcome=ruling.outcome, headline=headline, metrics=ruling.metrics)
-    return unless_off(case, answer, phase)
+    return Answer(outcome=Outcome.NOT_EVALUATED, headline=_why_not(case.runs, limits))
 
 
-def _gated(run: Run, name: str) -> bool:
-    source = run.wall if name in BY_METER else run.power
-    return source is not None and source.gated
+def _gated(runs: Sequence[Run], limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits of what every run measured well enough to be judged by."""
+    return {n: limit for n, limit in limits.items() if all(run.may_judge(n) for run in runs)}
+
+
+def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
+    """Return why the energy of these runs may not be judged: what the first such run says."""
+    run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
+    where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
+    return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")
 
 
 def _notes(run: Run, name: str) -> tuple[str, ...]:
-    source = run.wall if name in BY_METER else run.power
+    source = run.energy_of(name)
     return source.notes if source else ()
 
 

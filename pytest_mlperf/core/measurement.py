@@ -9,6 +9,7 @@ from pytest_mlperf.core.clocks import State
 from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.found import Found
 from pytest_mlperf.core.meter import WallEnergy
+from pytest_mlperf.core.metrics import BY_METER, EFFICIENCY
 from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Reason
@@ -69,6 +70,16 @@ class Run:
     control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()
     search: Found | None = None
+
+    def energy_of(self, metric: str) -> Power | WallEnergy | None:
+        """Return the energy that a metric of efficiency rests on; None: not sampled."""
+        return self.wall if metric in BY_METER else self.power
+
+    def may_judge(self, metric: str) -> bool:
+        """Whether it measured a metric, and an energy behind it well enough to be believed."""
+        energy = self.energy_of(metric)
+        believed = metric not in EFFICIENCY or (energy is not None and energy.gated)
+        return metric in self.metrics and believed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.meter import WallEnergy
+from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.recording import (
     Action,
     baseline_run,
@@ -70,6 +72,35 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
         duration_s=60.5,
         commit="9d0e77a1b2c3",
     )
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("metric", ["samples_per_joule", "samples_per_joule_wall"])
+def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) -> None:
+    """What is told beside a run, such as the energy of a short window, is no baseline."""
+    power = Power(
+        joules=9.0,
+        uncertainty_j=None,
+        mean_w=3.0,
+        peak_w=None,
+        window_s=3.0,
+        by_gpu={},
+        gated=gated,
+    )
+    wall = WallEnergy(
+        joules=9.0,
+        uncertainty_j=1.0,
+        mean_w=3.0,
+        readings=4,
+        dropped=0,
+        window_s=3.0,
+        gated=gated,
+    )
+    run = replace(RUN, metrics={"throughput": 100.0, metric: 11.0}, power=power, wall=wall)
+
+    kept = baseline_run(run).metrics
+
+    assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}
 
 
 def test_a_new_file_is_named_as_its_case() -> None:

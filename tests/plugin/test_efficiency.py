@@ -261,6 +261,25 @@ def test_a_short_run_is_reported_and_not_gated(fake: Fake, project: Project) -> 
     result.stdout.fnmatch_lines(["*not evaluated*a window of 1.* s is too short for energy*"])
 
 
+def test_of_runs_whose_energy_may_not_be_judged_none_is_recorded(
+    fake: Fake, project: Project
+) -> None:
+    """Speed is recorded from the same runs; the test of efficiency says why it is not."""
+    project.pytester.makeconftest("")
+    suite(project)
+
+    result = project.record("suites", own_process=True)
+
+    assert outcomes(project) == {
+        "performance": Outcome.RECORDED,
+        "efficiency": Outcome.NOT_EVALUATED,
+    }
+    result.stdout.fnmatch_lines(["*not evaluated*run 1 of 5: a window of 1.* s is too short*"])
+    (file,) = project.path.glob("baselines/H200/**/*.json")
+    assert "throughput" in file.read_text("utf-8")
+    assert "per_joule" not in file.read_text("utf-8")
+
+
 def test_a_gpu_that_did_nothing_did_not_do_the_work(fake: Fake, project: Project) -> None:
     """An engine that fell back to the CPU is no result of the GPU, however good its figures."""
     project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)

@@ -92,7 +92,9 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     specs = sorted(project.path.glob(".mlperf/runs/*/*/*/spec.json"))
     offered = [spec_of(file.parent)["settings"]["target_qps"] for file in specs]
     assert sorted(offered) == sorted(one.rate for s in (first, second) for one in s.tried)
-    assert {Path(run.folder).absolute() for run in found.verdict.runs} == {f.parents[1] for f in specs}
+    assert {Path(run.folder).absolute() for run in found.verdict.runs} == {
+        f.parents[1] for f in specs
+    }
     written = (project.path / "r.json").read_text("utf-8")
     assert str(project.path) not in written, "results are read elsewhere: nothing above the root"
     (kept,) = json.loads(written)["cases"]
