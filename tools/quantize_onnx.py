@@ -104,6 +104,7 @@ def feeds_of(suite: Path, model: Path, samples: int) -> list[Feed]:
         weights_sha256="",
         threads=1,
         graph_optimization="all",
+        engine="onnxruntime",
     )
     session = _Recorder(graph.session)
     runner = task.bind(dataclasses.replace(graph, session=session), int(given.get("batch_size", 8)))

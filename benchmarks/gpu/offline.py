@@ -16,7 +16,6 @@ from typing import Any
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.run import loadgen
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.power_run import wall_s
 from pytest_mlperf.run.protocol import LoadGenSettings, Seeds
 
 LOOK_S = 0.1
@@ -149,9 +148,7 @@ def under_loadgen(engine: Engine, folder: Path, *, data: int, samples: int, toke
     detail.require_no_errors()
     metrics = detail.metrics("Offline")
     offset_s = time.time() - time.monotonic()
-    begin_s, end_s = (
-        wall_s(str(detail.values[key])) - offset_s for key in ("power_begin", "power_end")
-    )
+    begin_s, end_s = (wall - offset_s for wall in detail.window_s)
     rate = metrics["tokens_per_second" if tokens else "throughput"]
     done = round(metrics["throughput"] * (end_s - begin_s))
     return Timed(units=rate * (end_s - begin_s), begin_s=begin_s, end_s=end_s, samples=done)
