@@ -15,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.case_runs import baseline_file, load_checked
@@ -95,7 +96,7 @@ class Session:
         """
         groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
         for one in wanted:
-            groups[one.root, _repeated(one.result.arguments)].append(one)
+            groups[one.root, repeated(one.result.arguments)].append(one)
         for (root, arguments), group in groups.items():
             yield from self._session(root, arguments, group)
 
@@ -148,10 +149,9 @@ def _copy(root: Path, copy: Path) -> None:
         raise MlperfError(f"{root} cannot be copied: {error}") from None
 
 
-def _repeated(arguments: Sequence[str]) -> tuple[str, ...]:
+def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the session's options that the runs need, each as one word."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    words = [one if "=" in one else f"{one}={after}" for one, after in pairs]
+    words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
     return tuple(word for word in words if REPEATED.fullmatch(word))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.cli.update_cases import Terms, ToMeasure
-from pytest_mlperf.cli.update_runs import taken
+from pytest_mlperf.cli.update_runs import repeated, taken
 from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import BaselineError
@@ -47,6 +47,22 @@ def update(
 
     assert own_lab.path == Path.cwd()
     return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "again"),
+    [
+        ((), ()),
+        (("--mlperf-profile=official",), ("--mlperf-profile=official",)),
+        (("--mlperf-profile", "official"), ("--mlperf-profile=official",)),
+        (("--mlperf-runs-dir=x", "--mlperf-handicap", "50%"), ()),
+    ],
+)
+def test_options_that_the_runs_need_are_given_again(
+    arguments: tuple[str, ...], again: tuple[str, ...]
+) -> None:
+    """Most sessions had none."""
+    assert repeated(arguments) == again
 
 
 def line(shown: str) -> str:
