@@ -24,6 +24,7 @@ from pytest_mlperf.phases import ALONE, Phase
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.cost import cost_of
 from pytest_mlperf.run.tries import Unjudgeable
+from pytest_mlperf.stores.results import require_readable
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.verdicts import broken, clock_note, energy_notes, measured, unforeseen
@@ -87,7 +88,8 @@ class Bench:
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
         """Return a verdict, also on what broke, foreseen or not."""
         try:
-            return judged()
+            verdict = judged()
+            require_readable(verdict)  # one that could not be kept would end the session
         except (RunError, BaselineError) as error:
             return broken(case, kind, error, self._policy.shown)
         except MlperfError:
@@ -95,6 +97,7 @@ class Bench:
         except Exception as error:
             log = self._conditions.folder / f"{case.id}.{kind}.log"
             return broken(case, kind, unforeseen(error, log), self._policy.shown)
+        return verdict
 
     def _judged(
         self, planned: Planned, kind: Kind, wanted: Collection[Kind], phase: Phase

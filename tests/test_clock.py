@@ -42,10 +42,11 @@ datetime.datetime = _Jumping
 
 
 def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
-    """Durations come from monotonic clocks. Two places read `time.time`.
+    """Durations come from monotonic clocks. Three places read `time.time`.
 
     The sampler, beside a monotonic one: LoadGen writes its window in UTC; a wall clock that was set
-    meanwhile makes the energy unknown. And the memory of builds, for the age of a file's stamp.
+    meanwhile makes the energy unknown. And the memories of builds and of weights'
+    digests, for the age of a file's stamp.
     """
     uses = sorted(
         str(path.relative_to(PACKAGE))
@@ -57,7 +58,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
         and node.value.id == "time"
     )
 
-    assert uses == ["hardware/sampler.py", "run/checkpoint_source.py"]
+    assert uses == ["engines/files.py", "hardware/sampler.py", "run/checkpoint_source.py"]
 
 
 def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(

@@ -90,7 +90,8 @@ class MetricVerdict:
             metric was not measured.
         change: Relative change; None without baseline.
         low, high: Interval of the change that the decision used; None without baseline.
-        limit: The smallest change that matters, as a share; None when not gated.
+        limit: The smallest change that matters, as a share; None when not gated. Of a gate's
+            ceiling, below 0.
         detectable: The smallest change this baseline can prove, as a share.
         runs: Runs judged.
         runs_baseline: Runs of the baseline.
@@ -107,7 +108,7 @@ class MetricVerdict:
     change: Number | None = None
     low: Number | None = None
     high: Number | None = None
-    limit: NotNegative | None = None
+    limit: Number | None = None
     detectable: NotNegative | None = None
     runs: Count = 1
     runs_baseline: Count = 0

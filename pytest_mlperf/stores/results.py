@@ -10,10 +10,12 @@ from pydantic import TypeAdapter
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, json_text
 from pytest_mlperf.core.results import SCHEMA, Results
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
 _RESULTS = TypeAdapter(Results)
+_VERDICT = TypeAdapter(Verdict)
 _SHAPE = shape_of(Results)
 
 
@@ -29,6 +31,15 @@ def write_results(path: Path, results: Results) -> None:
         atomic.write_text(path, json_text(content) + "\n")
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
+
+
+def require_readable(verdict: Verdict) -> None:
+    """Make sure that a verdict can be read back from where it will be written.
+
+    Raises:
+        ValueError: A number of it is outside its range: a defect of ours.
+    """
+    _VERDICT.validate_python(_VERDICT.dump_python(encodable(verdict), mode="json"))
 
 
 def read_results(path: Path) -> Results:

@@ -82,4 +82,4 @@ def test_a_manifest_that_is_none_is_refused(plan: Project) -> None:
     result = plan.run_process("suites", "--mlperf-manifest", "plan.json")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--mlperf-manifest: *not the manifest of a plan; make one:*"])
+    result.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; make one:*"])

@@ -303,4 +303,7 @@ def test_what_a_sampler_wrote_is_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     found = draw_timeline(folder)
 
     assert found is not None
-    assert {"GPU 0", "GPU 1", "heat (hardware) 100 %, GPU 1", "limit 700 W"} <= set(texts(found))
+    shown = texts(found)
+    assert {"GPU 0", "GPU 1", "limit 700 W"} <= set(shown)
+    # All of the window but what was before the first reading.
+    assert any(re.fullmatch(r"heat \(hardware\) (9\d|100) %, GPU 1", text) for text in shown)

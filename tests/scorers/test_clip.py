@@ -180,7 +180,9 @@ def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> 
     expected = ClipScores(folder, device="cpu")(image, ["a cat"])
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    np.testing.assert_array_equal(ClipScores(folder, device="cpu")(image, ["a cat"]), expected)
+    # Weights that lie elsewhere in memory may be added up in another order.
+    found = ClipScores(folder, device="cpu")(image, ["a cat"])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
     torch.save({"a": Trap(folder / "run")}, folder / "pytorch_model.bin")
     with pytest.raises(RunError, match="is no complete CLIP model"):

@@ -13,7 +13,13 @@ import pytest
 from pytest_mlperf.cli.schema import published
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import SCHEMA, Results
-from pytest_mlperf.stores.results import read_results, results_schema, write_results
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import (
+    read_results,
+    require_readable,
+    results_schema,
+    write_results,
+)
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, session
 
@@ -40,6 +46,17 @@ def test_every_outcome_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write_results(file, EVERY)
 
     assert read_results(file) == EVERY
+
+
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_the_limits_of_a_window_are_readable(share: float) -> None:
+    """A ceiling lies above the reference: its limit is below 0."""
+    require_readable(verdicts.verdict(Outcome.GATE_FAIL, "x", metric(limit=1 - share)))
+
+
+def test_a_verdict_that_could_not_be_read_back_is_known_before_it_is_kept() -> None:
+    with pytest.raises(ValueError, match=r"metrics\.0\.now"):
+        require_readable(verdicts.verdict(Outcome.OK, "x", metric(now=1e200)))
 
 
 def test_what_is_written_is_what_the_schema_says(tmp_path: Path) -> None:

@@ -385,6 +385,7 @@ def test_the_description_names_everything_that_decides_speed_and_answers(countin
         "attention": "sdpa",
         "batching": "auto",
         "batch_size": "4",
+        "work.batch": "4",
         "threads": "1",
         "weights_sha256": start_of_sha256(counting / WEIGHTS),
         "tokenizer_sha256": start_of_sha256(*tokenizer),
