@@ -126,7 +126,7 @@ class Child:
     def _follow(self, process: subprocess.Popen[bytes], events: int) -> Event:
         """Return the last event; show the others."""
         started = time.monotonic()
-        for event in self._heard(events):
+        for event in self._heard(process, events):
             if event.get("event") == "error":
                 raise self._reported(event)
             if event.get("event") == "done":
@@ -135,14 +135,21 @@ class Child:
             self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
         raise self._died(process)
 
-    def _heard(self, pipe: int) -> Iterator[Event]:
+    def _heard(self, process: subprocess.Popen[bytes], pipe: int) -> Iterator[Event]:
         """Yield each event, and {} when only the log has grown; end when the child has.
 
         Raises:
             RunError: It ran out of time, or what it sent is no event.
         """
         kinds = {"progress": PROGRESS, "done": self.answer, "error": ERROR}
-        events = Events(pipe, kinds, layer=self.layer, whose=self.whose, log=str(self.log))
+        events = Events(
+            pipe,
+            kinds,
+            layer=self.layer,
+            whose=self.whose,
+            log=str(self.log),
+            ended=lambda: process.poll() is not None,
+        )
         started = last = time.monotonic()
         size, at = 0, ""
         while True:

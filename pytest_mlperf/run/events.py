@@ -27,6 +27,9 @@ CHUNK = 1 << 16
 SHOWN = 60
 """Bytes of what is no event that a message shows."""
 
+LOOK_S = 0.5
+"""Time between two looks whether a child that sends nothing has ended."""
+
 Check = Callable[[Any], bool]
 """Whether a value may stand in a field."""
 
@@ -182,6 +185,7 @@ class Events:
         layer: str,
         whose: str,
         log: str,
+        ended: Callable[[], bool],
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         """Read from a pipe.
@@ -192,6 +196,7 @@ class Events:
             layer: Whose error it is when something else arrives.
             whose: What runs there besides this package, in words: "engine".
             log: The child's log.
+            ended: Whether the child has ended; what it left behind may hold the pipe open.
             follows: What may come after each event; None: any.
         """
         self._descriptor = descriptor
@@ -199,24 +204,25 @@ class Events:
         self._layer = layer
         self._whose = whose
         self._log = log
+        self._ended = ended
         self._follows = follows
         self._last = ""
         self._buffer = b""
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event; None when the time is up, or only a part of one has arrived.
+        """Return the next event; None when there is none yet, or only a part of one has arrived.
 
-        So whoever waits can look at its own limits after every read.
+        It waits for `LOOK_S` at most: whoever waits can look at its own limits after every read.
 
         Raises:
-            EOFError: The child closed its end.
+            EOFError: The child closed its end, or has ended.
             RunError: What arrived is no event.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:
             if len(line) > LONGEST:
                 raise self._refused(line, f"{len(line):,} bytes without the end of a line")
-            if not select.select([self._descriptor], [], [], max(0.0, timeout_s))[0]:
+            if not self._readable(timeout_s):
                 return None
             chunk = os.read(self._descriptor, CHUNK)
             if not chunk:
@@ -236,6 +242,20 @@ class Events:
                 raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
             self._last = name
         return event
+
+    def _readable(self, timeout_s: float) -> bool:
+        """Whether something arrives in time.
+
+        Raises:
+            EOFError: Nothing will: the child has ended.
+        """
+        ended = self._ended()  # asked first: what it sent before its end is in the pipe then
+        wait_s = 0.0 if ended else max(0.0, min(timeout_s, LOOK_S))
+        if select.select([self._descriptor], [], [], wait_s)[0]:
+            return True
+        if ended:
+            raise EOFError
+        return False
 
     def _refused(self, line: bytes, why: str) -> RunError:
         shown = broken(repr(line[:SHOWN])) + ("…" if len(line) > SHOWN else "")

@@ -22,6 +22,9 @@ KEPT_TRACEBACK = 16_000
 KEPT_MESSAGE = 4_000
 """Characters of a message that are sent."""
 
+KEPT_NAME = 200
+"""Characters of an exception's type that are sent."""
+
 DESCRIBING_S = 5.0
 """How long the description of an error may take: it calls foreign code, which may hang."""
 
@@ -59,7 +62,7 @@ class Reporter:
         try:
             try:
                 self.event("error", **_described(layer, error))
-            except BaseException:  # no memory even for that
+            except BaseException:  # no memory even for that, or Python's own modules are changed
                 os.write(self._descriptor, _SPARE)
         finally:
             os._exit(FAILED)
@@ -75,7 +78,8 @@ class Reporter:
 
 _SPARE = (
     b'{"event": "error", "layer": "worker", "kind": "MemoryError", "message": "the run broke, and '
-    b'there was no memory left to say how", "designed": false, "traceback": ""}\n'
+    b"it could not be said how: no memory was left, or the engine or a library has changed "
+    b'functions of Python itself", "designed": false, "traceback": ""}\n'
 )
 """What is sent where nothing else can be made."""
 
@@ -120,8 +124,8 @@ def _description(layer: str, error: BaseException) -> dict[str, Any]:
 
 def _fields(layer: str, kind: str, message: str, *, designed: bool, trace: str) -> dict[str, Any]:
     return {
-        "layer": layer,
-        "kind": kind,
+        "layer": layer[:KEPT_NAME],
+        "kind": kind[:KEPT_NAME],
         "message": message if len(message) <= KEPT_MESSAGE else message[:KEPT_MESSAGE] + "…",
         "designed": designed,
         "traceback": trace[-KEPT_TRACEBACK:],

@@ -27,9 +27,6 @@ GRACE_S = 2.0
 LEAVING_S = 20.0
 """Time of a worker that was told to stop: its engine may have a server to stop first."""
 
-LOOK_S = 0.1
-"""Time between two looks whether a process that leaves has left."""
-
 STACKS_S = 0.3
 """Time for a hanging worker to write its threads' stacks."""
 
@@ -112,6 +109,7 @@ class Worker:
             layer="worker",
             whose="engine",
             log=str(self.log),
+            ended=lambda: self._process.poll() is not None,
             follows=FOLLOWS,
         )
         try:
@@ -173,7 +171,7 @@ class Worker:
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
             try:
-                event = self._events.next(min(left, LOOK_S))
+                event = self._events.next(left)
             except EOFError:
                 break
             except RunError as error:
@@ -183,8 +181,6 @@ class Worker:
                     who = "the engine's __exit__"
                 case {"event": "error", "message": message}:
                     return f"{who} raised {message}"
-                case None if process.poll() is not None:  # what it left behind holds the pipe
-                    break
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,18 @@ class LeavesAProcess(Sound):
     def __exit__(self, *_: object) -> None:
         if os.fork() == 0:
             signal.pause()
+
+
+class LeavesADaemonAndEnds(Sound):
+    """Its daemon is in a session of its own, and holds the descriptor of events."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if os.fork() == 0:
+            os.setsid()
+            let_go = select.poll()
+            let_go.register(int(sys.argv[sys.argv.index("--events") + 1]), 0)
+            let_go.poll()  # until nobody reads events any more
+        os._exit(3)
 
 
 class ExitsSlowly(Sound):

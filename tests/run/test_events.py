@@ -72,8 +72,15 @@ class Pipe:
     def __init__(self, follows: Mapping[str, Collection[str]] | None = None) -> None:
         self.ours, self.theirs = os.pipe()
         os.set_blocking(self.theirs, False)
+        self.ended = False
         self.events = Events(
-            self.ours, OF_WORKER, layer="worker", whose="engine", log="/a.log", follows=follows
+            self.ours,
+            OF_WORKER,
+            layer="worker",
+            whose="engine",
+            log="/a.log",
+            ended=lambda: self.ended,
+            follows=follows,
         )
 
     def write(self, data: bytes) -> None:
@@ -271,10 +278,30 @@ def test_a_closed_pipe_is_the_end_whatever_was_left_in_it() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b'{"event": "rea')
     os.close(theirs)
-    found = Events(ours, OF_WORKER, layer="worker", whose="engine", log="")
+    found = Events(ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False)
     read: Callable[[], Any] = lambda: found.next(0)  # noqa: E731
 
     assert read() is None
     with pytest.raises(EOFError):
         read()
     os.close(ours)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_what_a_child_sent_before_its_end_is_read_though_the_pipe_is_held_open(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """A process that it left behind may hold the pipe for hours."""
+    sent = line_of("error", message="x" * 50) + b"\n" + line_of("ready") + b"\n"
+    monkeypatch.setattr(events, "CHUNK", -(-len(sent) // parts))
+    pipe.write(sent)
+    pipe.ended = True
+    seen: list[Any] = []
+    read: Callable[[], None] = lambda: seen.append(pipe.events.next(60))  # noqa: E731
+
+    while len([event for event in seen if event]) < 2:
+        read()
+
+    assert [event["event"] for event in seen if event] == ["error", "ready"]
+    with pytest.raises(EOFError):
+        read()

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError, text_of
 from pytest_mlperf.run import reporter
-from pytest_mlperf.run.reporter import KEPT_MESSAGE, KEPT_TRACEBACK, _described
+from pytest_mlperf.run.reporter import KEPT_MESSAGE, KEPT_NAME, KEPT_TRACEBACK, _described
 from pytest_mlperf.run.sink import CountingSink
 
 
@@ -99,6 +99,13 @@ def test_every_exception_has_a_description_that_names_its_type(
     assert json.loads(json.dumps(found)) == found
 
 
+def test_no_name_of_a_type_makes_an_event_too_long() -> None:
+    found = _described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
+
+    assert (found["kind"], found["designed"]) == ("x" * KEPT_NAME, False)
+    assert len(json.dumps(found)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
+
+
 def test_the_place_is_named_also_where_there_is_no_text() -> None:
     found = _described("engine", caused(Text(ValueError()), Text(SystemExit())))
 
@@ -171,6 +178,7 @@ def test_where_nothing_can_be_described_the_spare_event_goes_out_and_the_process
     assert codes == [70]
     assert (event["event"], event["kind"]) == ("error", "MemoryError")
     assert event.keys() == {"event", *_described("engine", ValueError())}
+    assert "no memory was left, or the engine or a library has changed" in event["message"]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
         ("CompletesUnknown", {}, "engine", ["done() was given id 1"]),
         ("DeletesFolder", {"folder": "performance"}, "loadgen", ["cannot read"]),
         ("FillsDisk", {}, "loadgen", ["is cut"]),
+        ("LeavesADaemonAndEnds", {}, "worker", ["ended with exit code 3 during the performance"]),
         ("KillsItself", {}, "worker", ["killed by SIGKILL", "out of memory"]),
         ("Segfaults", {}, "worker", ["killed by SIGSEGV", "threads that outlive"]),
     ],
