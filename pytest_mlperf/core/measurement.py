@@ -9,7 +9,7 @@ from pytest_mlperf.core.clocks import State
 from pytest_mlperf.core.control import Control
 from pytest_mlperf.core.found import Found
 from pytest_mlperf.core.meter import WallEnergy
-from pytest_mlperf.core.metrics import BY_METER, EFFICIENCY
+from pytest_mlperf.core.metrics import BY_METER, OF_ENERGY
 from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Reason
@@ -78,7 +78,7 @@ class Run:
     def may_judge(self, metric: str) -> bool:
         """Whether it measured a metric, and an energy behind it well enough to be believed."""
         energy = self.energy_of(metric)
-        believed = metric not in EFFICIENCY or (energy is not None and energy.gated)
+        believed = metric not in OF_ENERGY or (energy is not None and energy.gated)
         return metric in self.metrics and believed
 
 

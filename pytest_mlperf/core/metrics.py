@@ -180,6 +180,9 @@ BY_METER = frozenset(f"{name}_wall" for name in BY_GPUS)
 EFFICIENCY = BY_GPUS | BY_METER
 """Metrics that need a power source; `test_efficiency` judges them."""
 
+OF_ENERGY = EFFICIENCY | {NET_JOULES_PER_SAMPLE}
+"""Metrics that are worth no more than the energy that they were made of."""
+
 OFFLINE = frozenset({"throughput", "tokens_per_second", "tokens_per_second_per_gpu"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
 

@@ -19,7 +19,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.rule_r import RuleR, minimum_detectable_change
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import EFFICIENCY, METRICS
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
@@ -29,11 +29,7 @@ Action = Literal["record", "append", "replace"]
 def baseline_run(run: Run) -> BaselineRun:
     """Return what a baseline keeps of a run: no energy that may not be judged."""
     return BaselineRun(
-        metrics={
-            name: value
-            for name, value in run.metrics.items()
-            if name not in EFFICIENCY or run.may_judge(name)
-        },
+        metrics={name: value for name, value in run.metrics.items() if run.may_judge(name)},
         within_se=dict(run.within_se),
         session=run.session,
         started=run.started,

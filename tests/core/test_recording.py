@@ -75,7 +75,9 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
 
 
 @pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize("metric", ["samples_per_joule", "samples_per_joule_wall"])
+@pytest.mark.parametrize(
+    "metric", ["samples_per_joule", "samples_per_joule_wall", "net_joules_per_sample"]
+)
 def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) -> None:
     """What is told beside a run, such as the energy of a short window, is no baseline."""
     power = Power(

@@ -262,11 +262,11 @@ def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> Gp
 
 def test_a_context_alone_does_no_work() -> None:
     """As where an engine fell back to the CPU: a process, memory and a little power are no sign."""
-    (why,) = found(watched([0] * 30, 515.0)).invalid
+    (why,) = found(watched([0] * 500, 515.0)).invalid
 
     assert why.key is Key.GPU_UNUSED
     assert why.text == (
-        "the GPU did not do the work: no utilisation in any of 31 readings over 50.0 s, "
+        "the GPU did not do the work: no utilisation in any of 501 readings over 99.8 s, "
         "515 W, 500 W before the engine was loaded"
     )
 
@@ -274,12 +274,12 @@ def test_a_context_alone_does_no_work() -> None:
 @pytest.mark.parametrize(
     ("gpu", "busy"),
     [
-        (watched([0] * 15 + [1] + [0] * 15, 515.0), 1.0),
-        (watched([None] * 30, 515.0), 1.0),
-        (watched([0] * 30, 515.0, instance=True, instances=1), 1.0),
-        (watched([0] * 30, 515.0, instances=None), 1.0),
-        (watched([0] * 30, 700.0), 1.0),
-        (watched([0] * 30, 515.0), 0.1),
+        (watched([0] * 250 + [1] + [0] * 249, 515.0), 1.0),
+        (watched([None] * 500, 515.0), 1.0),
+        (watched([0] * 500, 515.0, instance=True, instances=1), 1.0),
+        (watched([0] * 500, 515.0, instances=None), 1.0),
+        (watched([0] * 500, 700.0), 1.0),
+        (watched([0] * 500, 515.0), 0.1),
     ],
     ids=["1 %", "unread", "MIG", "perhaps MIG", "much power", "a query now and then"],
 )
@@ -300,10 +300,35 @@ def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
 
 
 def test_a_short_window_convicts_nobody_by_its_utilisation() -> None:
-    gpu = watched([0] * 9, 515.0)
+    gpu = watched([0] * 300, 515.0)
 
     assert doubts(gpu, BEGIN_S, BEGIN_S + 1.9, warm_s=WARM_S).invalid == ()
-    assert doubts(gpu, BEGIN_S, BEGIN_S + 60, warm_s=WARM_S).invalid != ()
+    assert doubts(gpu, BEGIN_S, BEGIN_S + 59, warm_s=WARM_S).invalid != ()
+
+
+def test_readings_that_saw_little_of_their_time_convict_nobody() -> None:
+    """A load of bursts hides between readings at 1 Hz, each a mean of a sixth of a second."""
+    dense = watched([0] * 500, 515.0)
+    sparse = replace(dense, states=dense.states[::5])
+
+    assert [reason.key for reason in found(dense).invalid] == [Key.GPU_UNUSED]
+    assert found(sparse).invalid == ()
+
+
+def test_power_that_is_high_now_and_then_is_work() -> None:
+    plain = watched([0] * 500, 515.0)
+    bursts = [replace(r, value=700.0) if i % 100 == 0 else r for i, r in enumerate(plain.trace)]
+
+    assert found(replace(plain, trace=tuple(bursts))).invalid == ()
+
+
+def test_what_is_read_just_after_the_window_is_of_its_end_too() -> None:
+    """An engine may prepare all samples first, and let the GPU work at the very end."""
+    plain = watched([0] * 500, 515.0)
+    after = {"time": END_S + 0.1, "utilization_percent": 40}
+    ordered = sorted((*plain.states, after), key=lambda state: state["time"])
+
+    assert found(replace(plain, states=tuple(ordered))).invalid == ()
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,11 @@ def rule_on(
     """
     judging = _Judging(rule=rule, among=rule_among(rule, pairs), pairs=pairs, failing=failing)
     measured = [name for name in METRICS if name in runs[0].metrics and name not in EFFICIENCY]
+    believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
     gated = [_gated(name, limit, runs, record, judging) for name, limit in limits.items()]
     reported = [
         _reported(name, runs, record, note=_work(name, runs, record))
-        for name in measured
+        for name in believed
         if name not in limits
     ]
     more = any(more for _, more in gated)
