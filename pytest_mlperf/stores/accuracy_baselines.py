@@ -177,10 +177,17 @@ def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: Pat
     target = written_to(path)
     file = _named(target, baseline)
     try:
+        new = not file.exists()
         atomic.write_bytes(file, content, place)
     except OSError as error:
         raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
-    FILE.put(path, baseline, place)
+    try:
+        FILE.put(path, baseline, place)
+    except BaseException:
+        if new:  # nothing vouches for it
+            with contextlib.suppress(OSError):
+                file.unlink()
+        raise
     for old in _scores_beside(target):
         if old != file:
             with contextlib.suppress(OSError):  # the next write tries again

@@ -63,7 +63,9 @@ def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Path]:
         _clear(place)
         yield place
     finally:
-        _remove(place)
+        with contextlib.suppress(OSError):
+            if _is_current(descriptor, place):  # else another's, since somebody removed ours
+                _remove(place)
         os.close(descriptor)
 
 

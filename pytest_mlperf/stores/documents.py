@@ -125,8 +125,8 @@ class Document(Generic[T]):
             BaselineError: Another process keeps it, or it cannot be locked or written.
         """
         held = contextlib.ExitStack()
-        folder = written_to(path).parent
         try:
+            folder = written_to(path).parent
             place = held.enter_context(alone_in(folder, timeout_s=LOCK_TIMEOUT_S))
         except BusyError:
             raise BaselineError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import multiprocessing
@@ -18,6 +19,7 @@ from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.stores import accuracy_baselines, alone, baselines
 from pytest_mlperf.stores.results import read_results
 from tests.stores import acting
+from tests.stores import test_accuracy_baselines as accuracy
 from tests.stores.killed import deaths, git, taken
 from tests.stores.test_baselines import BASELINE, EMPTY
 
@@ -171,6 +173,38 @@ def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
         modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
 
     assert modes == [0o2770, 0o660]
+
+
+def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
+    """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
+    with contextlib.ExitStack() as second:
+        with alone.alone_in(tmp_path, timeout_s=1) as place:
+            shutil.rmtree(place)
+            second.enter_context(alone.alone_in(tmp_path, timeout_s=1))
+            (place / "unfinished").touch()
+
+        assert sorted(one.name for one in place.iterdir()) == [".gitignore", "unfinished"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [250, 230])
+def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, length: int
+) -> None:
+    """Of the second only the file of scores is too long."""
+    path = tmp_path / f"{'x' * length}.fp32.json"
+
+    with pytest.raises(BaselineError, match="cannot be written: File name too long"):
+        accuracy_baselines.save(path, accuracy.BASELINE, acting.OLD)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_that_nothing_vouches_for_do_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+
+    with pytest.raises(BaselineError, match="cannot be written: Is a directory"):
+        accuracy_baselines.save(tmp_path / "x.json", accuracy.BASELINE, acting.OLD)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
