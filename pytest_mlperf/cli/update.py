@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.layout import duration, plural
+from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores.results import read_results
 
 USUAL = 8
@@ -89,7 +90,10 @@ def add_command(commands: Any) -> None:
         ],
     )
     parser.add_argument(
-        "results", nargs="?", type=Path, help="results.json (default: the newest in .mlperf/runs)"
+        "results",
+        nargs="?",
+        type=Path,
+        help="results.json (default: the newest in .mlperf/runs that has the cases)",
     )
     parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
     parser.add_argument("--reason", help="why the values are accepted; kept in the history")
@@ -133,7 +137,8 @@ def run(parsed: argparse.Namespace) -> int:
     """
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('update --write needs --reason "why these values are accepted"')
-    path = parsed.results or newest_results(parsed.runs_dir)
+    names = [*parsed.case, *parsed.accept_regression]
+    path = parsed.results or newest_results(parsed.runs_dir, names)
     results = read_results(path)
     terms = Terms(
         baselines=parsed.baselines,
@@ -142,7 +147,7 @@ def run(parsed: argparse.Namespace) -> int:
         chosen=frozenset(parsed.case),
         measure=not parsed.no_runs,
     )
-    _check_names(path, results, [*parsed.case, *parsed.accept_regression])
+    _check_names(path, results, names)
     show([f"from {path}, run {results.run}"])
     acceptance = _considered(results, terms)
     if parsed.write and acceptance.wanted:
@@ -163,16 +168,33 @@ def _check_names(path: Path, results: Results, names: Sequence[str]) -> None:
             raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(ids))}")
 
 
-def newest_results(runs_dir: Path) -> Path:
-    """Return the results file of the newest run.
+def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
+    """Return the results file of the newest run, of those that have all named cases.
+
+    Where none has, the newest one. The runs that this command made are a session, too, of some of
+    the cases only.
 
     Raises:
         MlperfError: There is none.
     """
     files = results_files(runs_dir)
     if not files:
-        raise MlperfError(f"no results in {runs_dir}/runs; measure first: pytest suites")
-    return files[0]
+        raise MlperfError(
+            f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
+            "pytest's root folder, where it keeps them"
+        )
+    if not names:
+        return files[0]
+    wanted = set(names)
+    return next((file for file in files if wanted <= _ids(file)), files[0])
+
+
+def _ids(file: Path) -> set[str]:
+    """Return the cases of a results file; none of one that cannot be read."""
+    try:
+        return {result.verdict.case.id for result in read_results(file).cases}
+    except MlperfError:
+        return set()
 
 
 def _considered(results: Results, terms: Terms) -> Acceptance:
@@ -184,7 +206,9 @@ def _considered(results: Results, terms: Terms) -> Acceptance:
         for result in results.cases
         if result.verdict.kind == "efficiency"
     }
-    for result in results.cases:
+    # Several Python tests may share a case, and with it one baseline.
+    cases = {(one.suite, one.verdict.kind, one.verdict.case): one for one in results.cases}
+    for result in cases.values():
         case = result.verdict.case
         if result.verdict.kind in kinds and (not terms.chosen or case.id in terms.chosen):
             try:
@@ -245,15 +269,29 @@ def repeated(parsed: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
+def _write(acceptance: Acceptance) -> list[Proposal]:
+    """Write the proposals, each by itself, and return those that were written."""
+    written = []
+    for proposal in acceptance.proposals:
+        try:
+            proposal.write()
+        except BaselineError as error:
+            acceptance.take(proposal.result, str(error))
+        else:
+            written.append(proposal)
+    return written
+
+
 def _finish(acceptance: Acceptance, missing: str, *, repeat: str, write: bool) -> int:
     """Write the proposals if asked to, and say what happened."""
+    if write and acceptance.proposals:
+        written = _write(acceptance)
+        folders = shlex.join(sorted({relative(one.folder) for one in written}))
+        commit = f"; review and commit: git add {folders}" if written else ""
+        show([f"wrote {len(written)}, refused {acceptance.refused}{commit}"])
+        return 1 if acceptance.refused else 0
     count, refused = len(acceptance.proposals), acceptance.refused
-    if write:
-        for proposal in acceptance.proposals:
-            proposal.write()
-    if write and count:
-        show([f"wrote {count}, refused {refused}; review and commit: git add baselines"])
-    elif count or missing:
+    if count or missing:
         counts = f"{count} to write, {missing}{refused} refused"
         show([f'dry run: {counts}; to write: {repeat} --write --reason "..."'])
     else:

@@ -19,10 +19,12 @@ from pytest_mlperf.core.recording import baseline_run, new_record
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.run_plan import USUAL_RUNS
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores import accuracy_baselines
 
 COPY = "update-"
-"""How the folder begins that runs made here record into: a copy of the baselines."""
+"""How the folder begins that runs made here record into: a copy of the baselines, at the path that
+they have below the working folder."""
 
 UNFIT = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 """Outcomes whose values may never become a baseline."""
@@ -119,8 +121,8 @@ def root_of(result: CaseResult, given: Path | None) -> Path:
         return given
     if not in_project(result.suite):
         raise BaselineError(
-            f"{result.suite} is not here: run this in the folder that the tests ran in, or name "
-            "the folder of its baselines with --baselines"
+            f"{result.suite} is not here: run this in pytest's root folder, which that path begins "
+            "in, or name the folder of its baselines with --baselines"
         )
     return baselines_root(None, Path(result.suite), "closed")
 
@@ -152,7 +154,7 @@ def _speed(
     old = find(loaded, verdict.subject.identity) if loaded else None
     fresh = tuple(map(baseline_run, verdict.runs))
     if old and old.runs == fresh:
-        raise BaselineError("these very runs are the baseline already")
+        return Kept(why="these very runs are the baseline already")
     if not terms.baselines:
         _same_place(result, file)
     if _stands(result, old, energy) and case.id not in terms.chosen:
@@ -220,17 +222,22 @@ def _source(result: CaseResult) -> Literal["suite", "probe"] | None:
 
 
 def _same_place(result: CaseResult, file: Path) -> None:
-    """Refuse where the session was judged against another file of baselines."""
-    used = result.verdict.baseline_file
+    """Refuse where the session was judged against another file of baselines.
+
+    Raises:
+        BaselineError: It was.
+    """
+    used = Path(result.verdict.baseline_file or file)
+    copied = next((n for n, part in enumerate(used.parts) if part.startswith(COPY)), None)
+    used = used if copied is None else Path(*used.parts[copied + 1 :])
     try:
-        path = Path(used or file)
-        copied = any(part.startswith(COPY) for part in path.parts)
-        same = copied or path.resolve() == file.resolve()
+        same = used.resolve() == file.resolve()
     except (OSError, ValueError):
         same = False
     if not same:
         raise BaselineError(
-            f"it was judged against {used}; name that folder of baselines with --baselines"
+            f"it was judged against {used}, not {relative(file)}; name that folder of baselines "
+            "with --baselines"
         )
 
 
@@ -241,6 +248,10 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
     file = scores_file(root, result)
+    if verdict.baseline_file and Path(verdict.baseline_file).name != file.name:
+        return Kept(why=f"held against the scores of a reference, {verdict.baseline_file}")
+    if not terms.baselines:
+        _same_place(result, file)
     old = accuracy_baselines.FILE.load(file)
     if verdict.outcome is Outcome.ACC_DROP:
         require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
@@ -277,7 +288,8 @@ def _to_measure(
         raise BaselineError(f"{why}; record them with: {recording(result)}")
     if not in_project(result.suite):
         raise BaselineError(
-            f"{why}, and {result.suite} is not here: run this in the folder that the tests ran in"
+            f"{why}, and {result.suite} is not here: run this in pytest's root folder, which that "
+            "path begins in"
         )
     return ToMeasure(result=result, root=root, why=why, limits=limits)
 

@@ -42,6 +42,11 @@ class PerformanceProposal:
     limits: Mapping[str, float]
 
     @property
+    def folder(self) -> Path:
+        """The baselines that the file is one of: ACCELERATOR/PROFILE/WORKLOAD/FILE."""
+        return self.file.parents[3]
+
+    @property
     def worse(self) -> list[str]:
         """The gated metrics that would get worse, each with its step."""
         before = geometric_means(self.old.runs) if self.old else {}
@@ -106,6 +111,11 @@ class AccuracyProposal:
     new: AccuracyBaseline
     scores: Scores
     outputs: Sequence[int] | None
+
+    @property
+    def folder(self) -> Path:
+        """The baselines that the file is one of: accuracy/WORKLOAD/FILE."""
+        return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
         """Yield what would change, one line a metric."""

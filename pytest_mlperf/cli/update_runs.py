@@ -104,7 +104,7 @@ class Session:
         self, root: Path, arguments: Sequence[str], group: Sequence[ToMeasure]
     ) -> Outcomes:
         with _beside(self.runs_dir) as folder:
-            copy, file = Path(folder) / "baselines", Path(folder) / "results.json"
+            copy, file = Path(folder) / _place(root), Path(folder) / "results.json"
             _copy(root, copy)
             tests = [_node(one.result) for one in group]
             code = _run([*self._command(copy, file), *arguments, *tests])
@@ -139,12 +139,19 @@ def _beside(runs_dir: Path) -> tempfile.TemporaryDirectory[str]:
         raise MlperfError(f"{runs_dir} cannot be written: {error.strerror}") from None
 
 
+def _place(root: Path) -> Path:
+    """Return where a copy lies in its folder: there results still say whose copy it was."""
+    here, there = Path.cwd().resolve(), root.resolve()
+    inside = there != here and there.is_relative_to(here)
+    return there.relative_to(here) if inside else Path("elsewhere")
+
+
 def _copy(root: Path, copy: Path) -> None:
     """Copy the baselines, for rates and references that the runs need."""
     try:
         if root.is_dir():
             shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "published"))
-        copy.mkdir(exist_ok=True)
+        copy.mkdir(parents=True, exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise MlperfError(f"{root} cannot be copied: {error}") from None
 

@@ -15,6 +15,7 @@ from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.gate import Gate, GateState
+from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import baselines
@@ -25,6 +26,16 @@ from tests.reports.verdicts import CASE, SUITE, result, run, session
 FILE = Path("baselines/H200/quick/resnet50/Offline.ort.fp16.json")
 RESULTS = Path(".mlperf/runs/20261120-ab12/results.json")
 WRITE = ("--write", "--reason", "onnxruntime 1.21")
+
+ENERGY = Power(
+    joules=9.0,
+    uncertainty_j=0.1,
+    mean_w=3.0,
+    peak_w=None,
+    window_s=3.0,
+    by_gpu={},
+    gated=True,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -141,9 +152,9 @@ def test_a_second_write_of_the_same_results_changes_nothing(shown: Any) -> None:
     before = FILE.read_bytes()
     shown()
 
-    assert update(*WRITE) == 1
+    assert update(*WRITE) == 0
 
-    assert "  refused: these very runs are the baseline already\n" in shown()
+    assert "  kept: these very runs are the baseline already\n" in shown()
     assert FILE.read_bytes() == before
 
 
@@ -218,7 +229,10 @@ def test_scores_that_may_never_be_a_baseline_are_refused(verdict: Verdict, shown
 
 def test_a_drop_of_the_energy_is_accepted_by_name_too(shown: Any) -> None:
     def session_with(joules: float) -> list[CaseResult]:
-        runs = tuple(run(n, throughput=100.0, samples_per_joule=joules) for n in range(8))
+        runs = tuple(
+            replace(run(n, throughput=100.0, samples_per_joule=joules), power=ENERGY)
+            for n in range(8)
+        )
         energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
         return [
             measured(verdict={"runs": runs}),
@@ -241,6 +255,63 @@ def test_runs_that_this_command_made_and_refused_can_be_accepted_afterwards() ->
 
     assert update(*WRITE) == 0
     assert FILE.exists()
+
+
+def test_runs_that_this_command_made_for_other_baselines_stay_theirs(shown: Any) -> None:
+    copy = ".mlperf/update-x1/kept/H200/quick/resnet50/Offline.ort.fp16.json"
+    found = measured(outcome=Outcome.RECORDED, verdict={"baseline_file": copy})
+
+    assert "it was judged against kept/H200/" in refusal(found, shown)
+
+
+def test_the_newest_session_that_has_the_named_cases_is_taken(shown: Any) -> None:
+    other = replace(CASE, engine="trt")
+    save(measured(), measured(case=other), path=Path(".mlperf/runs/20261120-0000/results.json"))
+    save(measured(case=other), path=Path(".mlperf/runs/20261121-0000/results.json"))
+
+    update("--case", CASE.id)
+    assert shown().startswith("from .mlperf/runs/20261120-0000/results.json, ")
+    update("--accept-regression", other.id)
+    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
+
+
+def test_several_tests_of_one_case_are_one_baseline(shown: Any) -> None:
+    save(measured(test="tests/test_x.py::test[a]"), measured(test="tests/test_x.py::test[b]"))
+
+    assert update(*WRITE) == 0
+
+    assert shown().count(f"{CASE.id}\n") == 1
+
+
+def test_the_folder_that_git_is_to_add_is_the_one_that_was_written(shown: Any) -> None:
+    save(measured())
+    kept = measured(verdict={"baseline_file": "kept/H200/quick/resnet50/Offline.ort.fp16.json"})
+
+    assert update("--baselines", "some folder/kept", *WRITE) == 0
+    assert shown().endswith("; review and commit: git add 'some folder/kept'\n")
+    save(kept)
+    assert update("--baselines", "kept", *WRITE) == 0
+    assert shown().endswith("; review and commit: git add kept\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
+        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
+        ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
+    ],
+)
+def test_scores_are_kept_where_their_session_looked_for_them(
+    file: str, expected: str, shown: Any
+) -> None:
+    scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
+    found = measured(verdict=scores)
+    save(found)
+
+    update("--case", CASE.id)
+
+    assert expected in shown()
 
 
 def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> None:
@@ -418,8 +489,8 @@ def test_the_wrong_folder_is_noticed(
     monkeypatch.chdir("elsewhere")
 
     assert refusal(measured(), shown) == (
-        f"{SUITE} is not here: run this in the folder that the tests ran in, or name the folder "
-        "of its baselines with --baselines"
+        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
+        "or name the folder of its baselines with --baselines"
     )
 
 
@@ -434,7 +505,7 @@ def test_other_baselines_than_those_of_the_session_must_be_named(shown: Any) -> 
     found = measured(verdict={"baseline_file": used})
 
     assert refusal(found, shown) == (
-        f"it was judged against {used}; name that folder of baselines with --baselines"
+        f"it was judged against {used}, not {FILE}; name that folder of baselines with --baselines"
     )
     assert update("--baselines", "kept", *WRITE) == 0
     assert Path(used).exists()
@@ -469,7 +540,10 @@ def test_an_unknown_case_is_named_with_the_known_ones(
 
 
 def test_without_results_it_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint(capsys) == "no results in .mlperf/runs; measure first: pytest suites"
+    assert complaint(capsys) == (
+        "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
+        "folder, where it keeps them"
+    )
 
 
 def document(**changes: Any) -> str:
