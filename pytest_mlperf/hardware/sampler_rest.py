@@ -1,8 +1,8 @@
 """What a GPU does and holds before an engine is loaded: what others do there, if anything.
 
 The fixed micro-benchmark works on the GPU just before the sampler starts, and a board's utilisation
-is a mean of up to the last second: a reading at once would blame others for it. So it is read
-again until it has faded, or has had the time to.
+is a mean of up to a second, shown for as long: a reading at once would blame others for it. So it
+is read again until it has faded, or has had the time to.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ BUSY_PERCENT = 10
 LONGEST_MEAN_S = 1.0
 """No board is known to average its utilisation over more."""
 
-FADES_S = 1.25 * LONGEST_MEAN_S
-"""What is still high after so long is someone's work."""
+FADES_S = 2.25 * LONGEST_MEAN_S
+"""What is still high after so long is someone's work: a mean may be shown until the next one."""
 
 LOOK_S = 0.05
 

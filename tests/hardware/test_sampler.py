@@ -100,12 +100,20 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
     assert child.ready["gpus"][0]["cost_us"]["pstate"][0] > 30_000
 
 
-@pytest.mark.parametrize(("mean_ms", "until"), [(1000, 0.3), (167, 0.3)])
+@pytest.mark.parametrize(
+    ("mean", "until"),
+    [
+        ("mean=1000", 0.3),
+        ("mean=167", 0.3),
+        ("mean=500 steps=500 after=-5", 0.9),
+        ("mean=1000 steps=1000 after=-5", 0.9),
+    ],
+)
 def test_what_worked_just_before_has_faded_from_the_utilisation(
-    fake: Fake, mean_ms: int, until: float
+    fake: Fake, mean: str, until: float
 ) -> None:
-    """As the micro-benchmark does; a board tells the mean of up to its last second."""
-    fake.restart("device", f"util 100 0 until={until} mean={mean_ms}")
+    """As the micro-benchmark does; a board tells the mean of up to a second, up to one later."""
+    fake.restart("device", f"util 100 0 until={until} {mean}")
     with Child(fake, watch_s=0.02) as child:
         (gpu,) = child.ready["gpus"]
 

@@ -17,7 +17,7 @@
  *   energy PERIOD_MS [phase= lag= base= reset=] | energy none       (lag, phase in ms, base in J)
  *   instant REFRESH_MS WINDOW_MS | instant none | average none | module none|only
  *   limit W [default= min= max= later= at=] | temp C [rise=C_PER_S memory= slowdown=] | clocks SM MEM | pstate N
- *   mem TOTAL USED | util GPU MEM [after= until= mean=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
+ *   mem TOTAL USED | util GPU MEM [after= until= mean=MS steps=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
  *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after= width= at=] | remapped PENDING
  *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
  *   proc PID|self BYTES [after= until=] | counters none
@@ -78,7 +78,7 @@ typedef struct device {
     int has_energy, has_instant, has_average, has_module, only_module, has_counters;
     double limit, limit_default, limit_min, limit_max, limit_later, limit_at;
     double temp, rise, memory_temp, slowdown_temp;
-    double util_after, util_until, util_mean;
+    double util_after, util_until, util_mean, util_steps;
     unsigned sm, mem_clock, pstate, util_gpu, util_mem;
     u64 mem_total, mem_used;
     int has_ecc, ecc, ecc_pending, remapped;
@@ -211,6 +211,7 @@ static void of_device(device_t *d, const char *key, const char *rest) {
         d->util_after = option(rest, "after", -1e9);
         d->util_until = option(rest, "until", 1e18);
         d->util_mean = option(rest, "mean", 0) / 1e3;
+        d->util_steps = option(rest, "steps", 0) / 1e3;
     }
     if (!strcmp(key, "xid") && d->n_xids < EVENTS) {
         d->xids[d->n_xids].number = atoi(rest);
@@ -686,7 +687,9 @@ int nvmlDeviceGetMemoryInfo_v2(device_t *d, memory_v2_t *out) {
     RETURN(d->number, OK);
 }
 static unsigned utilization(const device_t *d) {
-    double t = now(), from = t - d->util_mean;
+    double t = now();
+    if (d->util_steps > 0) t = floor(t / d->util_steps) * d->util_steps; /* shown until the next */
+    double from = t - d->util_mean;
     if (d->util_mean <= 0) return t >= d->util_after && t < d->util_until ? d->util_gpu : 0;
     double busy = fmin(t, d->util_until) - fmax(from, d->util_after);
     return lround(d->util_gpu * fmax(busy, 0) / d->util_mean);
