@@ -48,17 +48,19 @@ class PerformanceProposal:
 
     @property
     def worse(self) -> list[str]:
-        """The gated metrics that would get worse, each with its step."""
+        """The gated metrics that would get worse or be lost, each with its step."""
         before = geometric_means(self.old.runs) if self.old else {}
         after = geometric_means(self.new.runs)
         return [
-            self._step(metric)
+            self._step(metric) if metric in after else f"{metric} would be lost: not measured"
             for metric, limit in self.limits.items()
-            if metric in before
-            and metric in after
-            and is_worse(metric, before[metric], after[metric])
-            and abs(after[metric] / before[metric] - 1) > limit * NOISE
+            if metric in before and (metric not in after or self._falls(metric, limit))
         ]
+
+    def _falls(self, metric: str, limit: float) -> bool:
+        assert self.old is not None
+        before, after = (geometric_means(one.runs)[metric] for one in (self.old, self.new))
+        return is_worse(metric, before, after) and abs(after / before - 1) > limit * NOISE
 
     def lines(self) -> Iterator[str]:
         """Yield what would change, one line a metric."""

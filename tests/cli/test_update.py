@@ -249,6 +249,23 @@ def test_a_drop_of_the_energy_is_accepted_by_name_too(shown: Any) -> None:
     assert update("--accept-regression", CASE.id, *WRITE) == 0
 
 
+def test_an_energy_that_the_baseline_has_is_not_lost_without_a_word(shown: Any) -> None:
+    """Runs that are made anew have no wall meter unless pytest is set up with one."""
+    runs = tuple(
+        replace(run(n, throughput=100.0, samples_per_joule=9.0), power=ENERGY) for n in range(8)
+    )
+    energy = result(
+        replace(verdicts.POWER_DROP, case=CASE, runs=runs), limits={"samples_per_joule": 0.05}
+    )
+    save(measured(verdict={"runs": runs}), energy)
+    update(*WRITE)
+    save(measured(*(101.0,) * 8), energy)
+
+    assert update(*WRITE) == 1
+    assert "gets worse (samples_per_joule would be lost: not measured)" in shown()
+    assert update("--accept-regression", CASE.id, *WRITE) == 0
+
+
 def test_runs_that_this_command_made_and_refused_can_be_accepted_afterwards() -> None:
     copy = f".mlperf/update-x1/{FILE}"
     save(measured(outcome=Outcome.RECORDED, verdict={"baseline_file": copy}))
