@@ -36,6 +36,7 @@ def commit_of(folder: Path) -> str | None:
                 ["git", "-C", str(folder), *arguments],
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=20,
                 check=True,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -77,7 +78,7 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
     """Return a folder's parts below the top of the work tree."""
-    top = Path((git("rev-parse", "--show-toplevel") or b"").decode().strip() or "/")
+    top = Path(os.fsdecode((git("rev-parse", "--show-toplevel") or b"/\n").removesuffix(b"\n")))
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
 

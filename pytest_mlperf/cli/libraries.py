@@ -51,7 +51,12 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
         command = [sys.executable, "-c", IMPORT, *left]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LIMIT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return failures | dict.fromkeys(left, f"not imported within {LIMIT_S:.0f} s")

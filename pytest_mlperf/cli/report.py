@@ -173,7 +173,9 @@ def machine_info(results: Results) -> dict[str, Any]:
     here = all(machine.identity(name) == identity for name, identity in subjects.items())
     if here and subjects:
         command = [sys.executable, "-c", MACHINE_INFO]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
         if done.returncode == 0:
             found: dict[str, Any] = json.loads(done.stdout)
             return found

@@ -66,7 +66,13 @@ def _asked(question: str) -> tuple[str, str]:
     command = [sys.executable, "-m", "pytest_mlperf.cli.requirements"]
     try:
         done = subprocess.run(
-            command, input=question, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command,
+            input=question,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return "", f"the engine's library does not answer within {LIMIT_S:.0f} s"

@@ -42,7 +42,9 @@ def plugin() -> Check:
     command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
     name, active = "pytest", "--mlperf-plan"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
     except subprocess.TimeoutExpired:
         return Check(group="tools", name=name, state="broken", text="does not answer within 60 s")
     found = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"

@@ -191,7 +191,9 @@ def ask_nvml(limit_s: float = LIMIT_S) -> nvidia.Found:
     command = [sys.executable, "-m", nvidia.__name__]
     silent, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        child = subprocess.Popen(command, stdin=silent, stdout=pipe, stderr=pipe, text=True)
+        child = subprocess.Popen(
+            command, stdin=silent, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        )
     except OSError as error:
         return _none(f"no process could be started to ask NVML: {error.strerror}")
     try:
