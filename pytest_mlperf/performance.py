@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_mlperf.accuracy import answer_for, unchecked
 from pytest_mlperf.case_runs import CaseRuns, Policy, Update
-from pytest_mlperf.core.baseline import Baseline, Record, with_record
+from pytest_mlperf.core.baseline import Baseline, Record, find, with_record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.clocks import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError
@@ -212,15 +212,7 @@ def _record(case: CaseRuns, policy: Policy, action: Update) -> Answer:
             headline=f"nothing recorded: {found}",
             notes=("the machine was disturbed during one run; record again when it is quiet",),
         )
-    record = _new_record(case, policy, action)
-    suite = case.planned.suite
-    empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
-
-    def put(old: Baseline | None) -> Baseline:
-        return with_record(old or empty, record)
-
-    baselines.update(case.file, put)
-    case.record = record
+    case.record = record = _written(case, policy, action)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
     headline = f"{len(record.runs)} runs in {policy.shown(case.file)}"
     beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
@@ -228,9 +220,34 @@ def _record(case: CaseRuns, policy: Policy, action: Update) -> Answer:
     return Answer(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
 
-def _new_record(case: CaseRuns, policy: Policy, action: Update) -> Record:
+def _written(case: CaseRuns, policy: Policy, action: Update) -> Record:
+    """Write the runs behind what the file holds now, and return the record.
+
+    Another session may have recorded since this one began: its runs and its history stay.
+    """
     assert case.subject is not None
-    old = case.record
+    identity, suite = case.subject.identity, case.planned.suite
+    empty = empty_baseline(case.planned.case, round_name=suite.round, profile=suite.profile)
+    began_with = case.record
+
+    def put(there: Baseline | None) -> Baseline:
+        baseline = there or empty
+        now = find(baseline, identity)
+        if (now is None) != (began_with is None):
+            what = "recorded it" if now else "removed it"
+            raise BaselineError(
+                f"{policy.shown(case.file)}: another session {what} while this one measured; "
+                "nothing was written: run again to compare with what is there now"
+            )
+        return with_record(baseline, _new_record(case, policy, action, now))
+
+    record = find(baselines.update(case.file, put), identity)
+    assert record is not None
+    return record
+
+
+def _new_record(case: CaseRuns, policy: Policy, action: Update, old: Record | None) -> Record:
+    assert case.subject is not None
     return new_record(
         tuple(map(baseline_run, case.runs)),
         old,

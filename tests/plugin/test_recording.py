@@ -79,6 +79,58 @@ def test_append_adds_a_session_of_two_runs_and_keeps_the_others(project: Project
     ]
 
 
+BESIDE = """
+import shutil
+from pathlib import Path
+
+from pytest_mlperf.engines.null import NullEngine
+
+class Beside(NullEngine):
+    def __enter__(self):  # another session ends while this one measures
+        other = Path("other.json")
+        if other.exists():
+            shutil.copy(other, "baselines/cpu/quick/first/Offline.Beside.fp32.json")
+        return super().__enter__()
+"""
+
+
+def recording_beside(project: Project) -> Path:
+    """Write a suite whose engine can put what another session recorded in place."""
+    project.pytester.makepyfile(beside=BESIDE)
+    entry = '[[engines]]\nuse = "beside:Beside"\nprecision = "fp32"\naccelerators = ["cpu"]\n'
+    project.suite(engines=f"{entry}options = {{ latency_s = 0.002 }}\n")
+    return project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
+
+
+def test_what_another_session_appended_meanwhile_stays(project: Project) -> None:
+    file = recording_beside(project)
+    project.run("suites", *RECORD)
+    alone = file.read_bytes()
+    project.run("suites", "--mlperf-update=append", "--mlperf-reason=theirs")
+    file.rename(project.path / "other.json")
+    file.write_bytes(alone)
+
+    result = project.run("suites", "--mlperf-update=append", "--mlperf-reason=ours")
+
+    (record,) = json.loads(file.read_text("utf-8"))["records"]
+    assert len(record["runs"]) == 6
+    assert [entry["reason"] for entry in record["history"]] == ["first baseline", "theirs", "ours"]
+    result.stdout.fnmatch_lines(["*6 runs in baselines/*"])
+
+
+def test_what_another_session_recorded_first_is_not_replaced_by_missing(project: Project) -> None:
+    file = recording_beside(project)
+    project.run("suites", *RECORD)
+    theirs = file.read_bytes()
+    file.rename(project.path / "other.json")
+
+    result = project.run("suites", *RECORD)
+
+    assert file.read_bytes() == theirs
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["ERROR baseline: *another session recorded it while this one*"])
+
+
 def test_append_is_refused_when_the_engine_has_other_options(project: Project) -> None:
     project.suite()
     project.run("suites", *RECORD)
