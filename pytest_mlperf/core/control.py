@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from pytest_mlperf.core.numbers import change, percent
-from pytest_mlperf.core.ranges import NotNegative
+from pytest_mlperf.core.ranges import Positive
 
-Control = Mapping[str, NotNegative]
+Control = Mapping[str, Positive]
 """What the benchmark found at one time, each positive and finite; empty where it was not made.
 
 matmul_flops: floating-point operations of the matrix product, 1/s.

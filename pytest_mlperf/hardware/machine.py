@@ -145,7 +145,7 @@ class Machine:
 
 def split(accelerator: str) -> tuple[int, str]:
     """Return (8, "H100") for "8xH100", (1, "H100") for "H100"."""
-    found = re.fullmatch(r"(?:(\d+)x)?(.+)", accelerator)
+    found = re.fullmatch(r"(?:(\d+)x)?(.*)", accelerator, re.DOTALL)
     assert found is not None
     return int(found[1] or 1), found[2]
 
