@@ -200,8 +200,9 @@ class HttpClient:
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], most: int
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         self._connection.request(method, target, body, headers)
-        response = self._connection.getresponse()
-        data = _body(response, most)
+        # One that ends with its connection is the connection's no longer: it is closed here.
+        with self._connection.getresponse() as response:
+            data = _body(response, most)
         self._used_s = time.monotonic()
         return response.status, response.headers, data
 

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from pytest_mlperf.core.errors import RunError
@@ -89,6 +90,18 @@ def test_what_a_server_says_is_checked_before_the_run(what: str) -> None:
 
     assert caught.value.layer == "engine"
     assert str(caught.value).startswith("model '")
+
+
+def test_an_answer_that_is_refused_halfway_leaves_no_connection_open() -> None:
+    """One that ends with its connection, which is then not the client's to close any more."""
+    with server(scripted(**BEFORE["endless"][0])) as running:
+        before = psutil.Process().net_connections()
+
+        with pytest.raises(RunError) as caught:  # which keeps all that it was raised in
+            answers(rows(1), url=running.url)
+
+        assert psutil.Process().net_connections() == before
+        assert "more than 16 MiB" in str(caught.value)
 
 
 def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> None:
