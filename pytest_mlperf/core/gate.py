@@ -8,6 +8,10 @@ from enum import StrEnum
 from pytest_mlperf.core.ranges import Count
 
 
+UNKNOWN = "no reference score is known"
+"""Why there is no gate."""
+
+
 class GateState(StrEnum):
     """What the gate says of a pass."""
 
@@ -43,7 +47,7 @@ class Gate:
     def answer(self) -> str:
         """What stands behind a label: "kept on 50,000 samples"."""
         if self.state is GateState.NONE:
-            return "none: no reference score is known"
+            return f"none: {UNKNOWN}"
         on = f"on {self.samples:,} samples"
         if self.samples < self.total:
             on = f"on {self.samples:,} of {self.total:,} samples"
@@ -53,5 +57,4 @@ class Gate:
     @property
     def in_words(self) -> str:
         """The answer for people: "gate kept on 50,000 samples"."""
-        none = self.state is GateState.NONE
-        return f"no gate: {self.answer.removeprefix('none: ')}" if none else f"gate {self.answer}"
+        return f"no gate: {UNKNOWN}" if self.state is GateState.NONE else f"gate {self.answer}"
