@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from pytest_mlperf.core.ranges import Count
 
-
 UNKNOWN = "no reference score is known"
 """Why there is no gate."""
 
