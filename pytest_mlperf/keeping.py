@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import MlperfError, text_of
 from pytest_mlperf.core.foreign_text import visible
 
 
@@ -41,5 +41,5 @@ class Keeping:
 
 def unforeseen(what: str, error: Exception) -> str:
     """Return the line about an error that is no mistake of the user's."""
-    said = visible(f"{type(error).__name__}: {error}")
-    return f"ERROR {what}: {said}; please report this"
+    shown = visible(f"{type(error).__name__}: {text_of(error)}")
+    return f"ERROR {what}: {shown}; please report this"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.case_runs import Policy
 from pytest_mlperf.cli.history import RUNS_DIR, add_runs_dir, costs, results_files
 from pytest_mlperf.cli.output import add_parser, complain, show
 from pytest_mlperf.cli.update_cases import Kept, Terms, ToMeasure, consider
@@ -23,7 +24,7 @@ from pytest_mlperf.reports.layout import duration, plural
 from pytest_mlperf.reports.selection import relative
 from pytest_mlperf.stores.results import read_results
 
-USUAL = 8
+USUAL = Policy.baseline_runs
 """Runs of a baseline, unless pytest is set up otherwise."""
 
 
