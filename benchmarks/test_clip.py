@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.scorers.clip import ClipScores
+from pytest_mlperf.scorers.images._clip import ClipScores
 from tests.scorers.clip_made_here import write_clip
 
 IMAGES, SIDE, BATCH = 64, 64, 8

@@ -18,7 +18,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.engines.onnxruntime.models import drawn, encoder
-from tests.engines.onnxruntime.recorder import Recorder, engine
+from tests.engines.onnxruntime.recorder import engine
+from tests.engines.recording import Tokenless
 
 RESNET = Path(__file__).parents[1] / "suites" / "tiny" / "resnet50" / "resnet50-tiny.onnx"
 ROUNDS = 9
@@ -33,7 +34,7 @@ def by_engine(model: str, inputs: Sequence[Any], **options: Any) -> Callable[[],
     opened.load_samples(range(len(inputs)))
 
     def run() -> list[bytes]:
-        sink = Recorder()
+        sink = Tokenless()
         opened.submit(range(len(inputs)), range(len(inputs)), sink)
         return [sink.outputs[index] for index in range(len(inputs))]
 

@@ -11,17 +11,21 @@ import json
 import math
 import socket
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter, process_time
+from time import monotonic_ns, perf_counter, process_time
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.counting import Counting
+from benchmarks.stream_server import Pace, stream_server
 from pytest_mlperf.engines.openai import OpenAiEngine
 from tests.engines.openai.echo import echo_server
-from tests.engines.recording import Counting, Samples
+from tests.engines.recording import Samples
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -45,14 +49,30 @@ SERVICE_MS = 50.0
 BOUND = 0.03
 """How far from 1 the interval of the ratio of throughputs may reach."""
 
+STREAMS = 64
+LONG = 600
+"""Answers of 512 tokens in one round."""
+
+PACED = 256
+"""Answers of 64 tokens whose moments are compared."""
+
 SINGLE = 1500
 """Requests one after the other, for what one of them costs."""
 
 
-def open_engine(url: str, concurrency: int | None = AT_A_TIME) -> OpenAiEngine:
-    prompts = Samples([PROMPT] * SAMPLES)
+def open_engine(
+    url: str,
+    concurrency: int | None = AT_A_TIME,
+    max_new_tokens: int = 128,
+    prompts: Sequence[Any] = (PROMPT,) * SAMPLES,
+) -> OpenAiEngine:
     return OpenAiEngine(
-        dataset=prompts, model=None, precision="none", url=url, concurrency=concurrency
+        dataset=Samples(prompts),
+        model=None,
+        precision="none",
+        url=url,
+        concurrency=concurrency,
+        max_new_tokens=max_new_tokens,
     )
 
 
@@ -179,6 +199,76 @@ def test_throughput_is_that_of_a_bare_client(
             f"{'met' if low >= 1 - BOUND and high <= 1 + BOUND else 'MISSED'}"
         )
     assert low >= 1 - 5 * BOUND
+
+
+class Stamps(Counting):
+    """Keeps the moment at which each token was told, monotonic nanoseconds."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__(expected)
+        self.at: dict[int, list[int]] = defaultdict(list)
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:  # noqa: ARG002
+        now_ns = monotonic_ns()
+        for sample in ids:
+            self.at[sample].append(now_ns)
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        self.first_tokens(ids)
+
+
+def test_events_per_second(benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers of 512 tokens at once, 64 streams."""
+    found: list[tuple[float, float]] = []
+    with stream_server(Pace(tokens=512)) as url, open_engine(url, STREAMS, 1024) as engine:
+        engine.load_samples(range(SAMPLES))
+
+        def turn() -> None:
+            begun_s, cpu_s = perf_counter(), process_time()
+            tokens = through(engine, LONG)
+            cpu_us = 1e6 * (process_time() - cpu_s) / tokens
+            found.append((tokens / (perf_counter() - begun_s), cpu_us))
+
+        through(engine, STREAMS)
+        benchmark.pedantic(turn, rounds=ROUNDS, iterations=1)  # type: ignore[no-untyped-call]
+    rate, cpu_us = max(rate for rate, _ in found), min(cpu_us for _, cpu_us in found)
+    benchmark.extra_info.update({"events_per_s": rate, "cpu_us": cpu_us})
+    with capsys.disabled():
+        print(f"\nEvents/s, best of {ROUNDS}: {rate:,.0f}; {cpu_us:.2f} us of processor time each")
+    assert cpu_us < 5
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["in step", "spread"])
+def test_stamps_beside_the_servers(
+    benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str], spread: bool
+) -> None:
+    """From the server's sending an event to its token being told, 64 streams, 10 ms an event."""
+    prompts = [[number + 5, *PROMPT] for number in range(PACED)]
+    sink = Stamps(PACED)
+    pace = Pace(tokens=64, every_s=0.01, spread=spread)
+    with stream_server(pace) as url, open_engine(url, STREAMS, 1024, prompts) as engine:
+        engine.load_samples(range(PACED))
+
+        def turn() -> None:
+            engine.submit(range(PACED), range(PACED), sink)
+            sink.wait()
+
+        benchmark.pedantic(turn, rounds=1, iterations=1)  # type: ignore[no-untyped-call]
+        with urlopen(url + "/stamps") as page:
+            sent = json.load(page)
+    late_ms = [
+        (told_ns - sent_ns) / 1e6
+        for sample, times in sink.at.items()
+        for told_ns, sent_ns in zip(times, sent[str(sample + 5)], strict=True)
+    ]
+    median, p99 = statistics.median(late_ms), statistics.quantiles(late_ms, n=100)[98]
+    benchmark.extra_info.update({"median_ms": median, "p99_ms": p99})
+    with capsys.disabled():
+        print(
+            f"\nStamps beside the server's, {'spread' if spread else 'in step'}: median "
+            f"{median:.2f} ms, p99 {p99:.2f} ms; wished: at most 0.5 and 2 ms"
+        )
+    assert min(late_ms) >= 0
 
 
 @contextmanager

@@ -6,7 +6,9 @@ compared with, so that a drift of the machine meets both alike.
 
 from __future__ import annotations
 
+import functools
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -19,9 +21,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Scenario, Seeds
+from pytest_mlperf.run.child.process import Patience, WorkerProcess
+from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
-from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Scenario, Seeds, WorkerSpec
-from pytest_mlperf.run.supervisor import Patience, Worker
 
 ROUNDS = 5
 SEEDS = Seeds(qsl=11, sample_index=12, schedule=13)
@@ -64,8 +67,10 @@ class Bench:
     folder: Path
     numbers: Iterator[int] = field(default_factory=count)
 
-    def worker(self, scenario: Scenario, options: Mapping[str, Any], **settings: Any) -> Detail:
-        """Run the null engine through the whole worker path."""
+    def worker(
+        self, scenario: Scenario, options: Mapping[str, Any], *, replicas: int = 0, **settings: Any
+    ) -> Detail:
+        """Run the null engine through the whole worker path, or in so many replicas."""
         folder = self.folder / str(next(self.numbers))
         folder.mkdir()
         spec = WorkerSpec(
@@ -85,8 +90,9 @@ class Bench:
                 }
             ),
             warmup_s=0.2,
+            replicas=[ReplicaSpec(name=f"replica {number}") for number in range(replicas)],
         )
-        with Worker(spec, Patience(progress_s=60.0), lambda _: None) as worker:
+        with WorkerProcess(spec, Patience(progress_s=60.0), lambda _: None) as worker:
             finished = worker.wait_for("finished")
             worker.send({"command": "stop"})
         assert not finished["result"]["faults"]
@@ -271,3 +277,124 @@ def test_token_latencies_keep_up(benchmark: BenchmarkFixture, bench: Bench, tabl
         met=valid > ROUNDS / 2 and p99_ms < 5,
     )
     report(benchmark, table, row, {"valid": valid, "ttft_p99_ms": p99_ms})
+
+
+# --- several processes behind one LoadGen ---------------------------------------------------------
+
+
+def processor_us(run: Callable[[], Detail], spent: list[float]) -> Callable[[], Detail]:
+    """Return a run that adds the processor time of all its processes to `spent`, us a query.
+
+    What a run costs before and after its queries is that of one with hardly any.
+    """
+
+    def timed() -> Detail:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        detail = run()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        spent.append(used_s * 1e6)
+        return detail
+
+    return timed
+
+
+@pytest.mark.parametrize(("rate", "tokens"), [(20_000, 0), (10_000, 8)], ids=["queries", "tokens"])
+def test_a_query_to_one_of_four_replicas_costs_little(
+    benchmark: BenchmarkFixture, bench: Bench, table: Table, rate: int, tokens: int
+) -> None:
+    limits: dict[str, Any] = (
+        {"tokens": True, "ttft_limit_ns": 5_000_000, "tpot_limit_ns": 5_000_000}
+        if tokens
+        else {"latency_limit_ns": 5_000_000}
+    )
+
+    def side(replicas: int, seconds: float, spent: list[float]) -> Callable[[], Detail]:
+        return processor_us(
+            lambda: bench.worker(
+                "Server",
+                {"tokens": tokens},
+                replicas=replicas,
+                target_qps=float(rate),
+                fixed_work_s=seconds,
+                **limits,
+            ),
+            spent,
+        )
+
+    spent: list[list[float]] = [[] for _ in range(4)]
+    four, *_ = alternate(
+        benchmark,
+        side(4, 3.0, spent[0]),
+        side(0, 3.0, spent[1]),
+        side(4, 0.1, spent[2]),
+        side(0, 0.1, spent[3]),
+    )
+    key = "result_99.00_percentile_latency_ns"
+    if tokens:
+        key = "result_first_token_99.00_percentile_latency_ns"
+    valid, p99_ms = sum(detail.valid for detail in four), median(four, key) / 1e6
+    costs = [statistics.median(each) for each in spent]
+    four_us, one_us = ((costs[n] - costs[n + 2]) / (rate * 2.9) for n in (0, 1))
+    row = Row(
+        what=f"4 replicas, Server{', tokens' if tokens else ''}, {rate:,} q/s",
+        measured=f"VALID {valid}/{ROUNDS}, p99 {p99_ms:.2f} ms, {four_us:.1f} us : {one_us:.1f} us",
+        target="VALID, p99 < 5 ms" + ("" if tokens else ", <= 15 us more"),
+        met=valid > ROUNDS / 2 and p99_ms < 5 and (bool(tokens) or four_us - one_us <= 15),
+    )
+    report(benchmark, table, row, {"us": four_us, "one_us": one_us, "p99_ms": p99_ms})
+
+
+def test_replicas_of_an_engine_that_computes_nothing(
+    benchmark: BenchmarkFixture, bench: Bench, table: Table
+) -> None:
+    key = "result_samples_per_second"
+    four, one = alternate(
+        benchmark,
+        *(
+            functools.partial(
+                bench.worker,
+                "Offline",
+                {"batch_size": 1024},
+                replicas=replicas,
+                target_qps=2_000_000.0,
+                fixed_work_s=1.0,
+            )
+            for replicas in (4, 0)
+        ),
+    )
+    rate, alone = median(four, key), median(one, key)
+    row = Row(
+        what="4 replicas, Offline",
+        measured=f"{rate / 1e6:.2f} M/s : {alone / 1e6:.2f} M/s = {rate / alone:.2f}",
+        target=">= 3 M/s",
+        met=rate >= 3e6,
+    )
+    report(benchmark, table, row, {"samples_per_s": rate, "one": alone})
+
+
+@pytest.mark.parametrize("replicas", [2, 4, 8])
+def test_replicas_that_wait_scale(
+    benchmark: BenchmarkFixture, bench: Bench, table: Table, replicas: int
+) -> None:
+    """An engine that takes 10 ms for a batch, whatever else computes."""
+    batch, key = 16, "result_samples_per_second"
+
+    def side(count: int) -> Callable[[], Detail]:
+        return lambda: bench.worker(
+            "Offline",
+            {"batch_size": batch, "latency_s": 0.01 / batch},
+            replicas=count,
+            target_qps=1600.0 * max(1, count),
+            fixed_work_s=2.0,
+        )
+
+    several, one = alternate(benchmark, side(replicas), side(0), rounds=3)
+    ratio = median(several, key) / median(one, key)
+    row = Row(
+        what=f"{replicas} replicas, 10 ms a batch",
+        measured=f"{ratio:.3f} x = {ratio / replicas:.3f} of {replicas}",
+        target=">= 0.97 of the count",
+        met=ratio >= 0.97 * replicas,
+    )
+    report(benchmark, table, row, {"ratio": ratio})

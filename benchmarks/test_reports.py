@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.merging import merge
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import CaseResult, Results, merge
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.reports import exports, markdown, text
-from pytest_mlperf.reports.annotations import commands
-from pytest_mlperf.reports.junit import junit
+from pytest_mlperf.reports.export import exports, github
+from pytest_mlperf.reports.export.github import commands
+from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.terminal import text
 from tests.reports import verdicts
 
 FEW, MANY = 1_000, 5_000
@@ -27,8 +27,8 @@ ROUNDS = 3
 
 FORMS: dict[str, Callable[[Results], object]] = {
     "text": lambda results: text.summary(results, 100, colour=False),
-    "markdown": lambda results: markdown.summary(results, []),
-    "comment": lambda results: markdown.comment(results, [], links=markdown.Links()),
+    "markdown": lambda results: github.summary(results, []),
+    "comment": lambda results: github.comment(results, [], links=github.Links()),
     "annotations": lambda results: commands(results, []),
     "csv": exports.csv_table,
     "prometheus": exports.prometheus,

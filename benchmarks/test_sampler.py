@@ -35,8 +35,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.hardware.sampler_rates import cpu_allowed
-from pytest_mlperf.run.power import PowerLog, Sampling
+from pytest_mlperf.hardware._sampler_threads import cpu_allowed
+from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.nvml.library import Fake, scenario
 
 ROUNDS, SECONDS = 5, 5.0
@@ -152,7 +152,7 @@ def burners(count: int) -> Iterator[None]:
 def sampled(fake: Fake, calls: Sequence[str], gpus: int = 1) -> Round:
     """Sample some GPUs for a round; the gaps are those of the one that was read least."""
     fake.restart(*calls, *["device", "wave square 80 620 0.7"] * gpus)
-    with Sampling([f"GPU-{i}" for i in range(gpus)], fake.folder, watch_s=0.5) as running:
+    with PowerSampling([f"GPU-{i}" for i in range(gpus)], fake.folder, watch_s=0.5) as running:
         assert running._process is not None
         pid = running._process.pid
         begin, before, idle = time.monotonic(), cpu_s(pid), idle_s()
@@ -267,7 +267,7 @@ def test_a_busy_thread_loses_nothing_to_the_sampler(benchmark: Any, fake: Fake) 
 
     def slot(beside: bool) -> None:
         command = [sys.executable, "-c", COUNT, str(SLOT_S)]
-        with Sampling(["GPU-0"] if beside else [], fake.folder, watch_s=0.1):
+        with PowerSampling(["GPU-0"] if beside else [], fake.folder, watch_s=0.1):
             done = subprocess.run(command, capture_output=True, text=True, check=True)
         lost[beside].append(float(done.stdout))
 

@@ -56,6 +56,7 @@ class Kept:
 
     wants_output = True
     times_tokens = False
+    needs_first_tokens = False
 
     def __init__(self) -> None:
         self.outputs: dict[int, bytes] = {}
@@ -65,6 +66,14 @@ class Kept:
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """No tokens here."""
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Nobody asks why."""
 
     def done(
         self,
@@ -135,7 +144,7 @@ def test_a_recommendation_model_is_as_fast_as_by_hand(
     benchmark: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Samples of 100 to 700 pairs, as MLPerf draws them; a loop that joins and cuts by hand."""
-    from pytest_mlperf.engines.torch.dlrm import dlrm_v2
+    from pytest_mlperf.engines.torch.module.dlrm import dlrm_v2
 
     (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
     rng = np.random.default_rng(3)

@@ -19,7 +19,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_mlperf.engines.triton import TritonEngine
 from tests.engines.onnxruntime.models import drawn
-from tests.engines.onnxruntime.recorder import Listed, Recorder
+from tests.engines.onnxruntime.recorder import Listed
+from tests.engines.recording import Tokenless
 
 pytest.importorskip("tritonclient.http")
 pytest.importorskip("tritonclient.grpc")
@@ -37,9 +38,9 @@ AT_MOST = 2.0
 
 def by_engine(opened: TritonEngine) -> None:
     """Send every image as LoadGen has them sent, as one list."""
-    sink = Recorder(wants_output=True, expected=len(IMAGES))
+    sink = Tokenless(wants_output=True, expected=len(IMAGES))
     opened.submit(range(len(IMAGES)), range(len(IMAGES)), sink)
-    assert sink.finished.wait(60)
+    sink.wait_for_end()
     assert sink.error is None
 
 

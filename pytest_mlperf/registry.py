@@ -3,74 +3,63 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import nearest
 
 Group = Literal["engines", "datasets", "scorers", "builders"]
-
-GIVEN = frozenset({"self", "dataset", "model", "precision"})
-"""Parameters that the worker fills in; they are no options."""
 
 
 @cache
 def registered(group: Group) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
-    return {found.name: found for found in entry_points(group=f"pytest_mlperf.{group}")}
+    return {entry.name: entry for entry in entry_points(group=f"pytest_mlperf.{group}")}
 
 
 def target(group: Group, use: str) -> str:
-    """Return "package.module:name" for what a suite calls `use`; imports nothing.
-
-    Raises:
-        SuiteError: The name is not registered and is no "package.module:name".
-    """
-    known = registered(group)
-    if use in known:
-        return known[use].value
+    """Return "package.module:name" for what a suite calls `use`; imports nothing."""
+    installed = registered(group)
+    if use in installed:
+        return installed[use].value
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
         return use
-    from pytest_mlperf.suite.values import nearest
 
     raise SuiteError(
-        f"no {group[:-1]} {use!r} is installed{nearest(use, known)} "
+        f"no {group[:-1]} {use!r} is installed{nearest(use, installed)} "
         '(your own code: "package.module:name")'
     )
 
 
+def name_of(group: Group, target: str) -> str:
+    """Return what a suite calls "package.module:name"; of the user's own code, that itself.
+
+    Modules of this package may have moved since it was written down: their classes keep their name.
+    """
+    module, _, attribute = target.partition(":")
+    inside = f"{__package__}."
+    for name, entry in registered(group).items():
+        moved = module.startswith(inside) and entry.module.startswith(inside)
+        if entry.value == target or (moved and entry.attr == attribute):
+            return name
+    return target
+
+
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a registered extension against its keyword-only parameters.
+    """Check the options of a registered extension against those that it declares.
 
     The modules of registered extensions are light by contract, so this imports them; code named
     by "package.module:name" is only ever imported in the worker, which checks it there.
-
-    Raises:
-        SuiteError: An option is unknown, or is required and missing.
     """
-    found = registered(group).get(use)
-    if found is None:
+    entry = registered(group).get(use)
+    if entry is None:
         return
-    check_call(f"{group[:-1]} {use!r}", resolve(found.value), options)
-
-
-def wrong_values(group: Group, use: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is wrong with values of a kind that a registered extension does not take.
-
-    Returns:
-        A sentence by the name of each option.
-    """
-    found = registered(group).get(use)
-    if found is None:
-        return {}
-    from pytest_mlperf.suite.kinds import said, wrong_kinds
-
-    factory = resolve(found.value)
-    return {name: said(factory, name, options[name]) for name in wrong_kinds(factory, options)}
+    check_call(f"{group[:-1]} {use!r}", resolve(entry.value), options)
 
 
 def metrics(scorer: str) -> tuple[str, ...] | None:
@@ -78,16 +67,18 @@ def metrics(scorer: str) -> tuple[str, ...] | None:
 
     It says so in its class attribute `metrics`, where its options do not decide them.
     """
-    found = registered("scorers").get(scorer)
-    return getattr(resolve(found.value), "metrics", None) if found else None
+    declared: tuple[str, ...] | None = _attribute("scorers", scorer, "metrics")
+    return declared
+
+
+def _attribute(group: Group, use: str, name: str) -> Any:
+    """Return what a registered extension has under a name; None: nothing, or it is none."""
+    entry = registered(group).get(use)
+    return getattr(resolve(entry.value), name, None) if entry else None
 
 
 def resolve(name: str) -> Any:
-    """Import what "package.module:name" names.
-
-    Raises:
-        ImportError, AttributeError: There is no such thing.
-    """
+    """Import what "package.module:name" names; if it is not there, an Import- or AttributeError."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -98,43 +89,38 @@ def look(use: str) -> Callable[..., None] | None:
     It takes the adapter's options, opens no file, and raises UnavailableError with what is missing
     and what to put there. Of code named by "package.module:name" nothing is imported here.
     """
-    found = registered("datasets").get(use)
-    return getattr(resolve(found.value), "look", None) if found else None
+    finds: Callable[..., None] | None = _attribute("datasets", use, "look")
+    return finds
 
 
-def check_gpus(use: str, count: int, options: Mapping[str, Any]) -> None:
-    """Let a registered engine refuse a number of GPUs that its options do not use.
-
-    Raises:
-        SuiteError: It does.
-    """
-    found = registered("engines").get(use)
-    check = getattr(resolve(found.value), "check_gpus", None) if found else None
-    if check is not None:
-        check(count, options)
+def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return by what a registered engine's options multiply its GPUs; None: it does not say."""
+    ask = _attribute("engines", use, "parallelism")
+    return None if ask is None else ask(options)
 
 
-def check_call(what: str, factory: Any, options: Mapping[str, Any]) -> None:
-    """Check options against the keyword parameters of a factory.
+def is_client(use: str) -> bool:
+    """Whether a registered engine is a client of a server."""
+    entry = registered("engines").get(use)
+    return bool(entry and getattr(resolve(entry.value), "client", False))
 
-    Raises:
-        SuiteError: An option is unknown, or is required and missing.
-    """
-    parameters = _parameters(factory)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+
+def harness(use: str) -> str:
+    """Return who measures points of Concurrency for an engine, in place of our own loop."""
+    return _attribute("engines", use, "harness") or ""
+
+
+def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options that a factory does not declare, and the lack of those that it requires."""
+    declaration = declaration_of(factory)
+    if declaration.takes_more:
         return
-    known = {p.name: p for p in parameters if p.name not in GIVEN}
+    accepted = declaration.options
     for option in options:
-        if option not in known:
-            from pytest_mlperf.suite.values import nearest
-
-            raise SuiteError(f"{what} has no option {option!r}{nearest(option, known)}")
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in options:
-            raise SuiteError(f"{what} needs the option {name!r}")
-
-
-@lru_cache(maxsize=64)
-def _parameters(factory: Any) -> tuple[inspect.Parameter, ...]:
-    # A suite of thousands of cases names the same few factories again and again.
-    return tuple(inspect.signature(factory).parameters.values())
+        if option not in accepted:
+            raise SuiteError(
+                f"{title} has no option {option!r}{nearest(option, accepted)}", option=option
+            )
+    for name, declared in accepted.items():
+        if declared.required and name not in options:
+            raise SuiteError(f"{title} needs the option {name!r}", option=name)

@@ -1,8 +1,20 @@
-"""Settings of this project's own tests."""
+"""Settings of this project's own tests, and what keeps the quick ones honest.
+
+A test that starts a process is marked `process`, by itself, its file or a fixture it asks for
+(`tests.tiers`). `make quick` leaves it out, and in every tier a test without the mark that starts
+one fails.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+from collections.abc import Generator
+
+import pytest
+
+from tests import tiers
 
 # pytest loads this for `pytest --help` too, also where only the package itself is installed.
 with contextlib.suppress(ModuleNotFoundError):
@@ -11,3 +23,31 @@ with contextlib.suppress(ModuleNotFoundError):
     # The same examples every time, and no time limit for one: a busy machine must not fail a rule.
     settings.register_profile("steady", deadline=None, derandomize=True)
     settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_bytecode_of_what_tests_write() -> None:
+    """A module that a test writes twice in a second would be read as it was first."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def pytest_configure() -> None:
+    tiers.install()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    tiers.mark(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with tiers.watching(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    outcome = yield
+    tiers.fail_if_started()
+    return outcome

@@ -1,241 +1,174 @@
-"""The map of the package: four layers, imports point down, one module per outside thing."""
+"""The map of the package: floors, imports point down, inner modules stay inside."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[1] / "pytest_mlperf"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "pytest_mlperf"
 
-LAYERS = {
-    # 4: the pytest shell may import pytest
-    "plugin": 4,
-    "options": 4,
-    "carry": 4,
-    "checks": 4,
-    "collect": 4,
-    "fixtures": 4,
-    "held": 4,
-    "invocation": 4,
-    "live": 4,
-    "measuring": 4,
-    "session": 4,
-    "suspicion": 4,
-    "xdist": 4,
-    "reports.benchmark": 4,
-    # 3: the pipeline knows no pytest
-    "accuracy": 3,
-    "applied": 3,
-    "bench": 3,
-    "case_accuracy": 3,
-    "calibrated": 3,
-    "case_runs": 3,
-    "cli": 3,
-    "__main__": 3,
-    "confirm": 3,
-    "efficiency": 3,
-    "keeping": 3,
-    "pair": 3,
-    "performance": 3,
-    "phases": 3,
-    "registry": 3,
-    "run": 3,
-    "suite": 3,
-    "verdicts": 3,
-    # 2: adapters know core and their one library each
-    "builders": 2,
-    "datasets": 2,
-    "engines": 2,
-    "hardware": 2,
-    "reports": 2,
-    "rounds": 2,
-    "scorers": 2,
-    "stores": 2,
-    # 1: the domain is pure
-    "core": 1,
-}
-"""Longest prefix wins: "reports.benchmark" before "reports"."""
+FLOORS = (
+    {"core"},  # the domain is pure
+    {"processes"},  # a child that is surely ended
+    # Adapters know core, children and their one library each.
+    {"builders", "datasets", "engines", "hardware", "rounds", "scorers", "stores"},
+    {"registry"},
+    {"suite"},
+    {"run"},  # one process, one run
+    {"bench"},  # one case
+    {"reports"},  # what people and programs read of a session, and of what lies beside it
+    {"cli", "plugin", "testing"},  # what people call
+    {"__main__"},
+)
+"""A folder or module of the package's root imports itself and what lies on lower floors."""
 
-SHARED = {
-    "builders.source",
-    "datasets.array_files",
-    "datasets.checksum",
-    "datasets.frames",
-    "datasets.images",
-    "datasets.json_records",
-    "datasets.latents",
-    "datasets.pickled_arrays",
-    "datasets.pickled_frames",
-    "datasets.pickles",
-    "datasets.prompts",
-    "engines.files",
-    "engines.generation",
-    "engines.lateness",
-    "engines.model_folder",
-    "engines.parallel",
-    "engines.prompts",
-    "engines.queueing",
-    "engines.server_json",
-    "engines.serving",
-    "engines.streaming",
-    "engines.tasks",
-    "hardware.cpu",
-    "hardware.nvidia",
-    "hardware.nvml",
-    "hardware.nvml_quantities",
-    "hardware.surroundings",
-    "hardware.visible",
-    "reports.benchmark_json",
-    "reports.causes",
-    "reports.cells",
-    "reports.commands",
-    "reports.figures",
-    "reports.layout",
-    "reports.precisions_plot",
-    "reports.properties",
-    "reports.rows",
-    "scorers.clip",
-    "scorers.decode",
-    "scorers.frechet",
-    "scorers.gsm8k_answer",
-    "scorers.inception",
-    "scorers.mbxp",
-    "scorers.porter",
-    "scorers.rouge_text",
-    "scorers.sandbox",
-    "scorers.sentences",
-    "scorers.tokenizer",
-    "stores.alone",
-    "stores.atomic",
-    "stores.defects",
-    "stores.documents",
-    "stores.foreign",
-    "stores.score_arrays",
-}
-"""What the adapters of one folder share; otherwise they never import each other."""
+ADAPTERS = FLOORS[2]
 
 ONLY = {
-    "aiohttp": {"engines.openai"},
+    "httptools": {"engines.openai"},
     "jinja2": {"reports.html"},
     "vl_convert": {"reports.html"},
-    "mlperf_loadgen": {"run.loadgen"},
-    "pynvml": {"hardware.nvidia", "hardware.sampler"},
-    "matplotlib": {"reports.precisions", "reports.timeline"},
+    "mlperf_loadgen": {"run.worker"},
+    "pynvml": {"hardware.memory", "hardware.nvidia", "hardware.sampler"},
     "onnxruntime": {"engines.onnxruntime"},
-    "pycocotools": {"scorers.mean_ap"},
+    "pycocotools": {"scorers.detection"},
     "torch": {
+        "builders",
         "builders.llmcompressor",
         "builders.modelopt",
-        "builders.source",
         "builders.torchao",
-        "datasets.latents",
+        "datasets.coco_captions",
         "engines.torch",
         "hardware.control",
-        "scorers.clip",
-        "scorers.inception",
+        "scorers.images",
     },
     "tritonclient": {"engines.triton"},
     "vllm": {"engines.vllm"},
-    "xdist": {"xdist"},
+    "xdist": {"plugin.xdist"},
+    "yaml": {"stores.endpoints"},
 }
-"""Outside things that one adapter knows, or few, each for its own use."""
-
-LONGEST = 330
-"""Lines of a module; the guide is 300, and splitting one subject to meet it would scatter it."""
+"""Outside things that one module or package knows, or few, each for its own use."""
 
 
 def modules() -> dict[str, Path]:
     """Return every module by its name below the package."""
-    found = {}
+    by_name = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(part for part in parts if part != "__init__")
-        found[name] = path
-    return found
+        by_name[".".join(part for part in parts if part != "__init__")] = path
+    return by_name
 
 
 MODULES = modules()
+INSIDE = sorted(set(MODULES) - {""})
 
 
-def layer(name: str) -> int:
-    """Return the layer of a module, by the longest prefix in the map."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        prefix = ".".join(parts[:length])
-        if prefix in LAYERS:
-            return LAYERS[prefix]
-    raise KeyError(f"{name} is in no layer; add it to the map")
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return every imported module: inside functions, for types alone and by `late` as well."""
+    return tuple(_imports(path))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield every imported module, also those inside functions; type-only ones are left out."""
-    tree = ast.parse(path.read_text("utf-8"))
-    type_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in type_only:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            for alias in node.names:
-                if f"{node.module}.{alias.name}".removeprefix("pytest_mlperf.") in MODULES:
-                    yield f"{node.module}.{alias.name}"
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                names = {f"{module}.{alias.name}" for alias in node.names}
+                below = {name for name in names if name.removeprefix("pytest_mlperf.") in MODULES}
+                yield from below
+                if names != below:
+                    yield module
+            case ast.Call(func=ast.Name("late"), args=[ast.Constant(str(name))]):
+                yield f"pytest_mlperf.{'.'.join(path.relative_to(PACKAGE).parts[:-1])}.{name}"
 
 
-def adapter(name: str) -> str:
-    """Return the adapter a module belongs to.
-
-    The modules of one package, as engines.torch, are one adapter, and so are a module and those
-    that carry its name in front, as datasets.squad and datasets.squad_features.
-    """
-    folder, _, own = ".".join(name.split(".")[:2]).partition(".")
-    if not own:
-        return folder
-    heads = [own[:end] for end, letter in enumerate(own) if letter == "_"]
-    return f"{folder}.{next((h for h in heads if f'{folder}.{h}' in MODULES), own)}"
+GRAPH = {
+    name: {other.removeprefix("pytest_mlperf.") for other in imports(path)} & set(INSIDE) - {name}
+    for name, path in MODULES.items()
+}
 
 
-def ours(path: Path) -> set[str]:
-    """Return the modules of this package that a file imports."""
-    names = {name.removeprefix("pytest_mlperf.") for name in imports(path)}
-    return names & set(MODULES)
+def floor(name: str) -> int:
+    """Return the floor of a module, by its folder at the root."""
+    top = name.split(".", maxsplit=1)[0]
+    return next(number for number, folders in enumerate(FLOORS) if top in folders)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {""}))
+def is_inside(name: str, package: str) -> bool:
+    """Whether a module is a package, or lies below it."""
+    return f"{name}.".startswith(f"{package}.")
+
+
+def extensions() -> set[str]:
+    """Return the modules that name an engine, data set, scorer or builder to the registry."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = project["entry-points"]
+    targets = [t for group in groups if group != "pytest11" for t in groups[group].values()]
+    return {target.partition(":")[0].removeprefix("pytest_mlperf.") for target in targets}
+
+
+@pytest.mark.parametrize("name", INSIDE)
 def test_imports_point_down(name: str) -> None:
-    """A module imports its own layer or a lower one."""
-    mine = layer(name)
+    """A module imports its own folder of the root or a lower floor: no two folders in a circle."""
+    top = name.split(".", maxsplit=1)[0]
+    others = {other for other in GRAPH[name] if other.split(".")[0] != top}
 
-    assert {other for other in ours(MODULES[name]) if layer(other) > mine} == set()
+    assert {other for other in others if floor(other) >= floor(name)} == set()
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if n and layer(n) == 2))
+def test_the_page_shows_the_same_floors() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    shown = {int(number): set(re.findall(r"`(\w+)`", names)) for number, names in rows}
+
+    assert shown == dict(enumerate(FLOORS, start=1))
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_inner_modules_are_imported_inside_their_package_alone(name: str) -> None:
+    """A name that begins with an underscore belongs to the package it lies in."""
+    inner = {other for other in GRAPH[name] if other.rpartition(".")[2].startswith("_")}
+
+    assert {other for other in inner if not is_inside(name, other.rpartition(".")[0])} == set()
+
+
+@pytest.mark.parametrize("name", sorted(extensions()))
 def test_adapters_never_import_each_other(name: str) -> None:
-    """An adapter imports core, and what its own folder shares."""
-    folder = name.split(".", maxsplit=1)[0]
-    adapters = {other for other in ours(MODULES[name]) if layer(other) == 2}
-    siblings = {other for other in adapters if other.startswith(f"{folder}.")}
-    others = {other for other in siblings if adapter(other) != adapter(name)}
-    others = {other for other in others if adapter(other) not in SHARED}
+    """An engine, data set, scorer or builder is imported by its own package at most."""
+    users = {other for other, seen in GRAPH.items() if name in seen}
 
-    assert adapters - siblings <= {folder}
-    assert others <= SHARED
+    assert {other for other in users if not is_inside(other, name)} == set()
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("core")))
+def test_there_are_no_import_cycles() -> None:
+    """The graph of imports has no cycle."""
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for other in sorted(GRAPH[name]):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in INSIDE:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", [n for n in INSIDE if n.startswith("core")])
 def test_core_knows_only_the_standard_library(name: str) -> None:
     """No outside library that does anything, and none of the modules that do I/O or read clocks."""
-    impure = {"os", "pathlib", "time", "random", "subprocess", "socket", "threading", "io"}
+    impure = {"os", "time", "random", "subprocess", "socket", "threading", "io"}
     outside = {
         module.split(".")[0]
         for module in imports(MODULES[name])
@@ -250,7 +183,7 @@ def test_core_knows_only_the_standard_library(name: str) -> None:
 def test_one_module_per_outside_thing(thing: str) -> None:
     """LoadGen, NVML and the engines' libraries are each known to one module or package."""
     users = {
-        adapter(name)
+        ".".join(name.split(".")[:2])
         for name, path in MODULES.items()
         if any(module.split(".")[0] == thing for module in imports(path))
         or f'import_module("{thing}")' in path.read_text("utf-8")
@@ -259,7 +192,7 @@ def test_one_module_per_outside_thing(thing: str) -> None:
     assert users <= ONLY[thing]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if n and layer(n) < 4))
+@pytest.mark.parametrize("name", [n for n in INSIDE if not n.startswith("plugin")])
 def test_only_the_shell_knows_pytest(name: str) -> None:
     """The pipeline, the adapters and the domain run without pytest."""
     roots = {module.split(".")[0] for module in imports(MODULES[name])}
@@ -267,31 +200,9 @@ def test_only_the_shell_knows_pytest(name: str) -> None:
     assert roots & {"pytest", "_pytest"} == set()
 
 
-def test_there_are_no_import_cycles() -> None:
-    """The graph of imports at module level has no cycle."""
-    graph = {name: ours(path) - {name} for name, path in MODULES.items() if name}
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail, name))
-        if name not in done:
-            for other in sorted(graph.get(name, ())):
-                visit(other, (*trail, name))
-            done.add(name)
-
-    for name in sorted(graph):
-        visit(name, ())
-
-
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_modules_stay_short(name: str) -> None:
-    """A module that outgrows one subject is split."""
-    assert len(MODULES[name].read_text("utf-8").splitlines()) <= LONGEST
-
-
 ENGINES = {
     *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module"),
-    *("openai", "tensorrt", "tensorrt_llm", "triton", "vllm"),
+    *("endpoints", "openai", "tensorrt", "tensorrt_llm", "triton", "vllm"),
 }
 
 

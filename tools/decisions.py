@@ -12,12 +12,12 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from decisions_lib import accuracies, performance, plot, report, suites
+from decisions_lib import accuracies, further, performance, plot, report, suites, worlds
 from decisions_lib.noise import MODELS
 from decisions_lib.performance import Size
 
@@ -26,7 +26,17 @@ PAGE = ROOT / "docs" / "decisions.md"
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-PASSES, SESSIONS, SMALL_SESSIONS = 10_000, 2_500, 10_000
+FURTHER: Mapping[str, Callable[[float], Any]] = {
+    "first": further.first,
+    "many": further.many,
+    "days": further.of_days,
+    "curves": further.of_curves,
+    "two": further.two,
+    "rare": further.rare_breaks,
+    "whole": further.whole,
+}
+
+PASSES, SESSIONS, SMALL_SESSIONS, WORLD_CASES = 10_000, 2_500, 10_000, 20_000
 
 
 def sized(scale: float) -> Size:
@@ -68,6 +78,11 @@ def simulate(scale: float, workers: int) -> report.Found:
             pool.submit(accuracies.rows, part(PASSES, scale), broken=broken)
             for broken in (False, True)
         )
+        each = part(WORLD_CASES, scale)
+        of_worlds = [pool.submit(worlds.rows, each, [n]) for n in range(len(worlds.WORLDS))]
+        ten = pool.submit(worlds.rows, each // 2, range(len(worlds.WORLDS)), ten=True)
+        some = pool.submit(worlds.rows, each, range(len(worlds.SOME)), some=True)
+        beside = {name: pool.submit(make, scale) for name, make in FURTHER.items()}
         several, few, alone = sessions_of(pool, scale)
         curves = _results(others)
         return report.Found(
@@ -79,6 +94,10 @@ def simulate(scale: float, workers: int) -> report.Found:
             sessions=_results(several),
             few=_results(few),
             alone=_results(alone),
+            worlds=[one for rows in of_worlds for one in rows.result()],
+            ten=ten.result(),
+            some=some.result(),
+            further=further.Further(**{name: one.result() for name, one in beside.items()}),
         )
 
 

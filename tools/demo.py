@@ -3,7 +3,8 @@
 1. Record baselines of two tiny models in Offline: a ResNet through onnxruntime, a Llama through
    torch; five runs each, and the scores of every sample.
 2. Compare unchanged code with them: ok.
-3. Slow the engines to half their speed and compare again: PERF DROP.
+3. Slow the ResNet to half its speed and compare again: PERF DROP, also beside its own build as it
+   was, in turns. The Llama would say the same, in two minutes more.
 4. Multiply 1 % of the Llama's weights by 10 and compare again: its accuracy fails.
 
 Everything is written under .mlperf/demo, which git ignores.
@@ -32,12 +33,14 @@ OPTIONS = [
     f"--mlperf-runs-dir={FOLDER}",
     f"--mlperf-baselines={FOLDER / 'baselines'}",
 ]
-RECORD = ["--mlperf-update=missing", "--mlperf-baseline-runs=5"]
+RECORD = ["--mlperf-update=missing", "-omlperf_baseline_runs=5"]
 HANDICAP = ["-k", "performance", "--mlperf-handicap=50%"]
 ACCURACY = ["-k", "accuracy"]
 
 UNCHANGED = {
     "ok": "no drop of the limit, proven",
+    "PROVISIONAL": "no drop of the limit, as far as a baseline of one session can tell",
+    "SUSPECT": "slower in one of the tests, not proven among all of them",
     "improved": "faster than the baseline, which a busy machine slowed when it was recorded",
     "INCONCLUSIVE": "undecided after five runs, because this machine is too noisy just now",
 }
@@ -62,8 +65,8 @@ STEPS: list[tuple[str, list[str], list[str], int, Expected]] = [
         {"accuracy": {"ok"}, "performance": set(UNCHANGED)},
     ),
     (
-        "3 of 4: the same with the engines slowed by half",
-        SUITES,
+        "3 of 4: the same ResNet slowed by half",
+        SUITES[:1],
         HANDICAP,
         1,
         {"performance": {"PERF DROP"}},
@@ -125,7 +128,7 @@ def tell(unchanged: Mapping[str, str], minutes: float) -> None:
 What you saw, in {minutes:.1f} minutes:
   1. five runs of two real models under MLCommons LoadGen became baselines;
   2. the same code was measured again and judged: {answers};
-  3. engines at half speed failed their tests (this step is meant to be red);
+  3. the ResNet at half its speed failed its test (this step is meant to be red);
   4. a damaged Llama failed its accuracy test, sample by sample (so is this one).
 Where it is:
   {FOLDER}/baselines   the baselines, as they would be reviewed in git

@@ -21,9 +21,9 @@ from itertools import accumulate
 from statistics import fmean
 
 from pytest_mlperf.core.energy import PAD_S, Energy, measure
-from pytest_mlperf.core.trace import Reading
-from pytest_mlperf.reports.layout import table
-from pytest_mlperf.run.power import MARGIN_S
+from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.reports.terminal.layout import table
+from pytest_mlperf.run.power.sampling import MARGIN_S
 
 LOW_W, HIGH_W, DUTY = 80.0, 620.0, 0.4
 COUNTER_HZ, TRACE_HZ, AVERAGE_HZ = 20.0, 50.0, 5.0

@@ -30,8 +30,8 @@ from timed_engine import FOLDER as TIMED
 
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.registry import target
-from pytest_mlperf.reports.layout import table
-from pytest_mlperf.run.accuracy_log import AccuracyLog
+from pytest_mlperf.reports.terminal.layout import table
+from pytest_mlperf.run.score import AccuracyLog
 from pytest_mlperf.stores.results import read_results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,7 +186,7 @@ def run(suite: Path) -> Results:
     json_file = BUILD / "results.json"
     command = [sys.executable, "-m", "pytest", str(suite), "-p", "no:cacheprovider", "-q"]
     command += [f"--mlperf-runs-dir={BUILD}", f"--mlperf-baselines={BUILD / 'baselines'}"]
-    command += [f"--mlperf-json={json_file}", "--mlperf-control=off"]
+    command += [f"--mlperf-json={json_file}", "-omlperf_control=off"]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
     return read_results(json_file)
 

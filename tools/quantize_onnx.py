@@ -32,12 +32,11 @@ from onnxruntime.quantization import (
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from pytest_mlperf import registry
-from pytest_mlperf.engines.onnxruntime.contents import read
-from pytest_mlperf.engines.onnxruntime.precision import Kinds
-from pytest_mlperf.engines.onnxruntime.providers import Providers
-from pytest_mlperf.engines.onnxruntime.session import open_graph
+from pytest_mlperf.engines.onnxruntime import Kinds, read
+from pytest_mlperf.engines.onnxruntime._session import Providers, open_graph
 from pytest_mlperf.engines.tasks import TASKS, make_task
 from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import dataset_of, engine_of
 
 PRECISIONS = ("int8", "int4", "fp16")
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
@@ -47,6 +46,15 @@ LAYERS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Relu"]
 WEIGHTS = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
 """Of seven bits: CPUs without VNNI add two products in 16 bits, which eight would exceed."""
 
+ASYMMETRIC: Mapping[str, Any] = {"activation_type": QuantType.QUInt8, **WEIGHTS}
+SYMMETRIC: Mapping[str, Any] = {
+    "activation_type": QuantType.QInt8,
+    "weight_type": QuantType.QInt8,
+    "per_channel": True,
+    # TensorRT adds biases in fp32, and reads no DequantizeLinear of int32.
+    "extra_options": {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
+}
+
 BLOCK = 32
 """Weights that share a scale in int4."""
 
@@ -54,7 +62,14 @@ Feed = Mapping[str, Any]
 """A batch of inputs by name, as a model is given it."""
 
 
-def quantise(model: Path, copy: Path, precision: str, feeds: Sequence[Feed] = ()) -> None:
+def quantise(
+    model: Path,
+    copy: Path,
+    precision: str,
+    feeds: Sequence[Feed] = (),
+    *,
+    symmetric: bool = False,
+) -> None:
     """Write a model in fewer bits.
 
     Args:
@@ -62,6 +77,7 @@ def quantise(model: Path, copy: Path, precision: str, feeds: Sequence[Feed] = ()
         copy: File to write; an old one is replaced.
         precision: "int8", "int4" or "fp16".
         feeds: For int8 of a model with convolutions: what it is run on to find the ranges.
+        symmetric: For int8 with ranges: as TensorRT takes it, with zero points of 0.
 
     Raises:
         SystemExit: There is nothing to quantise, or nothing to find the ranges with.
@@ -74,7 +90,7 @@ def quantise(model: Path, copy: Path, precision: str, feeds: Sequence[Feed] = ()
     elif kinds & CONVOLUTIONS:
         if not feeds:
             raise SystemExit(f"{model} has convolutions: name a suite to find their ranges with")
-        _static(model, copy, feeds)
+        _static(model, copy, feeds, SYMMETRIC if symmetric else ASYMMETRIC)
     else:
         with _quiet():
             quantize_dynamic(model, copy, op_types_to_quantize=["MatMul"], **WEIGHTS)
@@ -91,7 +107,8 @@ def feeds_of(suite: Path, model: Path, samples: int) -> list[Feed]:
         model: The file that is run, in place of the suite's own.
         samples: Of the suite's data set; all, where it has fewer.
     """
-    engine, source = plan_suite(suite)[0].factories
+    planned = plan_suite(suite)[0]
+    engine, source = engine_of(planned, str(model)), dataset_of(planned)
     dataset = registry.resolve(source.target)(**source.options)
     own = {field.name for kind in TASKS.values() for field in dataclasses.fields(kind)}
     given = engine.options
@@ -139,7 +156,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime is Any
         return next(self._feeds, None)
 
 
-def _static(model: Path, copy: Path, feeds: Sequence[Feed]) -> None:
+def _static(model: Path, copy: Path, feeds: Sequence[Feed], types: Mapping[str, Any]) -> None:
     with _quiet():
         quantize_static(
             model,
@@ -147,8 +164,7 @@ def _static(model: Path, copy: Path, feeds: Sequence[Feed]) -> None:
             _Reader(feeds),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=LAYERS,
-            activation_type=QuantType.QUInt8,
-            **WEIGHTS,
+            **types,
         )
 
 
@@ -236,9 +252,10 @@ def main() -> None:
     parser.add_argument("--precision", choices=PRECISIONS, required=True)
     parser.add_argument("--suite", type=Path)
     parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--symmetric", action="store_true", help="int8 as TensorRT takes it")
     given = parser.parse_args()
     feeds = feeds_of(given.suite, given.model, given.samples) if given.suite else []
-    quantise(given.model, given.copy, given.precision, feeds)
+    quantise(given.model, given.copy, given.precision, feeds, symmetric=given.symmetric)
     found = read(given.copy)
     assert found is not None
     print(

@@ -30,7 +30,7 @@ def main() -> int:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = FOLDER / stamp
     started = time.monotonic()
-    outcome = compare(folder, "--mlperf-update=missing", f"--mlperf-baseline-runs={runs}")[0]
+    outcome = compare(folder, "--mlperf-update=missing", f"-omlperf_baseline_runs={runs}")[0]
     print(f"baseline of {runs} runs: {outcome}", flush=True)
     if outcome != "recorded":
         print("nothing to compare with; see", folder)

@@ -1,8 +1,8 @@
 """`make searches`: how near a search comes to the true rate, and how often a verdict on it errs.
 
 One server with a queue is simulated, offered the same arrivals in every run, as LoadGen's seed
-does. Its speed differs from session to session and from run to run, and some runs are disturbed by
-a stall. The searches and the verdicts are those that ship.
+does. Its speed differs from session to session and from run to run, some runs are disturbed by
+a stall, and what one sample takes may be random. The searches and the verdicts are those that ship.
 """
 
 from __future__ import annotations
@@ -12,18 +12,29 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from statistics import fmean, pstdev
+from statistics import fmean, geometric_mean, median, pstdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.found import Condition, Found, Tried, tried
-from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.noise import uncalibrated
-from pytest_mlperf.core.search import NoRate, Plan, narrow_step, next_rate, result
+from pytest_mlperf.core.search import (
+    Condition,
+    NoRate,
+    SearchOutcome,
+    SearchPlan,
+    Tried,
+    narrow_step,
+    next_rate,
+    result,
+    tried,
+)
 
 SERVED = 100.0
 """Samples a second that the server works off."""
@@ -48,6 +59,7 @@ class Machine:
         of_run, of_session: Relative standard deviations of its speed.
         stalls: Share of runs with a stall.
         stall_s: Its length, seconds.
+        of_sample: Coefficient of variation of what one sample takes; 0: all take the same.
     """
 
     name: str
@@ -56,14 +68,21 @@ class Machine:
     of_session: float
     stalls: float = 0.0
     stall_s: float = 1.5
+    of_sample: float = 0.0
 
 
-GPU, CPU = RuleR(), uncalibrated("cpu").rule(5)
+# The sessions of these machines differ by nothing, and that is known of them.
+ALIKE = SessionNoise(ratio=0.0, df=20.0)
+GPU, CPU = (replace(rule, session_noise=ALIKE) for rule in (RuleR(), uncalibrated("cpu").rule(5)))
 
 MACHINES = (
     Machine(name="no noise", rule=GPU, of_run=0.0, of_session=0.0),
     Machine(name="GPU", rule=GPU, of_run=0.006, of_session=0.0035),
     Machine(name="GPU, stalls in 2 %", rule=GPU, of_run=0.006, of_session=0.0035, stalls=0.02),
+    Machine(name="samples vary by 30 %", rule=GPU, of_run=0.0, of_session=0.0, of_sample=0.3),
+    Machine(name="GPU, samples 30 %", rule=GPU, of_run=0.006, of_session=0.0035, of_sample=0.3),
+    Machine(name="samples vary by 100 %", rule=GPU, of_run=0.0, of_session=0.0, of_sample=1.0),
+    Machine(name="GPU, samples 100 %", rule=GPU, of_run=0.006, of_session=0.0035, of_sample=1.0),
     Machine(name="CPU", rule=CPU, of_run=0.02, of_session=0.012),
     Machine(name="CPU, stalls in 5 %", rule=CPU, of_run=0.02, of_session=0.012, stalls=0.05),
 )
@@ -76,33 +95,53 @@ def _arrivals() -> NDArray[np.float64]:
     return np.cumsum(gaps)
 
 
-def latency_s(rate: float, served: float, stall: tuple[float, float] = (0.0, 0.0)) -> float:
+def latency_s(
+    rate: float,
+    served: float,
+    stall: tuple[float, float] = (0.0, 0.0),
+    works: NDArray[np.float64] | None = None,
+) -> float:
     """Return the p99 latency of a run, seconds.
 
     Args:
         rate: Offered samples/s.
         served: What the server works off, samples/s.
         stall: When the server stands still, and for how long, seconds.
+        works: What each sample takes, relative to the mean; None: all take the same.
 
-    Departures follow from Lindley's recursion, d_i = max(a_i, d_(i-1)) + s, in closed form.
+    Departures follow from Lindley's recursion, d_i = max(a_i, d_(i-1)) + s_i, in closed form.
     """
     arrivals = _arrivals()[: max(662, round(rate * SECONDS))] / rate
     begin_s, long_s = stall
     # A server that stands still does to those that come meanwhile what their later arrival does.
     held = np.where((arrivals >= begin_s) & (arrivals < begin_s + long_s), begin_s + long_s, 0.0)
-    places = np.arange(len(arrivals)) / served
-    departures = np.maximum.accumulate(np.maximum(arrivals, held) - places) + places + 1 / served
+    took = np.ones(len(arrivals)) if works is None else works[: len(arrivals)]
+    done = np.cumsum(took) / served
+    places = done - took / served
+    departures = np.maximum.accumulate(np.maximum(arrivals, held) - places) + done
     return float(np.percentile(departures - arrivals, 99))
 
 
+def _works(of_sample: float, seed: int) -> NDArray[np.float64] | None:
+    """Return what samples take, relative to the mean; None where all take the same."""
+    if not of_sample:
+        return None
+    shape = 1 / of_sample**2
+    return np.random.default_rng(seed).gamma(shape, 1 / shape, size=len(_arrivals()))
+
+
 @cache
-def truth(scale: float = 1.0) -> float:
-    """Return the highest rate that holds the condition without noise, samples/s."""
+def truth(of_sample: float = 0.0) -> float:
+    """Return the highest rate that holds the condition without noise, samples/s.
+
+    Where samples take random times, it is that of the median latency of 101 runs.
+    """
+    works = [_works(of_sample, SEED - n) for n in range(101 if of_sample else 1)]
     low, high = 0.1 * SERVED, 3 * SERVED
-    for _ in range(50):
+    for _ in range(20 if of_sample else 50):
         middle = math.sqrt(low * high)
-        held = latency_s(middle, SERVED * scale) < CONDITION.below
-        low, high = (middle, high) if held else (low, middle)
+        took = median(latency_s(middle, SERVED, works=each) for each in works)
+        low, high = (middle, high) if took < CONDITION.below else (low, middle)
     return low
 
 
@@ -114,7 +153,7 @@ class Session:
         self._machine, self._random = machine, random_
         self._served = SERVED * scale * math.exp(random_.gauss(0, machine.of_session))
 
-    def search(self, plan: Plan) -> Found:
+    def search(self, plan: SearchPlan) -> SearchOutcome:
         """Search once.
 
         Raises:
@@ -125,41 +164,46 @@ class Session:
             served = self._served * math.exp(self._random.gauss(0, self._machine.of_run))
             stalls = self._random.random() < self._machine.stalls
             when = self._random.uniform(0, SECONDS)
-            took = latency_s(rate, served, (when, self._machine.stall_s if stalls else 0.0))
+            stall = (when, self._machine.stall_s if stalls else 0.0)
+            works = _works(self._machine.of_sample, self._random.getrandbits(64))
+            took = latency_s(rate, served, stall, works)
             tries.append(tried(rate, {CONDITION.metric: took}, [CONDITION]))
         return result(tries, plan, CONDITION.in_words)
 
 
-def near(rates: Sequence[float]) -> Plan:
+def near(rates: Sequence[float]) -> SearchPlan:
     """Return a search from rates that were found before."""
-    mean = math.exp(fmean(map(math.log, rates)))
-    return Plan(start=mean, step=narrow_step(LIMIT))
+    mean = geometric_mean(rates)
+    return SearchPlan(start=mean, step=narrow_step(LIMIT))
 
 
-def baseline(machine: Machine, random_: random.Random) -> list[tuple[Found, str]]:
+def baseline(machine: Machine, random_: random.Random) -> list[tuple[SearchOutcome, str]]:
     """Return the searches of a baseline, four sessions of two."""
-    made: list[tuple[Found, str]] = []
+    made: list[tuple[SearchOutcome, str]] = []
     while len(made) < 8:
         session = Session(machine, random_)
         for _ in range(2):
             rates = [found.rate for found, _ in made]
             # A first start may be off by up to a factor of two either way.
-            start = truth() * math.exp(random_.uniform(-math.log(2), math.log(2)))
-            plan = near(rates) if rates else Plan(start=start)
+            start = truth(machine.of_sample) * math.exp(random_.uniform(-math.log(2), math.log(2)))
+            plan = near(rates) if rates else SearchPlan(start=start)
             made.append((session.search(plan), f"session {len(made) // 2}"))
     return made
 
 
 def verdict(
-    machine: Machine, before: Sequence[tuple[Found, str]], random_: random.Random, scale: float
-) -> tuple[Decision, list[Found]]:
+    machine: Machine,
+    before: Sequence[tuple[SearchOutcome, str]],
+    random_: random.Random,
+    scale: float,
+) -> tuple[Decision, list[SearchOutcome]]:
     """Return what rule R says of a build, and the searches that it took."""
     session = Session(machine, random_, scale=scale)
-    old = [Value(value=f.rate, within_se=f.resolution, session=s) for f, s in before]
-    found: list[Found] = []
+    old = [Value(value=f.rate, within_se=f.standard_error, session=s) for f, s in before]
+    found: list[SearchOutcome] = []
     while True:
         found.append(session.search(near([f.rate for f, _ in before] + [f.rate for f in found])))
-        now = [Value(value=f.rate, within_se=f.resolution, session="now") for f in found]
+        now = [Value(value=f.rate, within_se=f.standard_error, session="now") for f in found]
         direction = Direction.HIGHER
         judged = judge(old, now, direction=direction, limit=LIMIT, rule=machine.rule)
         if judged.decision is not Decision.MORE:
@@ -196,8 +240,8 @@ class Row:
 def study(machine: Machine, sessions: int, scales: Sequence[float]) -> Row:
     """Return what so many sessions show, each against a baseline of its own."""
     words: dict[float, Counter[Decision]] = {scale: Counter() for scale in scales}
-    first: list[Found] = []
-    further: list[Found] = []
+    first: list[SearchOutcome] = []
+    further: list[SearchOutcome] = []
     errors: list[float] = []
     counts: list[int] = []
     lost = 0
@@ -207,7 +251,7 @@ def study(machine: Machine, sessions: int, scales: Sequence[float]) -> Row:
             before = baseline(machine, random_)
             first.append(before[0][0])
             further += [found for found, _ in before[1:]]
-            errors += [math.log(found.rate / truth()) for found, _ in before]
+            errors += [math.log(found.rate / truth(machine.of_sample)) for found, _ in before]
             for scale in scales:
                 decision, found = verdict(machine, before, random_, scale)
                 words[scale][decision] += 1
@@ -238,7 +282,7 @@ def main() -> None:
     scales = (1.0, 0.97, 0.95)
     print(f"{count} sessions each; {SECONDS:.0f} s a run, {CONDITION.in_words}; limit −{LIMIT:.0%}")
     print(
-        "machine             runs first/further  reached  rate found: bias     sd    95 %"
+        "machine               runs first/further  reached  rate found: bias     sd    95 %"
         "  unchanged: FAIL  PASS  searches  −3 %: PASS  −5 %: FAIL  lost"
     )
     for machine in MACHINES:
@@ -251,7 +295,7 @@ def main() -> None:
             return f"{row.words[scale][decision] / done[scale]:.1%}"
 
         print(
-            f"{machine.name:19s} {row.first_runs:10.1f} /{row.further_runs:5.1f} "
+            f"{machine.name:21s} {row.first_runs:10.1f} /{row.further_runs:5.1f} "
             f"{row.reached:9.1%} {row.bias:+17.2%} {row.sd:6.2%} {row.p95:7.2%}"
             f"{share(1, Decision.FAIL):>17} {share(1, Decision.PASS):>5} {row.searches:9.2f}"
             f"{share(0.97, Decision.PASS):>12} {share(0.95, Decision.FAIL):>11} {row.lost:5d}"

@@ -13,50 +13,50 @@ from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
 import json
-import platform
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from tiny_language import (
+    END,
+    LIBRARIES,
+    PAD,
+    ROUGES,
+    Batch,
+    Plan,
+    Row,
+    pad,
+    predict,
+    rouge,
+    tokens_of,
+    train_causal,
+)
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
-from train_tiny_llama2 import (
-    BATCH,
-    END,
-    LIBRARIES,
-    MODEL,
-    POOL,
+from train_tiny_llama2 import BATCH, MODEL, POOL, draw_held_out, draw_pool, generate
+from training import (
+    BUILD,
     ROOT,
-    ROUGES,
-    Batch,
-    Sample,
-    draw_held_out,
-    draw_samples,
-    generate,
-    optimizers,
-    pad,
-    rouge,
-    save,
+    be_deterministic,
+    made_with,
+    parameters,
     sha256,
+    source,
     write,
+    write_folder,
 )
+from training import write_record as write_files
 from transformers import LlamaForCausalLM
 
 SUITE = ROOT / "suites" / "open" / "tiny-llama2-70b"
-CHECKPOINTS = ROOT / "build"
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
 SEED = 20261122
-WARM_UP_STEPS = 24
-CHECKPOINT_STEPS = 20 * POOL
 KEPT_LAYERS, KEPT_CHANNELS = 3, 256
 """What is left of the dense model's 4 layers and of the 384 channels of each MLP."""
 GATE = 0.99
@@ -117,73 +117,29 @@ file of this folder; the tokenizers are the dense model's.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How one model is made of the dense one.
-
-    Attributes:
-        name: Its folder below the suite's.
-        steps: Of training, a multiple of POOL.
-        peak_learning_rate: Reached after the warm-up.
-        distilled: Weight of the dense model's probabilities in the loss; the answers have the rest.
-    """
-
-    name: str
-    steps: int
-    peak_learning_rate: float
-    distilled: float = 0.0
-
-    def learning_rate(self, step: int) -> float:
-        """Return the rate of a step: it rises during warm-up, and falls linearly all the time."""
-        warm = min(1.0, (step + 1) / WARM_UP_STEPS)
-        return self.peak_learning_rate * warm * (1 - step / self.steps)
-
-    def settings(self) -> list[Any]:
-        """Return everything that decides what comes out."""
-        drawn_by = Path(__file__).with_name("tiny_instructions.py").read_bytes()
-        return [
-            *(self.name, self.steps, self.peak_learning_rate, self.distilled),
-            *(SEED, WARM_UP_STEPS, BATCH, POOL),
-            *(KEPT_LAYERS, KEPT_CHANNELS),
-            hashlib.sha256(drawn_by).hexdigest(),
-            sha256(MODEL / "model.safetensors"),
-        ]
-
-
-RECIPES = (
-    Recipe(name="sparse", steps=960, peak_learning_rate=2e-3),
-    Recipe(name="pruned", steps=1280, peak_learning_rate=2e-3, distilled=0.9),
+PLANS = tuple(
+    Plan(
+        seed=SEED,
+        name=name,
+        title=f"{name}: ",
+        steps=steps,
+        batch=BATCH,
+        pool=POOL,
+        checkpoint_steps=20 * POOL,
+        peak_learning_rate=2e-3,
+        warm_up_steps=24,
+        matrices=".layers.",
+        settings=[KEPT_LAYERS, KEPT_CHANNELS, source("tiny_instructions.py")],
+    )
+    for name, steps in (("sparse", 960), ("pruned", 1280))
 )
+DISTILLED = {"sparse": 0.0, "pruned": 0.9}
+"""Weight of the dense model's probabilities in the loss; the answers have the rest."""
 
 
 def dense() -> LlamaForCausalLM:
     """Return the trained dense model."""
     return LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-
-
-def batches(
-    recipe: Recipe, tokenizer: Tokenizer, excluded: set[str], *, first_step: int = 0
-) -> Iterator[Batch]:
-    """Yield the batches from one step on, a multiple of POOL; each depends on its step only.
-
-    Args:
-        recipe: Each has samples of its own.
-        tokenizer: Makes the tokens.
-        excluded: Questions that are not trained on.
-        first_step: The first step wanted.
-    """
-    for pool in range(first_step // POOL, recipe.steps // POOL):
-        random = Random(f"{SEED} {recipe.name} {pool}")
-        drawn = draw_samples(random, BATCH * POOL + 32, tokenizer)
-        samples = [sample for sample in drawn if sample.instruction.question not in excluded]
-        rows = sorted(
-            samples[: BATCH * POOL],
-            key=lambda sample: len(sample.prompt_tokens) + len(sample.answer_tokens),
-        )
-        starts = list(range(0, BATCH * POOL, BATCH))
-        random.shuffle(starts)
-        for start in starts:
-            yield pad(rows[start : start + BATCH])
 
 
 def sparse_mask(weights: Tensor) -> Tensor:
@@ -259,9 +215,8 @@ def mean_loss(model: LlamaForCausalLM, measured_on: Sequence[Batch]) -> float:
     """Return the mean loss of the tokens of these batches' answers."""
     with torch.no_grad():
         losses = [
-            functional.cross_entropy(logits[answer], targets[answer])
-            for logits, targets, weight in (predict(model, batch) for batch in measured_on)
-            for answer in [weight == 1]
+            each.losses()[each.weights == 1].mean()
+            for each in (predict(model, batch) for batch in measured_on)
         ]
     return float(torch.stack(losses).mean())
 
@@ -284,157 +239,81 @@ def channel_activity(model: LlamaForCausalLM, measured_on: Sequence[Batch]) -> l
     return [torch.stack(each).mean(dim=0) for each in found.values()]
 
 
-def predict(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits, the tokens that come, and their weights, at all tokens that weigh something.
-
-    Returns:
-        Shapes (tokens, vocabulary), (tokens,) and (tokens,).
-    """
-    hidden = model.model(batch.tokens, use_cache=False).last_hidden_state
-    weights = batch.weights[:, 1:]
-    counted = weights > 0
-    logits = model.lm_head(hidden[:, :-1][counted])
-    return logits, batch.tokens[:, 1:][counted], weights[counted]
-
-
-def train(
-    recipe: Recipe, tokenizer: Tokenizer, excluded: set[str], folder: Path
-) -> LlamaForCausalLM:
-    """Shrink the dense model and train it, or go on from the checkpoint where there is one.
-
-    Args:
-        recipe: Which model.
-        tokenizer: Makes the tokens.
-        excluded: Questions that are not trained on.
-        folder: The checkpoint is written here every CHECKPOINT_STEPS steps and at the end.
-    """
-    checkpoint = folder / f"llama2-70b-{recipe.name}.pt"
+def train(plan: Plan, tokenizer: Tokenizer, excluded: set[str], folder: Path) -> LlamaForCausalLM:
+    """Shrink the dense model and train it, or go on from the checkpoint in a folder."""
     teacher = dense().eval()
+    distilled = DISTILLED[plan.name]
     masks: dict[str, Tensor] = {}
-    if recipe.name == "pruned":
-        first = batches(recipe, tokenizer, excluded)
-        model = pruned(teacher, [next(first) for _ in range(POOL)])
+
+    def draw(random: Random, _: int = 0) -> list[Row]:
+        return draw_pool(random, tokenizer, excluded)
+
+    if plan.name == "pruned":
+        first = [pad(rows, PAD) for rows in islice(plan.batches(0, draw, tokens_of), POOL)]
+        model = pruned(teacher, first)
     else:
         model = dense()
         masks = {name: sparse_mask(weights) for name, weights in matrices(model).items()}
         apply_masks(model, masks)
-    both = optimizers(model.train())
-    guide = (teacher, recipe.distilled) if recipe.distilled else None
-    done, losses = resume(checkpoint, recipe, model, both), []
-    began_s = time.monotonic()
-    for batch in batches(recipe, tokenizer, excluded, first_step=done):
-        rate = recipe.learning_rate(done)
-        losses.append(train_step(model, both, batch, guide, rate=rate))
-        apply_masks(model, masks)
-        done += 1
-        if done % CHECKPOINT_STEPS == 0 or done == recipe.steps:
-            save(checkpoint, state_of(recipe, model, both, done))
-            mean, elapsed_s = sum(losses) / len(losses), time.monotonic() - began_s
-            print(
-                f"{recipe.name}: step {done:4} of {recipe.steps}: loss {mean:.4f}, "
-                f"{elapsed_s:.0f} s",
-                flush=True,
-            )
-            losses.clear()
-    return model.eval()
+    return train_causal(
+        lambda: model,
+        replace(plan, settings=[*plan.settings, distilled, sha256(MODEL / "model.safetensors")]),
+        draw,
+        filler=PAD,
+        checkpoint=folder / f"llama2-70b-{plan.name}.pt",
+        loss_of=lambda model, batch: loss_of(model, batch, teacher, distilled),
+        after_step=lambda: apply_masks(model, masks),
+    )
 
 
-def state_of(
-    recipe: Recipe, model: LlamaForCausalLM, both: Sequence[torch.optim.Optimizer], done: int
-) -> dict[str, Any]:
-    """Return what `resume` needs after so many steps."""
-    return {
-        "settings": recipe.settings(),
-        "model": model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in both],
-        "steps": done,
-    }
-
-
-def resume(
-    checkpoint: Path,
-    recipe: Recipe,
-    model: LlamaForCausalLM,
-    both: Sequence[torch.optim.Optimizer],
-) -> int:
-    """Load the checkpoint of these settings, if there is one, and return the steps it has done."""
-    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
-    if saved.get("settings") != recipe.settings():
-        return 0
-    model.load_state_dict(saved["model"])
-    for optimizer, state in zip(both, saved["optimizers"], strict=True):
-        optimizer.load_state_dict(state)
-    steps: int = saved["steps"]
-    print(f"resuming after step {steps} of {recipe.steps}: {checkpoint}", flush=True)
-    return steps
-
-
-def train_step(
-    model: LlamaForCausalLM,
-    both: Sequence[torch.optim.Optimizer],
-    batch: Batch,
-    guide: tuple[LlamaForCausalLM, float] | None,
-    *,
-    rate: float,
-) -> float:
-    """Take one step, and return the mean loss of the answers' tokens against what was written.
+def loss_of(
+    model: LlamaForCausalLM, batch: Batch, teacher: LlamaForCausalLM, distilled: float
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of a batch, and the mean one of the answers' tokens against what was written.
 
     Args:
         model: Trained.
-        both: Its optimizers.
         batch: What is predicted.
-        guide: The model whose probabilities count as well, and their weight from 0 to 1.
-        rate: Of learning.
+        teacher: The model whose probabilities count as well.
+        distilled: Their weight, from 0 to 1.
     """
-    logits, targets, weight = predict(model, batch)
-    written = functional.cross_entropy(logits, targets, reduction="none")
-    losses = written
-    if guide is not None:
-        teacher, weight_of_teacher = guide
+    predicted = predict(model, batch)
+    losses = written = predicted.losses()
+    if distilled:
         with torch.no_grad():
-            likely = predict(teacher, batch)[0].log_softmax(dim=1)
+            likely = predict(teacher, batch).logits.log_softmax(dim=1)
         apart = functional.kl_div(
-            logits.log_softmax(dim=1), likely, reduction="none", log_target=True
+            predicted.logits.log_softmax(dim=1), likely, reduction="none", log_target=True
         ).sum(dim=1)
-        losses = (1 - weight_of_teacher) * written + weight_of_teacher * apart
-    torch.autograd.backward((losses * weight).sum() / weight.sum())
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in both:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad()
-    return float(written[weight == 1].detach().mean())
+        losses = (1 - distilled) * written + distilled * apart
+    return predicted.means(losses, written)
 
 
 def write_model(model: LlamaForCausalLM, folder: Path) -> None:
     """Write the model with the dense one's tokenizer and settings, in Hugging Face's layout."""
-    with tempfile.TemporaryDirectory() as place:
-        model.save_pretrained(place)
-        for name in ("config.json", "model.safetensors"):
-            write(folder / name, Path(place, name).read_bytes())
+    write_folder(folder, model.save_pretrained)
     for name in COPIED:
         write(folder / name, (MODEL / name).read_bytes())
 
 
-def describe(recipe: Recipe, folder: Path, samples: Sequence[Sample]) -> dict[str, Any]:
+def describe(plan: Plan, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     """Return shape, training and scores of the model that was written there."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    answers = generate(model, [sample.prompt_tokens for sample in samples])
+    answers = generate(model, [row.prompt for row in rows])
     texts = [text.strip() for text in tokenizer.decode_batch(answers)]
     found = matrices(model).values()
     in_layers = sum(weights.numel() for weights in found)
     return {
-        "steps": recipe.steps,
-        "peak_learning_rate": recipe.peak_learning_rate,
-        "distilled": recipe.distilled,
-        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "steps": plan.steps,
+        "peak_learning_rate": plan.peak_learning_rate,
+        "distilled": DISTILLED[plan.name],
+        "parameters": parameters(model),
         "in_linear_layers": in_layers,
         "zeros_in_linear_layers": in_layers - sum(int(each.count_nonzero()) for each in found),
         "layers": model.config.num_hidden_layers,
         "intermediate": model.config.intermediate_size,
-        **rouge([sample.answer for sample in samples], texts),
+        **rouge([row.text for row in rows], texts),
         "tokens_per_sample": sum(map(len, answers)) / len(answers),
         "ended": sum(tokens[-1] == END for tokens in answers),
         "model_sha256": sha256(folder / "model.safetensors"),
@@ -458,16 +337,10 @@ def write_record(models: Mapping[str, dict[str, Any]]) -> None:
         "models": models,
         "chance": trained["chance"],
         "chance_same_task": trained["chance_same_task"],
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        **made_with(LIBRARIES),
     }
-    text = json.dumps(record, indent=2) + "\n"
-    write(SUITE / "training.json", text.encode())
-    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
     rows = "\n".join(row(name, each) for name, each in models.items())
-    readme = README.format(**record, rows=rows, made_with=made_with, **models)
-    write(SUITE / "README.md", readme.encode())
-    print(text, end="")
+    write_files(SUITE, README, record, rows=rows, **models)
 
 
 def row(name: str, found: Mapping[str, Any]) -> str:
@@ -483,23 +356,22 @@ def row(name: str, found: Mapping[str, Any]) -> str:
 def main() -> None:
     """Shrink, train, write, and record what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", choices=[recipe.name for recipe in RECIPES])
-    parser.add_argument("--checkpoints", type=Path, default=CHECKPOINTS)
+    parser.add_argument("--only", choices=[plan.name for plan in PLANS])
+    parser.add_argument("--checkpoints", type=Path, default=BUILD)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
+    be_deterministic()
 
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    samples = draw_held_out(tokenizer)
-    questions = {sample.instruction.question for sample in samples}
+    rows = draw_held_out(tokenizer)
+    questions = {row.sample.question for row in rows}
     models = {}
-    for recipe in RECIPES:
-        if arguments.only not in {None, recipe.name}:
+    for plan in PLANS:
+        if arguments.only not in {None, plan.name}:
             continue
-        model = train(recipe, tokenizer, questions, arguments.checkpoints)
+        model = train(plan, tokenizer, questions, arguments.checkpoints)
         if arguments.only is None:
-            write_model(model, SUITE / recipe.name)
-            models[recipe.name] = describe(recipe, SUITE / recipe.name, samples)
+            write_model(model, SUITE / plan.name)
+            models[plan.name] = describe(plan, SUITE / plan.name, rows)
     if arguments.only is None:
         write_record(models)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.registry import resolve
-from pytest_mlperf.run.around import EngineAround
+from pytest_mlperf.run.worker._handicap import EngineAround
 
 FOLDER = "PYTEST_MLPERF_TIMED"
 """Environment variable: the folder in which each process leaves its sums."""
@@ -73,6 +73,7 @@ class TimedSink:
         self.sink = sink
         self.wants_output = sink.wants_output
         self.times_tokens = sink.times_tokens
+        self.needs_first_tokens = sink.needs_first_tokens
         self._sums = sums
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
@@ -86,6 +87,15 @@ class TimedSink:
         begun = perf_counter()
         self.sink.next_tokens(ids)
         self._add(begun)
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand through."""
+        self.sink.ended(ids, reasons, prompt_tokens)
 
     def done(
         self,

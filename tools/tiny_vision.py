@@ -1,9 +1,8 @@
-"""What the trainers of the tiny vision models share: training that resumes, export, and scoring."""
+"""What the trainers of the tiny vision models share: AdamW in one cycle, ONNX, and onnxruntime."""
 
 from __future__ import annotations
 
-import json
-import time
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
+import training
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.optim.lr_scheduler import OneCycleLR
+from training import Course, answers_of, write
 
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
@@ -32,7 +35,7 @@ class Plan:
         peak_learning_rate: Of AdamW; reached after a tenth of the steps, then down to 0.
         weight_decay: Of AdamW.
         checkpoint_steps: A checkpoint is written each time after so many steps.
-        settings: What else decides the result. A checkpoint of other settings is not resumed.
+        settings: What else decides the result.
     """
 
     seed: int
@@ -63,53 +66,63 @@ def fit(
         loss_of: Draws a batch from the generator that it is given, and returns the model's loss.
         checkpoint: File that is written every `checkpoint_steps` steps, and after the last.
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=plan.peak_learning_rate, weight_decay=plan.weight_decay
+    rate = plan.peak_learning_rate
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=plan.weight_decay)
+    training.fit(
+        model,
+        [OneCycleLR(optimizer, rate, total_steps=plan.steps, pct_start=0.1)],
+        Course(
+            settings=plan.identity,
+            steps=plan.steps,
+            checkpoint_steps=plan.checkpoint_steps,
+            clip=5.0,
+        ),
+        batches=lambda first: (
+            np.random.default_rng([plan.seed, step]) for step in range(first, plan.steps)
+        ),
+        loss_of=lambda rng: [loss_of(rng)],
+        checkpoint=checkpoint,
     )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, plan.peak_learning_rate, total_steps=plan.steps, pct_start=0.1
+
+
+def export(
+    model: nn.Module,
+    path: Path,
+    examples: tuple[Tensor, ...],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    axes: Mapping[str, Mapping[int, str]],
+) -> None:
+    """Write a model as ONNX.
+
+    Args:
+        model: In evaluation mode.
+        path: Where to.
+        examples: Of each input.
+        inputs: Their names.
+        outputs: Their names.
+        axes: By name of an input or output, the axes of any length.
+    """
+    packed = io.BytesIO()
+    torch.onnx.export(
+        model,
+        examples,
+        packed,
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=inputs,
+        output_names=outputs,
+        dynamic_axes=axes,
     )
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    first = _resume(parts, plan, checkpoint)
-    began_s, total = time.monotonic(), 0.0
-    model.train()
-    for step in range(first, plan.steps):
-        loss = loss_of(np.random.default_rng([plan.seed, step]))
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
-        schedule.step()
-        total += loss.item()
-        if (step + 1) % plan.checkpoint_steps == 0 or step + 1 == plan.steps:
-            _save(checkpoint, parts, plan, step + 1)
-            mean = total / (step % plan.checkpoint_steps + 1)
-            elapsed_s = time.monotonic() - began_s
-            print(
-                f"step {step + 1:5} of {plan.steps}: loss {mean:.4f}, {elapsed_s:.0f} s", flush=True
-            )
-            total = 0.0
-    model.eval()
+    write(path, packed.getvalue())
 
 
-def _resume(parts: Mapping[str, Any], plan: Plan, checkpoint: Path) -> int:
-    """Load the checkpoint, if there is one of this plan; return the steps that are done."""
-    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
-    if saved.get("identity") != plan.identity:
-        return 0
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    print(f"resuming after step {saved['steps']} of {plan.steps}: {checkpoint}", flush=True)
-    return int(saved["steps"])
-
-
-def _save(checkpoint: Path, parts: Mapping[str, Any], plan: Plan, steps: int) -> None:
-    """Replace the checkpoint in one step, so that an interruption leaves the one before."""
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    partial = checkpoint.with_suffix(".partial")
-    states = {name: part.state_dict() for name, part in parts.items()}
-    torch.save({"identity": plan.identity, "steps": steps, **states}, partial)
-    partial.replace(checkpoint)
+def session(model: Path) -> onnxruntime.InferenceSession:
+    """Return onnxruntime with a model, on one CPU thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def fold_batch_norm(module: nn.Module) -> nn.Module:
@@ -124,60 +137,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     return module
 
 
-class Answers:
-    """A sink that keeps the answers of an engine that completes inside `submit`."""
-
-    wants_output = True
-    times_tokens = False
-
-    def __init__(self) -> None:
-        self.outputs: dict[int, bytes] = {}
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Refuse: a vision model gives none."""
-        raise AssertionError(f"{len(ids)} samples have tokens: {tokens!r}")
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        """Refuse: a vision model gives none."""
-        raise AssertionError(f"{len(ids)} samples have tokens")
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,  # noqa: ARG002 - a vision model gives none
-    ) -> None:
-        """Keep the answers."""
-        self.outputs.update(zip(ids, outputs or (), strict=True))
-
-    def failed(self, error: BaseException) -> None:
-        """Pass the engine's error on."""
-        raise error
-
-
 def run_onnx(dataset: Dataset, model: Path, options: Mapping[str, Any]) -> list[bytes]:
     """Return the answer to each sample, computed by engine onnxruntime on one CPU thread."""
-    sink, indices = Answers(), range(len(dataset))
     engine = OnnxRuntimeEngine(dataset=dataset, model=str(model), precision="fp32", **options)
-    with engine:
-        engine.load_samples(indices)
-        engine.submit(indices, indices, sink)
-    return [sink.outputs[index] for index in indices]
-
-
-def write_record(suite: Path, readme: str, record: Mapping[str, Any], **more: Any) -> None:
-    """Write training.json and README.md into the suite's folder, and print the former.
-
-    Args:
-        suite: The folder.
-        readme: README.md, to be formatted with `record`, `more` and `made_with`.
-        record: What was trained, how, and what it scores; "libraries" with their versions.
-        **more: What only the README tells.
-    """
-    text = json.dumps(record, indent=2) + "\n"
-    (suite / "training.json").write_text(text, encoding="utf-8")
-    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
-    (suite / "README.md").write_text(
-        readme.format(**record, **more, made_with=made_with), encoding="utf-8"
-    )
-    print(text, end="")
+    return answers_of(engine, dataset)

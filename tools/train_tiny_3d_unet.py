@@ -9,35 +9,32 @@ there and ends in the same model. With other settings it starts over.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import pickle
-import platform
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tiny_vision import LIBRARIES, OPSET, Plan, fit, fold_batch_norm, run_onnx, write_record
+from tiny_vision import LIBRARIES, Plan, export, fit, fold_batch_norm, run_onnx
 from torch import Tensor, nn
 from torch.nn import functional
+from training import BUILD, TINY, begin, made_with, parameters, sha256, write_record
 
 from pytest_mlperf.datasets.kits19 import LIST, Kits19Dataset
-from pytest_mlperf.engines.tasks.segment import importance
+from pytest_mlperf.engines.tasks._images import importance
 from pytest_mlperf.scorers.dice import DiceScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "3d-unet"
+SUITE = TINY / "3d-unet"
 DATA = SUITE / "data" / "kits19"
 MODEL = SUITE / "model" / "3d-unet-tiny.onnx"
-CHECKPOINT = ROOT / "build" / "3d-unet-tiny.pt"
+CHECKPOINT = BUILD / "3d-unet-tiny.pt"
 
 SEED = 20261121
 TRAIN, VALIDATION = 768, 40
@@ -224,8 +221,8 @@ def loss_of_windows(scores: Tensor, labels: Tensor) -> Tensor:
         labels: Shape (batch, depth, height, width), int64.
     """
     chances = scores.softmax(1)[:, 1:]
-    wanted = functional.one_hot(labels, CLASSES).movedim(-1, 1)[:, 1:].float()
-    common, both = (chances * wanted).sum((0, 2, 3, 4)), (chances + wanted).sum((0, 2, 3, 4))
+    labelled = functional.one_hot(labels, CLASSES).movedim(-1, 1)[:, 1:].float()
+    common, both = (chances * labelled).sum((0, 2, 3, 4)), (chances + labelled).sum((0, 2, 3, 4))
     missing = 1 - (2 * common + 1) / (both + 1)
     return functional.cross_entropy(scores, labels) + missing.mean()
 
@@ -270,21 +267,6 @@ def train(checkpoint: Path) -> UNet3d:
     return network
 
 
-def export(network: UNet3d, path: Path) -> None:
-    """Write the model as ONNX: "input" (batch, 1, 16, 16, 16), "output" (batch, 3, 16, 16, 16)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.onnx.export(
-        fold_batch_norm(network.to(memory_format=torch.contiguous_format)),
-        (torch.zeros(1, 1, WINDOW, WINDOW, WINDOW),),
-        path,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=["input"],
-        output_names=["output"],
-        dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}},
-    )
-
-
 def run_torch(network: UNet3d, dataset: Kits19Dataset) -> list[bytes]:
     """Return the classes that torch gives, window by window, as scorer dice takes them."""
     weights = torch.from_numpy(importance((WINDOW,) * 3))
@@ -305,8 +287,8 @@ def run_torch(network: UNet3d, dataset: Kits19Dataset) -> list[bytes]:
 def scores_of(answers: Sequence[bytes], dataset: Kits19Dataset) -> dict[str, float]:
     """Return "dice", "dice_kidney" and "dice_tumor" from 0 to 1, to five digits."""
     references = [dataset.reference(index) for index in range(len(dataset))]
-    found = DiceScorer().score(answers, references).aggregate
-    return {name: round(value, 5) for name, value in found.items()}
+    scored = DiceScorer().score(answers, references).aggregate
+    return {name: round(value, 5) for name, value in scored.items()}
 
 
 def shuffled(answers: Sequence[bytes]) -> list[bytes]:
@@ -317,33 +299,34 @@ def shuffled(answers: Sequence[bytes]) -> list[bytes]:
 
 def main() -> None:
     """Draw the data, train, export, and record what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
-
+    checkpoint = begin(__doc__, CHECKPOINT)
     write_validation()
     dataset = Kits19Dataset(path=str(DATA))
-    network = train(arguments.checkpoint)
+    network = train(checkpoint)
     by_torch = scores_of(run_torch(network, dataset), dataset)
-    export(network, MODEL)
+    export(
+        fold_batch_norm(network.to(memory_format=torch.contiguous_format)),
+        MODEL,
+        (torch.zeros(1, 1, WINDOW, WINDOW, WINDOW),),
+        inputs=["input"],
+        outputs=["output"],
+        axes={"input": {0: "batch"}, "output": {0: "batch"}},
+    )
     options = {"task": "segment", "roi_shape": [WINDOW] * 3, "overlap": 0.5, "batch_size": 8}
     answers = run_onnx(dataset, MODEL, options)
     record: dict[str, Any] = {
         "seed": SEED,
         "steps": PLAN.steps,
         "batch": BATCH,
-        "parameters": sum(weights.numel() for weights in network.parameters()),
+        "parameters": parameters(network),
         "training_cases": TRAIN,
         "validation_cases": VALIDATION,
         **scores_of(answers, dataset),
         **{f"{name}_torch": value for name, value in by_torch.items()},
         "dice_of_shuffled_voxels": scores_of(shuffled(answers), dataset)["dice"],
-        "model_sha256": hashlib.sha256(MODEL.read_bytes()).hexdigest(),
+        "model_sha256": sha256(MODEL),
         "dataset_digest": dataset.digest,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES if name != "pillow"},
+        **made_with([name for name in LIBRARIES if name != "pillow"]),
     }
     facts = {"window": WINDOW, "classes": CLASSES, "lengths": " or ".join(map(str, LENGTHS))}
     write_record(SUITE, README, record, **facts, minutes=5)

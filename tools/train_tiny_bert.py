@@ -9,42 +9,51 @@ there and ends in the same model. With other settings it starts over.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import io
 import json
-import platform
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import onnxruntime
 import torch
+from tiny_language import Plan, fit
 from tiny_paragraphs import Asked, Paragraph, draw, vocabulary
+from tiny_vision import export, session
 from torch import Tensor
+from training import (
+    BUILD,
+    TINY,
+    begin,
+    made_with,
+    parameters,
+    sha256,
+    source,
+    write,
+    write_folder,
+    write_record,
+)
 from transformers import BertConfig, BertForQuestionAnswering
 
 from pytest_mlperf.datasets.squad import SquadDataset
-from pytest_mlperf.datasets.squad_features import Builder, Feature
-from pytest_mlperf.datasets.squad_file import Passage, Question
-from pytest_mlperf.datasets.squad_wordpiece import WordPieces
-from pytest_mlperf.scorers.squad import SquadScorer
-from pytest_mlperf.scorers.squad_text import scores as text_scores
+from pytest_mlperf.datasets.squad._features import (
+    Feature,
+    FeatureBuilder,
+    Passage,
+    Question,
+    WordPieces,
+)
+from pytest_mlperf.scorers.squad import SquadScorer, text_scores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "bert"
+SUITE = TINY / "bert"
 MODEL = SUITE / "model"
 ONNX = SUITE / "bert-tiny.onnx"
 DATA = SUITE / "data" / "squad"
-CHECKPOINT = ROOT / "build" / "bert-tiny.pt"
+CHECKPOINT = BUILD / "bert-tiny.pt"
 
 SEED = 20261121
 # BERT-large: 1024, 4096, 24 layers, 16 heads, 512 positions, features of 384 pieces.
@@ -53,23 +62,28 @@ MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 96, 48, 24
 STEPS = 2400
 BATCH = 32
 POOL = 8
-"""Batches drawn together: rows of like length then share a batch, and little is padding."""
 QUESTIONS = 4
 """Of a paragraph, at most."""
-CHECKPOINT_STEPS = 25 * POOL
-PEAK_LEARNING_RATE = 4e-3
-WARM_UP_STEPS = 100
 SENTENCES = 14
 """Of a paragraph, at most; at least 2."""
 EASY_STEPS = 800
 """Until this step, the longest paragraphs grow from 2 sentences to SENTENCES."""
 HELD_OUT = 120
-OPSET = 17
-SETTINGS = [
-    *(SEED, HIDDEN, INTERMEDIATE, LAYERS, HEADS, MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH),
-    *(STEPS, BATCH, POOL, QUESTIONS, PEAK_LEARNING_RATE, WARM_UP_STEPS, SENTENCES, EASY_STEPS),
-    hashlib.sha256(Path(__file__).with_name("tiny_paragraphs.py").read_bytes()).hexdigest(),
-]
+PLAN = Plan(
+    seed=SEED,
+    steps=STEPS,
+    batch=BATCH,
+    pool=POOL,
+    checkpoint_steps=25 * POOL,
+    peak_learning_rate=4e-3,
+    warm_up_steps=100,
+    matrices=".layer.",
+    decay=0.98,
+    settings=[
+        *(HIDDEN, INTERMEDIATE, LAYERS, HEADS, MAX_SEQ_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH),
+        *(QUESTIONS, SENTENCES, EASY_STEPS, source("tiny_paragraphs.py")),
+    ],
+)
 LIBRARIES = ("torch", "transformers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 README = """\
@@ -151,10 +165,10 @@ class Row(NamedTuple):
     end: int
 
 
-def builder() -> Builder:
+def builder() -> FeatureBuilder:
     """Return what makes features, as the data set of the suite does."""
     numbered = {piece: number for number, piece in enumerate(vocabulary())}
-    return Builder(
+    return FeatureBuilder(
         pieces=WordPieces(numbered),
         max_seq_length=MAX_SEQ_LENGTH,
         doc_stride=DOC_STRIDE,
@@ -162,11 +176,12 @@ def builder() -> Builder:
     )
 
 
-def rows(making: Builder, paragraph: Paragraph) -> Iterator[Row]:
+def rows(making: FeatureBuilder, paragraph: Paragraph) -> Iterator[Row]:
     """Yield the features of a paragraph's first QUESTIONS questions."""
     asked = {str(number): each for number, each in enumerate(paragraph.asked[:QUESTIONS])}
     passage = Passage(
         where=paragraph.title,
+        article=1,  # these features are trained on: nothing is judged by groups
         context=paragraph.context,
         questions=[
             Question(identity=identity, text=each.question, answers=[])
@@ -181,7 +196,9 @@ def rows(making: Builder, paragraph: Paragraph) -> Iterator[Row]:
         yield Row(numbers, len(feature.numbers), start, end)
 
 
-def span(making: Builder, paragraph: Paragraph, asked: Asked, feature: Feature) -> tuple[int, int]:
+def span(
+    making: FeatureBuilder, paragraph: Paragraph, asked: Asked, feature: Feature
+) -> tuple[int, int]:
     """Return the places of the first answer's first and last piece in a feature, or 0 and 0."""
     begin, text = asked.answers[0]
     word = paragraph.context.count(" ", 0, begin)
@@ -193,27 +210,15 @@ def span(making: Builder, paragraph: Paragraph, asked: Asked, feature: Feature) 
     return first + shift, last + shift
 
 
-def batches(making: Builder, excluded: set[str], *, first_step: int) -> Iterator[dict[str, Tensor]]:
-    """Yield the batches from one step on, a multiple of POOL; each depends on its step only.
-
-    Args:
-        making: Makes the features.
-        excluded: Paragraphs that are not trained on.
-        first_step: The first step wanted.
-    """
-    for pool in range(first_step // POOL, STEPS // POOL):
-        random = Random(f"{SEED} training {pool}")
-        longest = 2 + (SENTENCES - 2) * min(1.0, pool * POOL / EASY_STEPS)
-        drawn: list[Row] = []
-        while len(drawn) < BATCH * POOL:
-            paragraph = draw(random, sentences=random.randint(2, round(longest)))
-            if paragraph.context not in excluded:
-                drawn += rows(making, paragraph)
-        ordered = sorted(drawn[: BATCH * POOL], key=lambda row: len(row.numbers))
-        starts = list(range(0, BATCH * POOL, BATCH))
-        random.shuffle(starts)
-        for start in starts:
-            yield pad(ordered[start : start + BATCH])
+def draw_pool(making: FeatureBuilder, excluded: set[str], random: Random, step: int) -> list[Row]:
+    """Draw the features of a pool that begins with a step, of paragraphs that are not excluded."""
+    longest = 2 + (SENTENCES - 2) * min(1.0, step / EASY_STEPS)
+    drawn: list[Row] = []
+    while len(drawn) < BATCH * POOL:
+        paragraph = draw(random, sentences=random.randint(2, round(longest)))
+        if paragraph.context not in excluded:
+            drawn += rows(making, paragraph)
+    return drawn[: BATCH * POOL]
 
 
 def pad(some: Sequence[Row]) -> dict[str, Tensor]:
@@ -251,99 +256,25 @@ def bert_tiny() -> BertForQuestionAnswering:
     )
 
 
-def optimizers(model: BertForQuestionAnswering) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices of the layers, and AdamW for everything else."""
-    named = list(model.named_parameters())
-    matrices = [weights for name, weights in named if weights.ndim == 2 and ".layer." in name]
-    others = [weights for name, weights in named if weights.ndim != 2 or ".layer." not in name]
-    return [
-        torch.optim.Muon(
-            matrices, lr=PEAK_LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
-        ),
-        torch.optim.AdamW(others, lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+def train(making: FeatureBuilder, excluded: set[str], checkpoint: Path) -> BertForQuestionAnswering:
+    """Train on features of paragraphs that are not excluded, from the checkpoint if there is one.
 
-
-def learning_rate(step: int) -> float:
-    """Return the rate of a step: it rises during warm-up, and falls linearly all the time."""
-    return PEAK_LEARNING_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * (1 - step / STEPS)
-
-
-def train(making: Builder, excluded: set[str], checkpoint: Path) -> BertForQuestionAnswering:
-    """Train from the seed, or from the checkpoint where there is one.
-
-    Args:
-        making: Makes the features.
-        excluded: Paragraphs that are not trained on.
-        checkpoint: Written every CHECKPOINT_STEPS steps and at the end.
+    The loss is the mean of those of start and end.
     """
     torch.manual_seed(SEED)
-    model = bert_tiny().train()
-    both = optimizers(model)
-    first_step = 0
-    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
-    if saved.get("settings") == SETTINGS:
-        model.load_state_dict(saved["model"])
-        for optimizer, state in zip(both, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        first_step = saved["steps"]
-        print(f"resuming after step {first_step} of {STEPS}: {checkpoint}", flush=True)
-    losses: list[float] = []
-    began_s = time.monotonic()
-    steps = range(first_step, STEPS)
-    for step, batch in zip(steps, batches(making, excluded, first_step=first_step), strict=True):
-        losses.append(train_step(model, both, batch, rate=learning_rate(step)))
-        done = step + 1
-        if done % CHECKPOINT_STEPS == 0 or done == STEPS:
-            states = [optimizer.state_dict() for optimizer in both]
-            save(
-                checkpoint,
-                {
-                    "settings": SETTINGS,
-                    "model": model.state_dict(),
-                    "optimizers": states,
-                    "steps": done,
-                },
-            )
-            mean, elapsed_s = sum(losses) / len(losses), time.monotonic() - began_s
-            print(f"step {done:4} of {STEPS}: loss {mean:.4f}, {elapsed_s:.0f} s", flush=True)
-            losses.clear()
-    return model.eval()
-
-
-def train_step(
-    model: BertForQuestionAnswering,
-    both: list[torch.optim.Optimizer],
-    batch: dict[str, Tensor],
-    *,
-    rate: float,
-) -> float:
-    """Take one step, and return its loss, the mean of start and end."""
-    loss = model(**batch).loss
-    torch.autograd.backward(loss)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in both:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad()
-    return float(loss.item())
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint in one step, so that an interruption leaves the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Replace a file in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    model = bert_tiny()
+    fit(
+        model,
+        PLAN,
+        batches=lambda first_step: PLAN.batches(
+            first_step,
+            lambda random, step: draw_pool(making, excluded, random, step),
+            lambda row: len(row.numbers),
+        ),
+        loss_of=lambda some: [model(**pad(some)).loss],
+        checkpoint=checkpoint,
+    )
+    return model
 
 
 def draw_held_out() -> list[Paragraph]:
@@ -373,27 +304,20 @@ def write_data(paragraphs: Sequence[Paragraph]) -> None:
 
 def write_model(model: BertForQuestionAnswering) -> None:
     """Write the model in Hugging Face's layout, and as ONNX with MLPerf's names."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        for path in Path(folder).iterdir():
-            write(MODEL / path.name, path.read_bytes())
+    write_folder(MODEL, model.save_pretrained)
     # Its attention is plain operators, which onnxruntime fuses.
     plain = BertForQuestionAnswering.from_pretrained(MODEL, attn_implementation="eager").eval()
     example = torch.ones(2, 8, dtype=torch.int64)
-    names = ["input_ids", "input_mask", "segment_ids"]
-    logits = ["output_start_logits", "output_end_logits"]
-    packed = io.BytesIO()
-    torch.onnx.export(
+    inputs = ["input_ids", "input_mask", "segment_ids"]
+    outputs = ["output_start_logits", "output_end_logits"]
+    export(
         Logits(plain),
+        ONNX,
         (example, example, example),
-        packed,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=names,
-        output_names=logits,
-        dynamic_axes={name: {0: "batch", 1: "seq"} for name in (*names, *logits)},
+        inputs=inputs,
+        outputs=outputs,
+        axes={name: {0: "batch", 1: "seq"} for name in (*inputs, *outputs)},
     )
-    write(ONNX, packed.getvalue())
 
 
 class Logits(torch.nn.Module):  # type: ignore[misc] # torch is Any here
@@ -405,38 +329,35 @@ class Logits(torch.nn.Module):  # type: ignore[misc] # torch is Any here
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:
         """Return start and end logits, each of shape (batch, seq) as all inputs."""
-        found = self.model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
-        return found.start_logits, found.end_logits
+        outputs = self.model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        return outputs.start_logits, outputs.end_logits
 
 
 def answer_torch(model: BertForQuestionAnswering, dataset: SquadDataset) -> list[NDArray[Any]]:
     """Return each feature's start and end logits, shape (2, seq)."""
-    module, found = Logits(model), []
+    module, logits = Logits(model), []
     for index in range(len(dataset)):
-        given = [torch.from_numpy(array)[None] for array in dataset.input(index).values()]
+        tensors = [torch.from_numpy(array)[None] for array in dataset.input(index).values()]
         with torch.inference_mode():
-            found.append(torch.cat(module(*given)).numpy())
-    return found
+            logits.append(torch.cat(module(*tensors)).numpy())
+    return logits
 
 
 def answer_onnx(dataset: SquadDataset) -> list[NDArray[Any]]:
     """Return each feature's start and end logits, shape (2, seq), on one CPU thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(ONNX, options, providers=["CPUExecutionProvider"])
-    found = []
+    onnx, logits = session(ONNX), []
     for index in range(len(dataset)):
         feed = {name: array[None] for name, array in dataset.input(index).items()}
-        found.append(np.concatenate(session.run(None, feed)))
-    return found
+        logits.append(np.concatenate(onnx.run(None, feed)))
+    return logits
 
 
 def score(dataset: SquadDataset, logits: Sequence[NDArray[Any]]) -> dict[str, float]:
     """Return F1 and exact match in per cent, to four decimal places."""
     outputs = [each.astype("<f4").tobytes() for each in logits]
     references = [dataset.reference(index) for index in range(len(dataset))]
-    found = SquadScorer(transposed=True).score(outputs, references).aggregate
-    return {name: round(value, 4) for name, value in found.items()}
+    aggregate = SquadScorer(transposed=True).score(outputs, references).aggregate
+    return {name: round(value, 4) for name, value in aggregate.items()}
 
 
 def chance(paragraphs: Sequence[Paragraph], dataset: SquadDataset) -> dict[str, dict[str, float]]:
@@ -453,13 +374,17 @@ def chance(paragraphs: Sequence[Paragraph], dataset: SquadDataset) -> dict[str, 
     same_fact, any_fact = [], []
     for paragraph in paragraphs:
         asked = paragraph.asked
-        for own in asked[:QUESTIONS]:
-            right = [text for _, text in own.answers]
-            found = [text_scores(each.answers[0][1], right) for each in asked]
-            any_fact.append(mean(found))
+        for question in asked[:QUESTIONS]:
+            right = [text for _, text in question.answers]
+            scored = [text_scores(each.answers[0][1], right) for each in asked]
+            any_fact.append(mean(scored))
             same_fact.append(
                 mean(
-                    [pair for pair, each in zip(found, asked, strict=True) if each.fact == own.fact]
+                    [
+                        pair
+                        for pair, each in zip(scored, asked, strict=True)
+                        if each.fact == question.fact
+                    ]
                 )
             )
     return {
@@ -483,12 +408,7 @@ def percent(shares: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 def main() -> None:
     """Draw the data, train, write, and record what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
-
+    checkpoint = begin(__doc__, CHECKPOINT)
     paragraphs = draw_held_out()
     write_data(paragraphs)
     dataset = SquadDataset(
@@ -498,7 +418,7 @@ def main() -> None:
         max_query_length=MAX_QUERY_LENGTH,
         pad=False,
     )
-    model = train(builder(), {each.context for each in paragraphs}, arguments.checkpoint)
+    model = train(builder(), {each.context for each in paragraphs}, checkpoint)
     write_model(model)
     by_torch, by_onnx = answer_torch(model, dataset), answer_onnx(dataset)
     apart = max(float(np.abs(a - b).max()) for a, b in zip(by_torch, by_onnx, strict=True))
@@ -507,7 +427,7 @@ def main() -> None:
         "seed": SEED,
         "steps": STEPS,
         "batch": BATCH,
-        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "parameters": parameters(model),
         "layers": LAYERS,
         "hidden": HIDDEN,
         "heads": HEADS,
@@ -526,24 +446,9 @@ def main() -> None:
         "onnx_sha256": sha256(ONNX),
         "model_sha256": sha256(MODEL / "model.safetensors"),
         "dataset_digest": dataset.digest,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        **made_with(LIBRARIES),
     }
-    write_record(record)
-
-
-def sha256(path: Path) -> str:
-    """Return the hex SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def write_record(record: dict[str, Any]) -> None:
-    """Write training.json and README.md beside the model, and print the former."""
-    text = json.dumps(record, indent=2) + "\n"
-    write(SUITE / "training.json", text.encode())
-    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
-    write(SUITE / "README.md", README.format(**record, made_with=made_with).encode())
-    print(text, end="")
+    write_record(SUITE, README, record)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,9 @@ there and ends in the same model. With other settings it starts over.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import hashlib
 import io
 import json
-import platform
-import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +20,41 @@ import safetensors.torch
 import torch
 from tiny_clicks import HOTNESS, PRODUCTS, ROWS, Clicks, Pairs
 from torch import Tensor
+from training import (
+    BUILD,
+    TINY,
+    Course,
+    begin,
+    fit,
+    made_with,
+    sha256,
+    source,
+    warmed_up,
+    write,
+    write_record,
+)
 
 from pytest_mlperf.datasets.criteo import CriteoDataset
-from pytest_mlperf.engines.torch.dlrm import Dlrm, dlrm_v2
-from pytest_mlperf.engines.torch.dlrm_files import Sizes
-from pytest_mlperf.engines.torch.dlrm_tables import Table, Tables
+from pytest_mlperf.engines.torch.module.dlrm import (
+    Dlrm,
+    EmbeddingTable,
+    EmbeddingTables,
+    LayerSizes,
+    dlrm_v2,
+)
 from pytest_mlperf.scorers.auc import AucScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "dlrm-v2"
+SUITE = TINY / "dlrm-v2"
 MODEL = SUITE / "model"
 DATA = SUITE / "data" / "criteo"
-CHECKPOINT = ROOT / "build" / "dlrm-v2-tiny.pt"
+CHECKPOINT = BUILD / "dlrm-v2-tiny.pt"
 
 SEED = 20261121
 # MLPerf's: 128 numbers a row, layers of 512, 256 and 128, rank 512, 1024, 1024, 512, 256 and 1.
-SIZES = Sizes(
+SIZES = LayerSizes(
     num_embeddings_per_feature=ROWS,
     embedding_dim=8,
     hotness=HOTNESS,
@@ -62,7 +73,7 @@ HELD_OUT_PART, OTHER_PART, FIRST_TRAINING_PART = 0, 1, 2
 OTHER_PAIRS = 1_000_000
 SETTINGS = [
     *(SEED, STEPS, BATCH, PEAK_LEARNING_RATE, repr(SIZES)),
-    hashlib.sha256(Path(__file__).with_name("tiny_clicks.py").read_bytes()).hexdigest(),
+    source("tiny_clicks.py"),
 ]
 LIBRARIES = ("torch", "safetensors", "numpy")
 
@@ -124,20 +135,25 @@ bytes with the same libraries on the same kind of CPU.
 """
 
 
-def dlrm_tiny() -> tuple[Dlrm, list[Tensor]]:
-    """Return the untrained model, and its tables, which are no parameters of it."""
-    tables = []
-    for rows in SIZES.num_embeddings_per_feature:
-        bound = rows**-0.5
-        drawn = torch.empty(rows, SIZES.embedding_dim).uniform_(-bound, bound)
-        tables.append(drawn.requires_grad_())
-    made = Dlrm(SIZES, Tables([Table(rows=rows) for rows in tables], on_cpu=False), {})
-    return made, tables
+class Trained(torch.nn.Module):  # type: ignore[misc] # torch is Any here
+    """The untrained model with its tables, which are no parameters of it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = torch.nn.ParameterList()
+        for rows in SIZES.num_embeddings_per_feature:
+            bound = rows**-0.5
+            self.tables.append(torch.empty(rows, SIZES.embedding_dim).uniform_(-bound, bound))
+        tables = [EmbeddingTable(rows=rows) for rows in self.tables]
+        self.model = Dlrm(SIZES, EmbeddingTables(tables, on_cpu=False), {})
 
-def learning_rate(step: int) -> float:
-    """Return the rate of a step: it falls linearly."""
-    return PEAK_LEARNING_RATE * (1 - step / STEPS)
+    def loss(self, pairs: Pairs) -> Tensor:
+        """Return the mean cross entropy."""
+        chances = self.model(
+            torch.from_numpy(pairs.dense), torch.from_numpy(np.concatenate(pairs.sparse, axis=1))
+        )
+        clicked = torch.from_numpy(pairs.clicked).float()
+        return torch.nn.functional.binary_cross_entropy(chances, clicked)
 
 
 def train(clicks: Clicks, checkpoint: Path) -> dict[str, Tensor]:
@@ -151,82 +167,36 @@ def train(clicks: Clicks, checkpoint: Path) -> dict[str, Tensor]:
         The tensors, by TorchRec's names.
     """
     torch.manual_seed(SEED)
-    model, tables = dlrm_tiny()
-    weights = [*tables, *model.parameters()]
-    optimizer = torch.optim.Adam(weights, lr=PEAK_LEARNING_RATE)
-    first_step = 0
-    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
-    if saved.get("settings") == SETTINGS:
-        with torch.no_grad():
-            for own, kept in zip(weights, saved["weights"], strict=True):
-                own.copy_(kept)
-        optimizer.load_state_dict(saved["optimizer"])
-        first_step = saved["steps"]
-        print(f"resuming after step {first_step} of {STEPS}: {checkpoint}", flush=True)
-    losses: list[float] = []
-    began_s = time.monotonic()
-    for step in range(first_step, STEPS):
-        optimizer.param_groups[0]["lr"] = learning_rate(step)
-        losses.append(train_step(model, optimizer, clicks.draw(BATCH, FIRST_TRAINING_PART + step)))
-        done = step + 1
-        if done % CHECKPOINT_STEPS == 0 or done == STEPS:
-            state = {
-                "settings": SETTINGS,
-                "weights": [own.detach() for own in weights],
-                "optimizer": optimizer.state_dict(),
-                "steps": done,
-            }
-            save(checkpoint, state)
-            mean, elapsed_s = sum(losses) / len(losses), time.monotonic() - began_s
-            print(f"step {done:4} of {STEPS}: loss {mean:.4f}, {elapsed_s:.0f} s", flush=True)
-            losses.clear()
-    return named(model, tables)
-
-
-def train_step(model: Dlrm, optimizer: torch.optim.Optimizer, pairs: Pairs) -> float:
-    """Take one step, and return its loss, the mean cross entropy."""
-    chances = model(
-        torch.from_numpy(pairs.dense), torch.from_numpy(np.concatenate(pairs.sparse, axis=1))
+    trained = Trained()
+    optimizer = torch.optim.Adam(trained.parameters(), lr=1.0)
+    fit(
+        trained,
+        [warmed_up(optimizer, peak=PEAK_LEARNING_RATE, warm_up=1, steps=STEPS)],
+        Course(settings=SETTINGS, steps=STEPS, checkpoint_steps=CHECKPOINT_STEPS),
+        batches=lambda first: (
+            clicks.draw(BATCH, FIRST_TRAINING_PART + step) for step in range(first, STEPS)
+        ),
+        loss_of=lambda pairs: [trained.loss(pairs)],
+        checkpoint=checkpoint,
     )
-    clicked = torch.from_numpy(pairs.clicked).float()
-    loss = torch.nn.functional.binary_cross_entropy(chances, clicked)
-    torch.autograd.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    return float(loss.item())
+    return named(trained.model, list(trained.tables))
 
 
 def named(model: Dlrm, tables: list[Tensor]) -> dict[str, Tensor]:
     """Return the tensors by TorchRec's names, in its shapes."""
     bag = "sparse_arch.embedding_bag_collection.embedding_bags.t_cat_{}.weight"
-    found = {bag.format(number): rows for number, rows in enumerate(tables)}
+    tensors = {bag.format(number): rows for number, rows in enumerate(tables)}
     bottom = [layer for layer in model.bottom if isinstance(layer, torch.nn.Linear)]
     *top, last = [layer for layer in model.top if isinstance(layer, torch.nn.Linear)]
     layers = {f"dense_arch.model._mlp.{n}._linear": layer for n, layer in enumerate(bottom)}
     layers |= {f"over_arch.model.0._mlp.{n}._linear": layer for n, layer in enumerate(top)}
     for name, layer in (layers | {"over_arch.model.1": last}).items():
-        found |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+        tensors |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
     for number, (narrow, wide) in enumerate(zip(model.narrow, model.wide, strict=True)):
-        found[f"inter_arch.crossnet.V_kernels.{number}"] = narrow.weight
-        found[f"inter_arch.crossnet.W_kernels.{number}"] = wide.weight
-        found[f"inter_arch.crossnet.bias.{number}"] = wide.bias.unsqueeze(1)
-    return {name: tensor.detach().contiguous() for name, tensor in found.items()}
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint in one step, so that an interruption leaves the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Replace a file in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+        tensors[f"inter_arch.crossnet.V_kernels.{number}"] = narrow.weight
+        tensors[f"inter_arch.crossnet.W_kernels.{number}"] = wide.weight
+        tensors[f"inter_arch.crossnet.bias.{number}"] = wide.bias.unsqueeze(1)
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
 def write_model(tensors: dict[str, Tensor]) -> None:
@@ -254,30 +224,25 @@ def predict(pairs: Pairs) -> NDArray[np.float32]:
     """Return the chances that the model as it was written gives, shape (pairs,)."""
     model = dlrm_v2(model=str(MODEL))
     with torch.inference_mode():
-        found = model(
+        clicks = model(
             torch.from_numpy(pairs.dense), torch.from_numpy(np.concatenate(pairs.sparse, axis=1))
         )
-    return np.asarray(found)
+    return np.asarray(clicks)
 
 
 def auc_percent(predictions: NDArray[Any], clicked: NDArray[np.int32]) -> float:
     """Return the area under the ROC curve of all pairs, per cent, to four decimal places."""
-    found = AucScorer().score([predictions.astype("<f4").tobytes()], [clicked])
-    return round(found.aggregate["auc"], 4)
+    scored = AucScorer().score([predictions.astype("<f4").tobytes()], [clicked])
+    return round(scored.aggregate["auc"], 4)
 
 
 def main() -> None:
     """Draw the data, train, write, and record what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
-
+    checkpoint = begin(__doc__, CHECKPOINT)
     clicks = Clicks(SEED)
     held_out = clicks.draw(HELD_OUT, HELD_OUT_PART)
     write_data(held_out)
-    tensors = train(clicks, arguments.checkpoint)
+    tensors = train(clicks, checkpoint)
     write_model(tensors)
     dataset = CriteoDataset(
         path=str(DATA),
@@ -299,12 +264,11 @@ def main() -> None:
         "samples": len(dataset),
         "pairs_per_sample": PAIRS_PER_SAMPLE,
         **score(clicks, held_out),
-        "model_sha256": hashlib.sha256((MODEL / "model.safetensors").read_bytes()).hexdigest(),
+        "model_sha256": sha256(MODEL / "model.safetensors"),
         "dataset_digest": dataset.digest,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        **made_with(LIBRARIES),
     }
-    write_record(record)
+    write_record(SUITE, README, record)
 
 
 def score(clicks: Clicks, held_out: Pairs) -> dict[str, Any]:
@@ -318,15 +282,6 @@ def score(clicks: Clicks, held_out: Pairs) -> dict[str, Any]:
         "other_pairs": OTHER_PAIRS,
         "bayes_auc_others": auc_percent(others.log_odds, others.clicked),
     }
-
-
-def write_record(record: dict[str, Any]) -> None:
-    """Write training.json and README.md beside the model, and print the former."""
-    text = json.dumps(record, indent=2) + "\n"
-    write(SUITE / "training.json", text.encode())
-    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
-    write(SUITE / "README.md", README.format(**record, made_with=made_with).encode())
-    print(text, end="")
 
 
 if __name__ == "__main__":

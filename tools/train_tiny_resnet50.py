@@ -9,35 +9,29 @@ there and ends in the same model. With other settings it starts over.
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
-import platform
-import time
-from collections.abc import Sequence
-from importlib.metadata import version
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from tiny_vision import export, fold_batch_norm, session
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.optim.lr_scheduler import OneCycleLR
+from training import BUILD, TINY, Course, begin, fit, made_with, parameters, sha256, write_record
 
 from pytest_mlperf.datasets.imagenet import VGG_MEAN, ImageNetDataset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "resnet50"
+SUITE = TINY / "resnet50"
 IMAGES = SUITE / "data" / "imagenet"
 MODEL = SUITE / "resnet50-tiny.onnx"
-CHECKPOINT = ROOT / "build" / "resnet50-tiny.pt"
+CHECKPOINT = BUILD / "resnet50-tiny.pt"
 
 SEED = 20261121
 SIZE = 32
@@ -47,7 +41,6 @@ EPOCHS = 12
 BATCH = 64
 PEAK_LEARNING_RATE = 0.1
 SHIFT = 3
-OPSET = 17
 WIDTH = 8
 BLOCKS = (3, 4, 6, 3)
 # ResNet-50 halves the resolution at stages 2, 3 and 4; 32 x 32 pixels bear two halvings.
@@ -166,16 +159,30 @@ def write_validation(images: Sequence[Image.Image], labels: NDArray[np.int64]) -
     (IMAGES / "val_map.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def shifted(batch: Tensor, generator: torch.Generator) -> Tensor:
+def shifted(batch: Tensor, offsets: Tensor) -> Tensor:
     """Shift each image by up to SHIFT pixels both ways; the background moves in."""
     padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="replicate")
-    offsets = torch.randint(0, 2 * SHIFT + 1, (len(batch), 2), generator=generator).tolist()
     return torch.stack(
         [
             image[:, top : top + SIZE, left : left + SIZE]
-            for image, (top, left) in zip(padded, offsets, strict=True)
+            for image, (top, left) in zip(padded, offsets.tolist(), strict=True)
         ]
     )
+
+
+def batches(images: int, *, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches from one step on: their images' numbers, and how far each is shifted.
+
+    Every epoch has every image once. One generator draws all of it, so that of the steps before is
+    drawn as well.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = (
+        (chosen, torch.randint(0, 2 * SHIFT + 1, (len(chosen), 2), generator=generator))
+        for _ in range(EPOCHS)
+        for chosen in torch.split(torch.randperm(images, generator=generator), BATCH)
+    )
+    return islice(drawn, first_step, None)
 
 
 def train(inputs: Tensor, labels: Tensor, checkpoint: Path) -> nn.Sequential:
@@ -191,97 +198,23 @@ def train(inputs: Tensor, labels: Tensor, checkpoint: Path) -> nn.Sequential:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=PEAK_LEARNING_RATE, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    steps = -(-len(inputs) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, PEAK_LEARNING_RATE, epochs=EPOCHS, steps_per_epoch=steps
+    epoch_steps = -(-len(inputs) // BATCH)
+    steps = EPOCHS * epoch_steps
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> list[Tensor]:
+        chosen, offsets = batch
+        logits = model(shifted(inputs[chosen], offsets))
+        return [nn.functional.cross_entropy(logits, labels[chosen])]
+
+    fit(
+        model,
+        [OneCycleLR(optimizer, PEAK_LEARNING_RATE, total_steps=steps)],
+        Course(settings=SETTINGS, steps=steps, checkpoint_steps=epoch_steps),
+        batches=lambda step: batches(len(inputs), first_step=step),
+        loss_of=loss_of,
+        checkpoint=checkpoint,
     )
-    generator = torch.Generator().manual_seed(SEED)
-    first_epoch = 0
-    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else {}
-    if saved.get("settings") == SETTINGS:
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        schedule.load_state_dict(saved["schedule"])
-        generator.set_state(saved["generator"])
-        first_epoch = saved["epochs"]
-        print(f"resuming after epoch {first_epoch} of {EPOCHS}: {checkpoint}")
-    for epoch in range(first_epoch, EPOCHS):
-        began_s = time.monotonic()
-        loss = train_epoch(
-            model, optimizer, schedule, inputs=inputs, labels=labels, generator=generator
-        )
-        save(
-            checkpoint,
-            {
-                "settings": SETTINGS,
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
-                "generator": generator.get_state(),
-                "epochs": epoch + 1,
-            },
-        )
-        elapsed_s = time.monotonic() - began_s
-        print(f"epoch {epoch + 1:2} of {EPOCHS}: loss {loss:.4f}, {elapsed_s:.1f} s", flush=True)
-    return model.eval()
-
-
-def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    *,
-    inputs: Tensor,
-    labels: Tensor,
-    generator: torch.Generator,
-) -> float:
-    """Train on every image once, in an order drawn from the generator; return the mean loss."""
-    model.train()
-    total = 0.0
-    for chosen in torch.split(torch.randperm(len(inputs), generator=generator), BATCH):
-        logits = model(shifted(inputs[chosen], generator))
-        loss = nn.functional.cross_entropy(logits, labels[chosen])
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        schedule.step()
-        total += loss.item() * len(chosen)
-    return total / len(inputs)
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint in one step, so that an interruption leaves the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-def fold_batch_norm(module: nn.Module) -> nn.Module:
-    """Fold every batch norm into the convolution before it, in place."""
-    if isinstance(module, nn.Sequential):
-        layers = list(module)
-        for index, (layer, following) in enumerate(pairwise(layers)):
-            if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
-                module[index] = fuse_conv_bn_eval(layer, following)
-                module[index + 1] = nn.Identity()
-    for child in module.children():
-        fold_batch_norm(child)
-    return module
-
-
-def export(model: nn.Module, path: Path) -> None:
-    """Write the model as ONNX: input "image" (batch, 3, 32, 32), output "logits" (batch, 10)."""
-    torch.onnx.export(
-        fold_batch_norm(model),
-        (torch.zeros(1, 3, SIZE, SIZE),),
-        path,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=["image"],
-        output_names=["logits"],
-        dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}},
-    )
+    return model
 
 
 def percent_correct(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
@@ -289,23 +222,9 @@ def percent_correct(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> f
     return 100.0 * int((logits.argmax(axis=1) == labels).sum()) / len(labels)
 
 
-def run_onnx(path: Path, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits that onnxruntime computes on one CPU thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"image": inputs})
-    return np.asarray(logits)
-
-
 def main() -> None:
     """Draw the data, train, export, and record what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
-
+    checkpoint = begin(__doc__, CHECKPOINT)
     images, labels = draw_digits()
     write_validation(images[TRAIN:], labels[TRAIN:])
     dataset = ImageNetDataset(path=str(IMAGES), size=SIZE, crop=1.0, classes=CLASSES)
@@ -314,36 +233,31 @@ def main() -> None:
     mean = np.array(VGG_MEAN, np.float32)
     training = np.ascontiguousarray((pixels - mean).transpose(0, 3, 1, 2))
 
-    model = train(
-        torch.from_numpy(training), torch.from_numpy(labels[:TRAIN]), arguments.checkpoint
-    )
+    model = train(torch.from_numpy(training), torch.from_numpy(labels[:TRAIN]), checkpoint)
     with torch.inference_mode():
         logits = model(torch.from_numpy(validation)).numpy()
-    export(model, MODEL)
+    export(
+        fold_batch_norm(model),
+        MODEL,
+        (torch.zeros(1, 3, SIZE, SIZE),),
+        inputs=["image"],
+        outputs=["logits"],
+        axes={"image": {0: "batch"}, "logits": {0: "batch"}},
+    )
+    (by_onnx,) = session(MODEL).run(["logits"], {"image": validation})
     record = {
         "seed": SEED,
         "epochs": EPOCHS,
-        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "parameters": parameters(model),
         "training_images": TRAIN,
         "validation_images": VALIDATION,
         "top1_torch_percent": percent_correct(logits, labels[TRAIN:]),
-        "top1_onnxruntime_percent": percent_correct(run_onnx(MODEL, validation), labels[TRAIN:]),
-        "model_sha256": hashlib.sha256(MODEL.read_bytes()).hexdigest(),
+        "top1_onnxruntime_percent": percent_correct(by_onnx, labels[TRAIN:]),
+        "model_sha256": sha256(MODEL),
         "dataset_digest": dataset.digest,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        **made_with(LIBRARIES),
     }
-    write_record(record)
-
-
-def write_record(record: dict[str, Any]) -> None:
-    """Write training.json and README.md beside the model, and print the former."""
-    text = json.dumps(record, indent=2) + "\n"
-    (SUITE / "training.json").write_text(text, encoding="utf-8")
-    made_with = ", ".join(f"{name} {found}" for name, found in record["libraries"].items())
-    readme = README.format(**record, size=SIZE, classes=CLASSES, made_with=made_with)
-    (SUITE / "README.md").write_text(readme, encoding="utf-8")
-    print(text, end="")
+    write_record(SUITE, README, record, size=SIZE, classes=CLASSES)
 
 
 if __name__ == "__main__":

@@ -9,28 +9,26 @@ there and ends in the same model. With other settings it starts over.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
 import math
-import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from tiny_vision import LIBRARIES, OPSET, Plan, fit, fold_batch_norm, run_onnx, write_record
+from tiny_vision import LIBRARIES, Plan, export, fit, fold_batch_norm, run_onnx
 from torch import Tensor, nn
 from torch.nn import functional
+from training import BUILD, TINY, begin, made_with, parameters, sha256, write_record
 
 from pytest_mlperf.datasets.openimages import ANNOTATIONS, IMAGES, OpenImagesDataset, stretch
-from pytest_mlperf.scorers.mean_ap import MeanApScorer
+from pytest_mlperf.scorers.detection import MeanApScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,11 +76,10 @@ This takes about eight minutes on one core, resumes after an interruption, and w
 this folder. The same library versions on the same kind of CPU give the same bytes.
 """
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "retinanet"
+SUITE = TINY / "retinanet"
 DATA = SUITE / "data" / "openimages"
 MODEL = SUITE / "model" / "retinanet-tiny.onnx"
-CHECKPOINT = ROOT / "build" / "retinanet-tiny.pt"
+CHECKPOINT = BUILD / "retinanet-tiny.pt"
 
 SEED = 20261121
 SHAPES = ("circle", "square", "triangle", "diamond", "ring", "cross")
@@ -153,7 +150,7 @@ def draw(seed: Sequence[int]) -> Picture:
     rng = np.random.default_rng(seed)
     width, height = (int(side) for side in rng.integers(*SIDES, size=2, endpoint=True))
     image = Image.fromarray(_background(rng, width, height))
-    wanted = rng.integers(1, OBJECTS, endpoint=True)
+    objects = rng.integers(1, OBJECTS, endpoint=True)
     kinds: list[int] = []
     boxes: list[tuple[int, int, int, int]] = []
     for _ in range(ATTEMPTS):
@@ -165,7 +162,7 @@ def draw(seed: Sequence[int]) -> Picture:
         box = (left, top, wide, high)
         if any(_covered(box, other) > 0.3 for other in boxes):
             continue
-        if len(boxes) == wanted:
+        if len(boxes) == objects:
             break
         kinds.append(int(rng.integers(len(SHAPES))))
         boxes.append(box)
@@ -342,7 +339,7 @@ def _flat(x: Tensor, each: int) -> Tensor:
 
 def anchors() -> Tensor:
     """Return left, top, right and bottom of every anchor, in pixels, shape (anchors, 4)."""
-    found = []
+    boxes = []
     for stride in STRIDES:
         centres = (torch.arange(SIZE // stride) + 0.5) * stride
         for y in centres.tolist():
@@ -351,8 +348,8 @@ def anchors() -> Tensor:
                     for ratio in RATIOS:
                         wide = stride * scale / math.sqrt(ratio) / 2
                         high = stride * scale * math.sqrt(ratio) / 2
-                        found.append([x - wide, y - high, x + wide, y + high])
-    return torch.tensor(found)
+                        boxes.append([x - wide, y - high, x + wide, y + high])
+    return torch.tensor(boxes)
 
 
 def overlaps(first: Tensor, second: Tensor) -> Tensor:
@@ -384,12 +381,12 @@ def losses(
     most = common.amax(1, keepdim=True).clamp(min=1e-6)
     kept = ((common >= most) & (common > 0)).any(2)
     matched = (best >= 0.5) | kept
-    wanted = functional.one_hot(kinds.gather(1, owner).clamp(min=0), len(SHAPES)).float()
-    wanted = wanted * matched[..., None]
-    cross_entropy = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    targets = functional.one_hot(kinds.gather(1, owner).clamp(min=0), len(SHAPES)).float()
+    targets = targets * matched[..., None]
+    cross_entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     chance = torch.sigmoid(logits)
-    wrong = chance + wanted - 2 * chance * wanted
-    weight = (0.25 * wanted + 0.75 * (1 - wanted)) * wrong**2
+    wrong = chance + targets - 2 * chance * targets
+    weight = (0.25 * targets + 0.75 * (1 - targets)) * wrong**2
     counted = matched | (best < 0.4)
     focal = (cross_entropy * weight * counted[..., None]).sum()
     chosen = boxes.gather(1, owner[..., None].expand(-1, -1, 4))
@@ -417,17 +414,17 @@ class Suppress(torch.autograd.Function):
             boxes: Corners, shape (1, anchors, 4).
             scores: Shape (1, classes, anchors).
         """
-        found = []
-        for kind, own in enumerate(scores[0]):
-            order = own.argsort(descending=True, stable=True)
-            order = order[own[order] > LEAST_SCORE]
+        chosen = []
+        for kind, of_kind in enumerate(scores[0]):
+            order = of_kind.argsort(descending=True, stable=True)
+            order = order[of_kind[order] > LEAST_SCORE]
             close = overlaps(boxes[0, order], boxes[0, order]) > OVERLAP
             kept: list[int] = []
             for place in range(len(order)):
                 if len(kept) < MOST and not close[place, kept].any():
                     kept.append(place)
-            found += [[0, kind, place] for place in order[kept].tolist()]
-        return torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
+            chosen += [[0, kind, place] for place in order[kept].tolist()]
+        return torch.tensor(chosen, dtype=torch.int64).reshape(-1, 3)
 
     @staticmethod
     def symbolic(g: Any, boxes: Any, scores: Any) -> Any:
@@ -501,24 +498,21 @@ def train(checkpoint: Path) -> RetinaNet:
     return network
 
 
-def export(detector: Detector, path: Path) -> None:
+def write_model(detector: Detector) -> None:
     """Write the model as ONNX: "images" (1, 3, 64, 64); "boxes", "labels" and "scores"."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     detector.network.to(memory_format=torch.contiguous_format)
     fold_batch_norm(detector)
     outputs = ["boxes", "labels", "scores"]
     with warnings.catch_warnings():
         # Of what `Suppress.forward` does with numbers, which its node stands for.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
-        torch.onnx.export(
+        export(
             detector,
+            MODEL,
             (torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(SEED)),),
-            path,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=["images"],
-            output_names=outputs,
-            dynamic_axes={name: {0: "detections"} for name in outputs},
+            inputs=["images"],
+            outputs=outputs,
+            axes={name: {0: "detections"} for name in outputs},
         )
 
 
@@ -559,34 +553,28 @@ def of_another_image(answers: Sequence[bytes]) -> list[bytes]:
 
 def main() -> None:
     """Draw the data, train, export, and record what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=True)
-
+    checkpoint = begin(__doc__, CHECKPOINT)
     pictures = [draw([SEED, 0, index]) for index in range(VALIDATION)]
     write_validation(pictures)
     dataset = OpenImagesDataset(path=str(DATA), size=SIZE)
-    detector = Detector(train(arguments.checkpoint)).eval()
+    detector = Detector(train(checkpoint)).eval()
     by_torch = run_torch(detector, dataset)
-    export(detector, MODEL)
+    write_model(detector)
     by_onnx = run_onnx(dataset, MODEL, {"task": "detect", "batch_size": 1})
     record = {
         "seed": SEED,
         "steps": PLAN.steps,
         "batch": BATCH,
-        "parameters": sum(weights.numel() for weights in detector.parameters()),
+        "parameters": parameters(detector),
         "training_images": TRAIN,
         "validation_images": VALIDATION,
         "validation_boxes": sum(len(picture.boxes) for picture in pictures),
         "map_torch": map_of(by_torch, dataset),
         "map_onnxruntime": map_of(by_onnx, dataset),
         "map_of_another_image": map_of(of_another_image(by_onnx), dataset),
-        "model_sha256": hashlib.sha256(MODEL.read_bytes()).hexdigest(),
+        "model_sha256": sha256(MODEL),
         "dataset_digest": dataset.digest,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in (*LIBRARIES, "pycocotools")},
+        **made_with((*LIBRARIES, "pycocotools")),
     }
     write_record(SUITE, README, record, size=SIZE, shapes=", ".join(SHAPES))
 

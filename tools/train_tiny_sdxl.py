@@ -17,14 +17,12 @@ import csv
 import hashlib
 import io
 import json
-import platform
 import re
 import shutil
 import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,24 +43,25 @@ from tiny_paintings import (
     paint,
 )
 from tiny_paintings import caption as caption_of
-from tiny_vision import Answers, Plan, fit, write_record
+from tiny_vision import Plan, fit
 from torch import Tensor, nn
 from torch.nn import functional
+from training import BUILD as BUILDS
+from training import TINY, Answers, made_with, parameters, sha256, write_record
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from pytest_mlperf.datasets.coco_captions import CocoCaptionsDataset
 from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
-from pytest_mlperf.scorers.clip_fid import ClipFidScorer
+from pytest_mlperf.scorers.images import ClipFidScorer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "suites" / "tiny" / "stable-diffusion-xl"
+SUITE = TINY / "stable-diffusion-xl"
 MODEL = SUITE / "model"
 DATA = SUITE / "data" / "coco2014"
 STATISTICS = SUITE / "real.npz"
-BUILD = ROOT / "build" / "stable-diffusion-xl-tiny"
+BUILD = BUILDS / "stable-diffusion-xl-tiny"
 
 sys.path.append(str(SUITE))
 
@@ -297,10 +296,10 @@ def train_judge(strokes: Strokes) -> Any:
     def loss_of(rng: np.random.Generator) -> Tensor:
         seen = paint(strokes, JUDGE_BATCH, rng)
         features = judge["look"](as_pixels(seen.images))
-        wanted = {"digit": seen.digits, "colour": seen.colours}
+        targets = {"digit": seen.digits, "colour": seen.colours}
         losses = [
             functional.cross_entropy(judge[part](features), torch.from_numpy(each))
-            for part, each in wanted.items()
+            for part, each in targets.items()
         ]
         return losses[0] + losses[1]
 
@@ -315,10 +314,10 @@ def train_autoencoder(strokes: Strokes) -> Any:
 
     def loss_of(rng: np.random.Generator) -> Tensor:
         pixels = as_pixels(paint(strokes, AUTOENCODER_BATCH, rng).images)
-        found = vae.encode(pixels).latent_dist
-        latents = found.mean + found.std * noise(rng, found.mean.shape)
+        posterior = vae.encode(pixels).latent_dist
+        latents = posterior.mean + posterior.std * noise(rng, posterior.mean.shape)
         again = vae.decode(latents).sample
-        divergence = (found.mean.square() + found.var - 1 - found.logvar).mean() / 2
+        divergence = (posterior.mean.square() + posterior.var - 1 - posterior.logvar).mean() / 2
         return functional.mse_loss(again, pixels) + DIVERGENCE_WEIGHT * divergence
 
     fit(vae, AUTOENCODER_PLAN, loss_of, BUILD / "autoencoder.pt")
@@ -353,8 +352,8 @@ def learn_merges(texts: Sequence[str]) -> list[tuple[str, str]]:
 
     The library tokenizers numbers tokens otherwise each time, so it cannot be used here.
     """
-    found = Counter(word for text in texts for word in re.findall(r"[a-z]+|[^a-z\s]", text))
-    words = {(*word[:-1], f"{word[-1]}</w>"): count for word, count in found.items()}
+    counts = Counter(word for text in texts for word in re.findall(r"[a-z]+|[^a-z\s]", text))
+    words = {(*word[:-1], f"{word[-1]}</w>"): count for word, count in counts.items()}
     merges: list[tuple[str, str]] = []
     while any(len(word) > 1 for word in words):
         pairs: Counter[tuple[str, str]] = Counter()
@@ -370,13 +369,13 @@ def learn_merges(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def merged(word: Sequence[str], pair: tuple[str, str]) -> tuple[str, ...]:
     """Return a word's tokens with each occurrence of a pair as one token."""
-    found: list[str] = []
+    joined: list[str] = []
     for token in word:
-        if found and (found[-1], token) == pair:
-            found[-1] += token
+        if joined and (joined[-1], token) == pair:
+            joined[-1] += token
         else:
-            found.append(token)
-    return tuple(found)
+            joined.append(token)
+    return tuple(joined)
 
 
 def make_tokenizers(folder: Path) -> tuple[Any, Any]:
@@ -450,13 +449,13 @@ def predict(
     first = parts["first"](tokens[0], output_hidden_states=True)
     second = parts["second"](tokens[1], output_hidden_states=True)
     sizes = torch.tensor([[SIZE, SIZE, 0, 0, SIZE, SIZE]]).expand(len(noisy), -1)
-    found: Tensor = parts["unet"](
+    noise: Tensor = parts["unet"](
         noisy,
         steps,
         torch.cat([first.hidden_states[-2], second.hidden_states[-2]], dim=-1),
         added_cond_kwargs={"text_embeds": second[0], "time_ids": sizes},
     ).sample
-    return found
+    return noise
 
 
 def all_tokens(pipe: Any) -> tuple[Tensor, Tensor]:
@@ -531,9 +530,9 @@ class Images(Answers):
 
 def generate(dataset: CocoCaptionsDataset, **options: Any) -> list[bytes]:
     """Return the image of each caption as engine torch-diffusion makes it."""
-    given = {"precision": "fp32", "batch_size": BATCH_SIZE, **GENERATION, **options}
+    settings = {"precision": "fp32", "batch_size": BATCH_SIZE, **GENERATION, **options}
     sink, indices = Images(len(dataset)), range(len(dataset))
-    with DiffusionEngine(dataset=dataset, model=str(MODEL), **given) as engine:
+    with DiffusionEngine(dataset=dataset, model=str(MODEL), **settings) as engine:
         engine.load_samples(indices)
         engine.submit(indices, indices, sink)
         return sink.wait()
@@ -557,8 +556,8 @@ def write_data() -> None:
     table.writerow(["id", "image_id", "caption", "height", "width", "file_name", "coco_url"])
     for number, pair in enumerate(rng.permutation(pairs), start=1):
         colour, digit = map(int, pair)
-        said = caption_of(int(rng.integers(len(PHRASES))), colour, digit)
-        table.writerow([number, number, said, SIZE, SIZE, f"painted_{number:03}.png", ""])
+        caption = caption_of(int(rng.integers(len(PHRASES))), colour, digit)
+        table.writerow([number, number, caption, SIZE, SIZE, f"painted_{number:03}.png", ""])
     (DATA / "captions" / "captions_source.tsv").write_text(text.getvalue(), "utf-8")
     np.save(DATA / "latents" / "latents.npy", noise(rng, (1, CHANNELS, LATENT, LATENT)).numpy())
 
@@ -581,8 +580,8 @@ def score(images: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> d
         size=SIZE,
         batch_size=64,
     )
-    found = scorer.score(images, references).aggregate
-    return {name: round(float(value), 4) for name, value in found.items()}
+    aggregate = scorer.score(images, references).aggregate
+    return {name: round(float(value), 4) for name, value in aggregate.items()}
 
 
 def seen(images: NDArray[np.uint8], digits: Any, colours: Any) -> dict[str, float]:
@@ -655,11 +654,6 @@ def decode(vae: Any, latents: Tensor) -> NDArray[np.uint8]:
     return np.asarray(pixels.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy())
 
 
-def sha256(path: Path) -> str:
-    """Return the hex SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def main() -> None:
     """Train, write, score."""
     assert __doc__
@@ -670,7 +664,7 @@ def main() -> None:
     vae = train_autoencoder(training)
     pipe = make_pipeline(vae)
     train_denoiser(pipe, paint(training, TRAINING_IMAGES, np.random.default_rng([SEED, 4])))
-    counts = {name: count(getattr(pipe, name)) for name in PARTS}
+    counts = {name: parameters(getattr(pipe, name)) for name in PARTS}
     scaling = pipe.vae.config.scaling_factor
     write_model(pipe)
     write_data()
@@ -688,7 +682,7 @@ def main() -> None:
             "autoencoder": AUTOENCODER_BATCH,
             "denoiser": UNET_BATCH,
         },
-        "parameters": {**counts, "judge": count(judge)},
+        "parameters": {**counts, "judge": parameters(judge)},
         "scaling_factor": scaling,
         "generation": GENERATION,
         **measure(held_out),
@@ -696,15 +690,9 @@ def main() -> None:
             name: sha256(next((MODEL / name).glob("*.safetensors"))) for name in PARTS
         },
         "judge_sha256": sha256(SUITE / "judge.safetensors"),
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        **made_with(LIBRARIES),
     }
     write_record(SUITE, README, record, **TOLD)
-
-
-def count(model: Any) -> int:
-    """Return the number of a model's parameters."""
-    return sum(each.numel() for each in model.parameters())
 
 
 if __name__ == "__main__":

@@ -10,20 +10,23 @@ from __future__ import annotations
 import argparse
 import glob
 import shlex
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.cli.output import clean
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
+from pytest_mlperf.cli import main as pytest_mlperf
+from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import accuracy_baselines as store
 from pytest_mlperf.stores.results import read_results
+
+REFUSED = 4
+"""Exit code where a case is refused and the rest goes on; 1 is Python's own, of a crash."""
 
 LARGEST = 8 * 2**20
 """Bytes of one file with scores; 24,576 samples take about 50,000 a metric."""
@@ -166,18 +169,22 @@ def loaded(path: Path) -> AccuracyBaseline:
 
 
 def performance(parsed: argparse.Namespace, known: frozenset[str]) -> int:
-    """Run `pytest-mlperf update` on the results; its exit code is 1 where it refused a case."""
-    command = ["pytest-mlperf", "update", "--no-runs", "--baselines", str(parsed.baselines)]
+    """Run `pytest-mlperf update` on the results, here: its 1 is a refusal, a crash an exception."""
+    command = ["update", "--no-runs", "--baselines", str(parsed.baselines)]
     for option, cases in (("--case", parsed.select), ("--accept-regression", parsed.accept)):
         command += [word for case in cases if case in known for word in (option, case)]
     if parsed.write:
         command += ["--write", "--reason", parsed.reason]
-    sys.stdout.flush()
-    return subprocess.run([*command, "--", str(parsed.results)], check=False).returncode
+    code = pytest_mlperf([*command, "--", str(parsed.results)])
+    return REFUSED if code == 1 else code
 
 
 def main() -> int:
-    """Print what would change, and change it with --write; 2 where something is refused wholly."""
+    """Print what would change, and change it with --write.
+
+    Returns:
+        0, REFUSED, or 2 where nothing can be taken.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--recorded", type=Path, required=True, metavar="FOLDER")
@@ -209,7 +216,7 @@ def accept(parsed: argparse.Namespace) -> int:
     code = 0
     if measured and (not parsed.select or measured & set(parsed.select)):
         code = performance(parsed, measured)
-        if code > 1:
+        if code not in (0, REFUSED):
             return code
     for scores in accuracy(parsed):
         for line in scores.lines():

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.gpu.setting import Setting
 from pytest_mlperf.core.energy import Energy
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.power import Sampling
-from pytest_mlperf.run.power_gpu import GpuLog
+from pytest_mlperf.run.power._gpu import GpuLog
+from pytest_mlperf.run.power.sampling import PowerSampling
 
 IDLE_W, BUSY_W = 90.0, 620.0
 """What the simulated GPU draws."""
@@ -76,7 +76,7 @@ def watch(
         simulate(*wave, more=more)
     folder = setting.path / f"power-{next(_numbers)}"
     folder.mkdir(parents=True)
-    with Sampling([setting.uuid], folder, watch_s=watch_s) as sampling:
+    with PowerSampling([setting.uuid], folder, watch_s=watch_s) as sampling:
         if sampling.unavailable:
             raise RunError("sampler", f"the GPU cannot be sampled: {sampling.unavailable}")
         found = Watch(ready=sampling.ready)

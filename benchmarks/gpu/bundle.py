@@ -22,16 +22,21 @@ ROOT = Path(__file__).resolve().parents[2]
 OUT = Path("build/gpu-bundle")
 
 WHEELS = (
+    "absl-py",
     "annotated-types",
     "certifi",
     "charset-normalizer",
+    "cloudpickle",
+    "defusedxml",
     "diffusers",
     "filelock",
     "idna",
     "importlib-metadata",
     "iniconfig",
+    "joblib",
     "lazy-importer",
     "mlcommons-loadgen",
+    "nltk",
     "nvidia-ml-py",
     "packaging",
     "pillow",
@@ -45,12 +50,16 @@ WHEELS = (
     "pytest-benchmark",
     "rapidfuzz",
     "requests",
+    "six",
     "typing-extensions",
     "typing-inspection",
     "urllib3",
     "zipp",
 )
 """What pytest-mlperf[diffusion] needs beside torch, transformers, NumPy and what these need."""
+
+SOURCES = ("rouge-score",)
+"""Of these too, but published as source alone: pip makes their wheels, for any Python."""
 
 PYTHONS = ("3.12", "3.11")
 MACHINE = "x86_64"
@@ -99,6 +108,8 @@ def gather(out: Path, pythons: Sequence[str]) -> None:
         old.unlink()
     pure = out / PURE
     _pip("wheel", "--no-deps", "--wheel-dir", str(pure), str(ROOT))
+    pinned = ("--constraint", str(ROOT / "constraints.txt"))
+    _pip("wheel", "--no-deps", "--wheel-dir", str(pure), *pinned, *SOURCES)
     for version in pythons:
         own = out / _folder(version)
         _pip(
@@ -106,7 +117,7 @@ def gather(out: Path, pythons: Sequence[str]) -> None:
             *("--python-version", version, "--dest", str(own)),
             *(f"--platform=manylinux_2_{glibc}_{MACHINE}" for glibc in GLIBCS),
             *(f"--platform=manylinux2014_{MACHINE}", "--platform=any"),
-            *("--constraint", str(ROOT / "constraints.txt"), *WHEELS),
+            *(*pinned, *WHEELS),
         )
         for wheel in own.glob("*-none-any.whl"):
             wheel.replace(pure / wheel.name)

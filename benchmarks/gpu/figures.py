@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
-from pytest_mlperf.core import counter as counters
-from pytest_mlperf.core.trace import Reading, beat_s
+from pytest_mlperf.core.energy import readings as counters
+from pytest_mlperf.core.energy.readings import Reading, beat_s
 
 WITHIN = 0.05
 """Power is idle again within this share of the level that it settles at."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_mlperf.core.trace import Reading
+from pytest_mlperf.core.energy.readings import Reading
 
 PIECE_S = 0.0005
 """A piece of work is about so long: bursts of 5 ms are ten of them."""

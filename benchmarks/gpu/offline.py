@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.run import loadgen
+from pytest_mlperf.core.job import LoadGenSettings, Seeds
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.protocol import LoadGenSettings, Seeds
+from pytest_mlperf.run.worker import _loadgen as loadgen
 
 LOOK_S = 0.1
 """Between two looks at the clock of a plain loop."""

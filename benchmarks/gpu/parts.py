@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.gpu.lifeline import die_with_parent
 from benchmarks.gpu.setting import Setting
-from pytest_mlperf.run.lifeline import die_with_parent
 from pytest_mlperf.stores import atomic
 
 RESULT = "answer.json"

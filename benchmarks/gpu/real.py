@@ -12,7 +12,7 @@ from benchmarks.gpu.load import torch_on
 from benchmarks.gpu.offline import Timed
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, show
 from pytest_mlperf.core.energy import Energy
-from pytest_mlperf.core.roofline.limit import Limit, share_of_limit
+from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.hardware.specs import find_gpu
 
 COLUMNS = (

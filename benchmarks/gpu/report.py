@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.setting import SIMULATED
-from pytest_mlperf.core.power import LABEL as POWER_LABEL
+from pytest_mlperf.core.energy import LABEL as POWER_LABEL
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.stores import atomic
 

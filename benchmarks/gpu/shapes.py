@@ -13,8 +13,14 @@ from benchmarks.gpu.load import synchroniser, torch_on
 from benchmarks.gpu.offline import Images, Prompts, Questions, Timed, loop, under_loadgen
 from benchmarks.gpu.setting import Setting
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.core.roofline.seen import Seen
-from pytest_mlperf.core.roofline.work import AnyWork, Decode, Diffusion, Encoder, Fixed
+from pytest_mlperf.core.roofline.work import (
+    AnyWork,
+    Circumstances,
+    Decode,
+    Diffusion,
+    Encoder,
+    Fixed,
+)
 from pytest_mlperf.rounds.work import find_work
 
 PLAIN = "plain torch loop, inputs on the device"
@@ -49,7 +55,7 @@ class Shape:
     batch: int
     unit: str
     work: AnyWork
-    seen: Seen
+    seen: Circumstances
     metric: str
     run: Callable[[float], Timed]
 
@@ -104,7 +110,7 @@ def llama(setting: Setting, undo: contextlib.ExitStack, size: str) -> Iterator[S
         batch=batch,
         unit="token",
         work=work,
-        seen=Seen(
+        seen=Circumstances(
             precision="fp32" if small else "bf16",
             kv=None if small else "bf16",
             batch=batch,
@@ -153,7 +159,7 @@ def resnet(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
         "batch": batch,
         "unit": "sample",
         "work": work,
-        "seen": Seen(precision=precision),
+        "seen": Circumstances(precision=precision),
         "metric": "throughput",
     }
     images = torch.randn(
@@ -198,7 +204,7 @@ def bert(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
         "batch": batch,
         "unit": "sample",
         "work": work,
-        "seen": Seen(precision=precision, tokens=tokens),
+        "seen": Circumstances(precision=precision, tokens=tokens),
         "metric": "throughput",
     }
     wait = synchroniser(setting.device)
@@ -256,7 +262,7 @@ def sdxl(setting: Setting, undo: contextlib.ExitStack) -> Iterator[Shape]:
     common: dict[str, Any] = {
         "way": PLAIN,
         "unit": "sample",
-        "seen": Seen(precision=precision),
+        "seen": Circumstances(precision=precision),
         "metric": "throughput",
         "parameters": models.parameters(unet),
         "expected": None if small else models.SDXL_UNET_PARAMETERS,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from pytest_mlperf.core.extension import Engine
@@ -29,14 +28,9 @@ class Seen(Engine):
         self._write(self._rest + WORKING)
         return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Say that it no longer is."""
-        super().__exit__(kind, error, trace)
+        super().__exit__(None, None, None)
         self._write(self._rest)
 
     def _write(self, text: str) -> None:

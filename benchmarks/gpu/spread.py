@@ -11,7 +11,7 @@ from benchmarks.gpu.board import BUSY_W, Watch, watch
 from benchmarks.gpu.figures import spread_of
 from benchmarks.gpu.load import Decoder
 from benchmarks.gpu.setting import Answer, Part, Setting, Table, show
-from pytest_mlperf.core.trace import Reading, at
+from pytest_mlperf.core.energy.readings import Reading, at
 
 WINDOWS_S = (20.0, 60.0)
 TURNS = (0, 1, 0, 1, 0, 0, 0)

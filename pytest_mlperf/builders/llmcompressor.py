@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.builders.source import (
-    check_device,
-    check_prompt,
-    choose,
-    linear_layers,
-    load,
-    name_of_output,
-    read_config,
-)
+from pytest_mlperf.builders import choose, linear_layers, load, name_of_output, read_config
+from pytest_mlperf.core.case import PrecisionName
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Builder
+from pytest_mlperf.core.extension import Builder, Progress, Prompts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """What LLM Compressor does.
+class LlmCompressorRecipe:
+    """What LLM Compressor does, by one of compressed-tensors' presets; whether it looks at samples.
 
-    Attributes:
-        precision: Of the weights.
-        scheme: One of compressed-tensors' presets.
-        how: "round": to the nearest; "gptq": error by error; "awq", "smoothquant": after scales
-            were moved.
-        looks: It looks at samples.
+    "round": to the nearest; "gptq": error by error; "awq", "smoothquant": after scales were moved.
     """
 
-    precision: str
+    precision: PrecisionName
     scheme: str
     how: str = "round"
     looks: bool = False
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "int8": Recipe(precision="int8", scheme="W8A8"),
-    "int8-gptq": Recipe(precision="int8", scheme="W8A8", how="gptq", looks=True),
-    "int8-smoothquant": Recipe(precision="int8", scheme="W8A8", how="smoothquant", looks=True),
-    "int4": Recipe(precision="int4", scheme="W4A16"),
-    "int4-gptq": Recipe(precision="int4", scheme="W4A16", how="gptq", looks=True),
-    "int4-awq": Recipe(precision="int4", scheme="W4A16_ASYM", how="awq", looks=True),
-    "fp8": Recipe(precision="fp8", scheme="FP8_DYNAMIC"),
-    "fp8-static": Recipe(precision="fp8", scheme="FP8", looks=True),
-    "nvfp4": Recipe(precision="nvfp4", scheme="NVFP4", looks=True),
+RECIPES: Mapping[str, LlmCompressorRecipe] = {
+    "int8": LlmCompressorRecipe(precision="int8", scheme="W8A8"),
+    "int8-gptq": LlmCompressorRecipe(precision="int8", scheme="W8A8", how="gptq", looks=True),
+    "int8-smoothquant": LlmCompressorRecipe(
+        precision="int8", scheme="W8A8", how="smoothquant", looks=True
+    ),
+    "int4": LlmCompressorRecipe(precision="int4", scheme="W4A16"),
+    "int4-gptq": LlmCompressorRecipe(precision="int4", scheme="W4A16", how="gptq", looks=True),
+    "int4-awq": LlmCompressorRecipe(precision="int4", scheme="W4A16_ASYM", how="awq", looks=True),
+    "fp8": LlmCompressorRecipe(precision="fp8", scheme="FP8_DYNAMIC"),
+    "fp8-static": LlmCompressorRecipe(precision="fp8", scheme="FP8", looks=True),
+    "nvfp4": LlmCompressorRecipe(precision="nvfp4", scheme="NVFP4", looks=True),
 }
 
 SMOOTHING = 0.8
@@ -85,9 +75,9 @@ class LlmCompressorBuilder(Builder):
             max_prompt_tokens: Longer samples are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: Recipe = choose("llmcompressor", recipe, RECIPES)
-        check_device("llmcompressor", device)
-        check_prompt("llmcompressor", max_prompt_tokens)
+        self._recipe: LlmCompressorRecipe = choose(
+            "llmcompressor", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
+        )
         self._ignore = tuple(ignore)
         self._most = max_prompt_tokens
         self._device = device
@@ -95,19 +85,12 @@ class LlmCompressorBuilder(Builder):
         self.calibrates = self._recipe.looks
 
     def build(
-        self,
-        source: Path,
-        target: Path,
-        prompts: Sequence[Sequence[int]],
-        progress: Callable[[int, int, str], None],
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint; progress is what the library prints.
-
-        Raises:
-            RunError: The recipe needs a GPU.
-        """
+        """Write the quantised checkpoint; progress is what the library prints."""
         import torch
         from llmcompressor import oneshot
+        from torch.utils.data import DataLoader
 
         if self._recipe.how == "awq" and not torch.accelerator.is_available():
             raise RunError("build", "AWQ in LLM Compressor searches its scales on a GPU alone")
@@ -115,11 +98,14 @@ class LlmCompressorBuilder(Builder):
         layers = len(linear_layers(model))
         ignored = [*name_of_output(model), *self._ignore]
         progress(0, layers, "layers")
-        samples = [_sample(prompt[: self._most]) for prompt in prompts]
+        # Each prompt is a batch of its own, without padding.
+        ids = [torch.tensor([list(prompt[: self._most])]) for prompt in prompts]
+        samples = [{"input_ids": each, "attention_mask": torch.ones_like(each)} for each in ids]
+        loader: Any = DataLoader(samples, batch_size=None, shuffle=False)
         oneshot(
             model=model,
             recipe=list(self._modifiers(ignored)),
-            dataset=_loader(samples) if samples else None,
+            dataset=loader if samples else None,
             # Samples are token ids already; without this it looks for a tokenizer, and needs one.
             processor=object(),
             num_calibration_samples=max(1, len(samples)),
@@ -146,18 +132,3 @@ class LlmCompressorBuilder(Builder):
             yield AWQModifier()
         last = GPTQModifier if how == "gptq" else QuantizationModifier
         yield last(targets=["Linear"], scheme=self._recipe.scheme, ignore=list(ignored))
-
-
-def _sample(prompt: Sequence[int]) -> dict[str, Any]:
-    """Return a batch of one prompt without padding."""
-    import torch
-
-    ids = torch.tensor([list(prompt)])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def _loader(samples: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the samples as `oneshot` takes them: in their order, each a batch."""
-    from torch.utils.data import DataLoader
-
-    return DataLoader(samples, batch_size=None, shuffle=False)

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.builders.source import (
-    check_device,
-    check_prompt,
-    choose,
-    linear_layers,
-    load,
-    look,
-    read_config,
-)
-from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.extension import Builder
+from pytest_mlperf.builders import choose, linear_layers, load, look, read_config
+from pytest_mlperf.core.case import PrecisionName
+from pytest_mlperf.core.errors import require_options
+from pytest_mlperf.core.extension import Builder, Progress, Prompts
 
 KV_CACHES = ("fp8", "nvfp4")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """What ModelOpt does.
+class ModelOptRecipe:
+    """One of ModelOpt's configurations; all of them look at samples."""
 
-    Attributes:
-        precision: Of the weights.
-        config: Name of one of its configurations; all of them look at samples.
-    """
-
-    precision: str
+    precision: PrecisionName
     config: str
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "fp8": Recipe(precision="fp8", config="FP8_DEFAULT_CFG"),
-    "int8-smoothquant": Recipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
-    "int4-awq": Recipe(precision="int4-awq", config="INT4_AWQ_CFG"),
-    "w4a8-awq": Recipe(precision="w4a8-awq", config="W4A8_AWQ_BETA_CFG"),
-    "nvfp4": Recipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
+RECIPES: Mapping[str, ModelOptRecipe] = {
+    "fp8": ModelOptRecipe(precision="fp8", config="FP8_DEFAULT_CFG"),
+    "int8-smoothquant": ModelOptRecipe(precision="int8", config="INT8_SMOOTHQUANT_CFG"),
+    "int4-awq": ModelOptRecipe(precision="int4-awq", config="INT4_AWQ_CFG"),
+    "w4a8-awq": ModelOptRecipe(precision="w4a8-awq", config="W4A8_AWQ_BETA_CFG"),
+    "nvfp4": ModelOptRecipe(precision="nvfp4", config="NVFP4_DEFAULT_CFG"),
 }
 
 
@@ -73,23 +61,19 @@ class ModelOptBuilder(Builder):
             max_prompt_tokens: Longer samples are cut.
             device: "cpu", "cuda" or "cuda:N".
         """
-        self._recipe: Recipe = choose("modelopt", recipe, RECIPES)
-        check_device("modelopt", device)
-        check_prompt("modelopt", max_prompt_tokens)
-        if kv_cache not in {None, *KV_CACHES}:
-            known = " or ".join(KV_CACHES)
-            raise SuiteError(f"builder modelopt: kv_cache = {kv_cache!r} is not {known}")
+        self._recipe: ModelOptRecipe = choose(
+            "modelopt", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
+        )
+        valid = kv_cache in {None, *KV_CACHES}
+        rule = ("kv_cache", kv_cache, valid, " or ".join(KV_CACHES))
+        require_options("builder modelopt", [rule])
         self._kv_cache = kv_cache
         self._most = max_prompt_tokens
         self._device = device
         self.precision = self._recipe.precision
 
     def build(
-        self,
-        source: Path,
-        target: Path,
-        prompts: Sequence[Sequence[int]],
-        progress: Callable[[int, int, str], None],
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
         """Write the quantised checkpoint, all that is not quantised in the type of the source."""
         import modelopt.torch.quantization as mtq
@@ -99,13 +83,15 @@ class ModelOptBuilder(Builder):
         config = read_config(source)
         model = load(source, config, self._device)
         layers = len(linear_layers(model))
-        wanted = getattr(mtq, self._recipe.config)
+        quantiser_config = getattr(mtq, self._recipe.config)
         if self._kv_cache is not None:
             cache: Any = getattr(mtq, f"{self._kv_cache.upper()}_KV_CFG")
-            wanted = mtq.utils.update_quant_cfg_with_kv_cache_quant(wanted, cache["quant_cfg"])
+            quantiser_config = mtq.utils.update_quant_cfg_with_kv_cache_quant(
+                quantiser_config, cache["quant_cfg"]
+            )
         mtq.quantize(
             model,
-            wanted,
+            quantiser_config,
             forward_loop=lambda each: look(each, prompts, self._most, progress),
         )
         done = sum(_is_quantised(layer) for layer in linear_layers(model).values())

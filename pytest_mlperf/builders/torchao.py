@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.builders.source import (
-    check_device,
-    choose,
-    linear_layers,
-    load,
-    name_of_output,
-    outline,
-    read_config,
-)
-from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.core.extension import Builder
+from pytest_mlperf.builders import choose, linear_layers, load, name_of_output, outline, read_config
+from pytest_mlperf.core.case import PrecisionName
+from pytest_mlperf.core.errors import RunError, require_options
+from pytest_mlperf.core.extension import Builder, Progress, Prompts
 
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
@@ -26,30 +19,24 @@ TILE = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """What torchao does.
+class TorchAoRecipe:
+    """What torchao does; where it is grouped, weights share scales in groups, not whole rows."""
 
-    Attributes:
-        precision: Of the weights.
-        how: In words.
-        grouped: Weights share scales in groups, not whole rows.
-    """
-
-    precision: str
+    precision: PrecisionName
     how: str
     grouped: bool = False
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "int8": Recipe(precision="int8", how="int8 weights, a scale per output"),
-    "int8-dynamic": Recipe(
+RECIPES: Mapping[str, TorchAoRecipe] = {
+    "int8": TorchAoRecipe(precision="int8", how="int8 weights, a scale per output"),
+    "int8-dynamic": TorchAoRecipe(
         precision="int8", how="int8 weights and inputs, a scale per output and per token"
     ),
-    "int4": Recipe(
+    "int4": TorchAoRecipe(
         precision="int4", how="int4 weights, a scale and a zero per group", grouped=True
     ),
-    "fp8": Recipe(precision="fp8", how="fp8 (e4m3) weights, a scale per output"),
-    "fp8-dynamic": Recipe(
+    "fp8": TorchAoRecipe(precision="fp8", how="fp8 (e4m3) weights, a scale per output"),
+    "fp8-dynamic": TorchAoRecipe(
         precision="fp8", how="fp8 (e4m3) weights and inputs, a scale per output and per token"
     ),
 }
@@ -76,11 +63,10 @@ class TorchAoBuilder(Builder):
             group_size: Weights of int4 that share a scale: 16, 32, 64, 128 or 256.
             device: "cpu", "cuda" or "cuda:N"; what int4 makes on a GPU is packed for GPUs.
         """
-        self._recipe: Recipe = choose("torchao", recipe, RECIPES)
-        check_device("torchao", device)
-        if group_size not in GROUP_SIZES:
-            known = ", ".join(map(str, GROUP_SIZES))
-            raise SuiteError(f"builder torchao: group_size = {group_size!r} is not one of {known}")
+        self._recipe: TorchAoRecipe = choose("torchao", recipe, RECIPES, device=device)
+        sizes = f"one of {', '.join(map(str, GROUP_SIZES))}"
+        rule = ("group_size", group_size, group_size in GROUP_SIZES, sizes)
+        require_options("builder torchao", [rule])
         self._name = recipe
         self._group_size = group_size
         self._device = device
@@ -90,14 +76,10 @@ class TorchAoBuilder(Builder):
         self,
         source: Path,
         target: Path,
-        prompts: Sequence[Sequence[int]],  # noqa: ARG002 - no recipe looks at any
-        progress: Callable[[int, int, str], None],
+        prompts: Prompts,  # noqa: ARG002 - no recipe looks at any
+        progress: Progress,
     ) -> Mapping[str, str]:
-        """Write the quantised checkpoint.
-
-        Raises:
-            RunError: No layer can be quantised, or this machine has no kernels for the recipe.
-        """
+        """Write the quantised checkpoint."""
         import transformers
 
         config = read_config(source)
@@ -108,10 +90,10 @@ class TorchAoBuilder(Builder):
             raise RunError(
                 "build", f"{source}: the model has no linear layer that {self._name} can quantise"
             )
-        wanted = transformers.TorchAoConfig(
+        quantization = transformers.TorchAoConfig(
             self._config(), modules_to_not_convert=[*name_of_output(plain), *left]
         )
-        more = {"quantization_config": wanted}
+        more = {"quantization_config": quantization}
         if self._packed:
             import torch
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from pytest_mlperf import __version__
 from pytest_mlperf.cli import (
@@ -13,37 +14,41 @@ from pytest_mlperf.cli import (
     compare,
     doctor,
     explain,
+    history,
+    imports,
     init,
     limits,
     merge,
     options,
     plan,
-    precisions,
     report,
     schema,
+    turns,
     update,
 )
 from pytest_mlperf.cli import round as rules
 from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
-COMMANDS = (
-    init,
-    doctor,
-    plan,
-    explain,
-    compare,
-    update,
-    calibrate,
-    merge,
-    report,
-    precisions,
-    options,
-    rules,
-    limits,
-    schema,
-)
-"""In the order in which they are needed."""
+COMMANDS = {
+    "init": init,
+    "doctor": doctor,
+    "plan": plan,
+    "explain": explain,
+    "compare": compare,
+    "turns": turns,
+    "history": history,
+    "update": update,
+    "calibrate": calibrate,
+    "merge": merge,
+    "import": imports,
+    "report": report,
+    "options": options,
+    "round": rules,
+    "limits": limits,
+    "schema": schema,
+}
+"""Each has a HELP, `add_arguments` and `run`; in the order in which they are needed."""
 
 DESCRIPTION = """\
 What stands around the tests: pytest itself measures and judges (pytest suites),
@@ -64,6 +69,25 @@ examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
 """
 
 
+def add_commands(commands: Any) -> None:
+    """Add every subcommand, with a help that says what it does, what it needs, and examples.
+
+    A description is printed as it stands, so it is at most 80 columns wide.
+    """
+    for name, module in COMMANDS.items():
+        summary, _, about = module.HELP.partition("\n\n")
+        description, heading, examples = about.partition("examples:\n")
+        parser = commands.add_parser(
+            name,
+            help=summary,
+            description=description.removesuffix("\n\n"),
+            epilog=f"{heading}{examples}".removesuffix("\n"),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(run=module.run)
+        module.add_arguments(parser)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
     parser = argparse.ArgumentParser(
@@ -77,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", title="commands"
     )
-    for module in COMMANDS:
-        module.add_command(commands)
+    add_commands(commands)
     parsed = parser.parse_args(arguments)
     print_what_the_terminal_can()
     try:

@@ -3,63 +3,92 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import math
 import re
-import shlex
-import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-from pytest_mlperf.case_runs import baseline_file, baselines_root, load_checked
-from pytest_mlperf.cli.calibrate_learn import Learning, learn_and_show
-from pytest_mlperf.cli.calibrate_runs import Repeated, Session
-from pytest_mlperf.cli.history import RUNS_DIR, add_runs_dir
-from pytest_mlperf.cli.output import add_parser, clean, complain, show, width
+from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
+from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
+from pytest_mlperf.cli.output import as_typed, complain, progress, show, whole, width
+from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
 from pytest_mlperf.cli.suites import add_suites, find_suites, read_suites
-from pytest_mlperf.core.baseline import find
+from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
+from pytest_mlperf.core.foreign_text import clean
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.judge.rule_r import Value, minimum_detectable_change
+from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.judge.sample import countable
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.noise import Learnt, Noise, Series, learn, spread, uncalibrated
+from pytest_mlperf.core.noise.calibration import (
+    USUAL_RUNS,
+    Calibrated,
+    CalibratedCase,
+    Calibration,
+    CalibrationRun,
+    NoiseSettings,
+    best_length,
+    drift,
+    merged,
+    most_runs,
+    settings_of,
+)
+from pytest_mlperf.core.numbers import change, limit, percent
+from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.hardware.machine import Machine, detect, split
-from pytest_mlperf.reports.layout import duration, fold, plural
-from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.folders import ignored_in_git, new_id
-from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.reports.terminal.layout import duration, fold, plural, relative, table
+from pytest_mlperf.run.accuracy import Ask
+from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.measure import ProcessResult
+from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.preflight import problems
+from pytest_mlperf.suite.resolve import Problems, resolve
 
 RUNS = 8
-LEASE_LIMIT_S = 21_600.0
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+HELP = """\
+learn this machine's noise from repeats of unchanged code
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "calibrate",
-        summary="learn this machine's noise from repeats of unchanged code",
-        description=(
-            "Runs every case that can run here N times, in turns, each run a fresh process,\n"
-            "without changing anything in between, and learns what such runs vary by: inside\n"
-            "a run, from run to run, from session to session. With --write this is stored\n"
-            "beside the baselines, and verdicts on this machine expect that noise in place\n"
-            "of the usual one. Every call is one session more; another day shows more than\n"
-            "another hour. An interrupted call loses no finished run.\n"
-            "\n"
-            "Exit 1 when a case broke or the call was interrupted, 3 when no case can run."
-        ),
-        needs="suite files whose models and data are here, and a machine that is at rest",
-        examples=[
-            ("calibrate suites", "8 runs of every case; shows what would be learnt"),
-            ("calibrate suites --write", "the same, and stores it; review and commit"),
-            ("calibrate suites --runs 0 --write", "stores what earlier calls measured"),
-        ],
-    )
+Runs every case that can run here N times, in turns, each run a fresh process,
+without changing anything in between, and learns what such runs vary by: inside
+a run, from run to run, from session to session. With --write this is stored
+beside the baselines, and verdicts on this machine expect that noise in place
+of the usual one. Every call is one session more; another day shows more than
+another hour. An interrupted call loses no finished run.
+
+Exit 1 when a case broke or the call was interrupted, 3 when no case can run.
+
+needs: suite files whose models and data are here, and a machine that is at rest
+
+examples:
+  $ pytest-mlperf calibrate suites
+      8 runs of every case; shows what would be learnt
+  $ pytest-mlperf calibrate suites --write
+      the same, and stores it; review and commit
+  $ pytest-mlperf calibrate suites --runs 0 --write
+      stores what earlier calls measured
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     add_suites(parser)
     parser.add_argument(
         "--runs",
-        type=_runs,
+        type=whole(lambda n: n == 0 or 2 <= n <= 1000, "from 2 to 1000, or 0 to measure nothing"),
         default=RUNS,
         metavar="N",
         help=f"runs of each case (default {RUNS}); 0: only learn from what is there",
@@ -77,14 +106,6 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
     parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
     add_runs_dir(parser)
-    parser.set_defaults(run=run)
-
-
-def _runs(text: str) -> int:
-    runs = int(text)
-    if runs != 0 and not 2 <= runs <= 1000:
-        raise argparse.ArgumentTypeError("from 2 to 1000, or 0 to measure nothing")
-    return runs
 
 
 def _session(text: str) -> str:
@@ -94,13 +115,7 @@ def _session(text: str) -> str:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Measure, show, and with --write store.
-
-    Raises:
-        SuiteError: A suite is defective.
-        MlperfError: There is nothing to learn from, or a file cannot be read or written.
-        EnvironmentFault: No case can run here.
-    """
+    """Measure, show, and with --write store."""
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
     session = parsed.session or new_id()
@@ -117,30 +132,21 @@ def run(parsed: argparse.Namespace) -> int:
         interrupted, broken = _measure(planned, machine, session, parsed)
     learnt, write = 0, parsed.write and not interrupted
     for (file, name), cases in files.items():
-        task = Learning(
-            file=file,
-            accelerator=name,
-            planned=cases,
-            machine=machine,
-            runs_dir=parsed.runs_dir,
-            baselines=parsed.baselines,
-        )
-        learnt += learn_and_show(task, write=write)
+        identity = machine.identity(name)
+        samples = baseline_runs(cases, identity, parsed.baselines)
+        learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=write)
     _next(parsed, session if interrupted else None, learnt)
     return 1 if interrupted or broken or not learnt else 0
 
 
 def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
     """Return the cases whose id holds one of the texts; all where there is none."""
-    for text in texts:
-        if not any(text.lower() in one.case.id.lower() for one in planned):
-            known = ", ".join(one.case.id for one in planned)
-            raise MlperfError(f"no case fits {text!r}; these suites have: {known}")
-    wanted = [text.lower() for text in texts]
-    return [p for p in planned if not wanted or any(text in p.case.id.lower() for text in wanted)]
-
-
-# --- measuring -------------------------------------------------------------------------------
+    parts = [text.lower() for text in texts]
+    for text, part in zip(texts, parts, strict=True):
+        if not any(part in one.case.id.lower() for one in planned):
+            ids = ", ".join(one.case.id for one in planned)
+            raise MlperfError(f"no case fits {text!r}; these suites have: {ids}")
+    return [p for p in planned if not parts or any(part in p.case.id.lower() for part in parts)]
 
 
 def _measure(
@@ -157,16 +163,14 @@ def _measure(
     conditions = Conditions(
         folder=folder,
         session=session,
-        commit=None,
-        handicap=0.0,
-        patience=Patience(),
-        lease_limit_s=LEASE_LIMIT_S,
         machine=machine,
+        # A session may go on hours later: what worked before that does not count.
+        warmups=WarmUps("auto", folder / f"{NOTED}-{new_id()}"),
+        lost=LostGpus(folder / f"{LOST}-{new_id()}"),
     )
-    cases = [Repeated(p, rate=_rate(p, machine, parsed.baselines)) for p in ready]
-    work = Session(conditions, folder, cases, say=_say, show=_progress)
-    there = work.resume()
-    seconds = parsed.runs * sum(p.seconds_per_run for p in ready)
+    cases = [Repeated(p, job, conditions, _rate(p, machine, parsed.baselines)) for p, job in ready]
+    there = sum(len(case.kept) for case in cases)
+    seconds = parsed.runs * sum(job.seconds_per_run for _, job in ready)
     more = f", {plural(there, 'run')} of it there already" if there else ""
     show(
         [
@@ -176,44 +180,142 @@ def _measure(
         ]
     )
     try:
-        work.run(parsed.runs)
+        _in_turns(cases, parsed.runs)
     except KeyboardInterrupt:
-        _progress("")
+        progress("")
         complain("interrupted; the runs that were finished are kept")
         return True, 0
     return False, sum(case.broken is not None for case in cases)
 
 
-def _ready(planned: Sequence[Planned], machine: Machine) -> tuple[list[Planned], list[str]]:
-    """Return the cases that can run here, and why the others cannot.
+def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
+    """Make the runs: the first of every case, the second of every case, and so on."""
+    turns = [(number, case) for number in range(1, runs + 1) for case in cases]
+    for done, (number, case) in enumerate(turns, start=1):
+        if case.broken or number in {run.number for run in case.kept}:
+            continue
+        before = len(case.invalid_runs)
+        try:
+            run = case.add_run()
+        except (MlperfError, Unjudgeable) as error:
+            tries = f"INVALID {INVALID_TRIES} times: " if isinstance(error, Unjudgeable) else ""
+            case.broken = f"{tries}{error}"
+            text = f"given up: {case.broken}"
+        else:
+            case.keep(run, number)
+            text = f"{run.duration_s:.1f} s, start-up {case.start_s:.1f} s"
+            if invalid := [one.invalid for one in case.invalid_runs[before:]]:
+                text += f"; {measured_again(invalid)}"
+        place = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
+        progress("")
+        print(clean(f"{place}  {case.planned.case.id}  {text}"), flush=True)
 
-    Raises:
-        SuiteError: An option is wrong.
+
+class Repeated(CaseRunner):
+    """One case of a calibration session; grows by one process at a time, each kept as it comes.
+
+    Attributes:
+        broken: Why it is given up; None: it is not.
+        start_s: What its last process cost beside the length of its run, seconds.
     """
+
+    def __init__(
+        self, planned: Planned, job: Job, conditions: Conditions, rate: float | None
+    ) -> None:
+        super().__init__(planned, conditions, progress, rate=rate, search=False, job=job)
+        self.kept: tuple[CalibrationRun, ...] = ()
+        self.broken: str | None = None
+        self.last: ProcessResult | None = None
+        self.start_s = 0.0
+        self._accelerator = planned.case.accelerator
+        self._file = calibration.file_in(conditions.folder, self._accelerator)
+        stored = calibration.load(self._file, self._accelerator)
+        machine = stored.of(conditions.machine.identity(self._accelerator)) if stored else None
+        for case in machine.cases if machine else ():
+            if (case.case, case.profile) == (planned.case.id, planned.suite.profile):
+                self.kept, self.rate = case.runs, case.target_qps
+
+    def process(
+        self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
+    ) -> ProcessResult:
+        """Run one fresh process, and see what it costs."""
+        began = time.monotonic()
+        process = super().process(performance=performance, ask=ask, at=at)
+        run = process.run
+        assert run is not None
+        seconds = time.monotonic() - began - process.waited_s - run.duration_s
+        self.start_s, self.last = max(0.0, seconds), process
+        if run.limit_missed:
+            raise MlperfError(
+                f"its latency limit is missed at {run.target_qps:.4g}/s; a rate that the "
+                "engine cannot hold has no steady noise: lower target_qps"
+            )
+        return process
+
+    def keep(self, run: Run, number: int) -> None:
+        """Add a run and write the accelerator's file, so that an interruption loses none."""
+        planned, process = self.planned, self.last
+        assert process is not None
+        limits = {**planned.limits, **planned.efficiency_limits}
+        gated = {name for name in countable([run], limits) if name in run.metrics}
+        fresh = CalibrationRun(
+            number=number,
+            session=self._conditions.session,
+            started=run.started,
+            metrics={name: run.metrics[name] for name in sorted(gated)},
+            within_se={name: se for name, se in run.within_se.items() if name in gated},
+            duration_s=run.duration_s,
+            start_s=round(self.start_s, 3),
+        )
+        self.kept = (*self.kept, fresh)
+        case = CalibratedCase(
+            case=planned.case.id,
+            profile=planned.suite.profile,
+            digest=digest(planned, process.subject),
+            target_qps=process.target_qps,
+            limits=limits,
+            runs=self.kept,
+        )
+        identity = dict(process.subject.identity)
+
+        def put(old: Calibration) -> Calibration:
+            machine = old.of(identity) or Calibrated(identity=identity, settings=None, cases=())
+            cases, _ = merged(machine.cases, [case])
+            return old.having(dataclasses.replace(machine, cases=cases))
+
+        calibration.update(self._file, self._accelerator, put)
+
+
+def digest(planned: Planned, subject: Subject) -> str:
+    """Return what tells runs apart that do not belong together: engine, data, run length."""
+    content = {**subject.fingerprint, "seconds": f"{planned.seconds_per_run:g}"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _ready(
+    planned: Sequence[Planned], machine: Machine
+) -> tuple[list[tuple[Planned, Job]], list[str]]:
+    """Return the cases that can run here, and why the others cannot; a wrong option is raised."""
     absent = Counter(p.case.accelerator for p in planned if not machine.has(p.case.accelerator))
     left_out = [f"{plural(n, 'case')} on {name}, which is not here" for name, n in absent.items()]
     ready = []
     for one in planned:
         if one.case.accelerator in absent:
             continue
-        found = [error for _, error in problems(one, scorer=False)]
-        if wrong := [error for error in found if isinstance(error, SuiteError)]:
+        job = resolve(one, scorer=False)
+        errors = [each.error for each in job.problems] if isinstance(job, Problems) else []
+        if wrong := [error for error in errors if isinstance(error, SuiteError)]:
             raise wrong[0]
         if one.scenario.find:
             left_out.append(f"{one.case.id}: a search makes no runs at one rate")
-        elif found:
-            left_out.append(f"{one.case.id}: {'; also '.join(map(str, found))}")
+        elif isinstance(job, Problems):
+            left_out.append(f"{one.case.id}: {'; also '.join(map(str, errors))}")
         else:
-            ready.append(one)
+            ready.append((one, job))
     return ready, left_out
 
 
 def _folder(runs_dir: Path, session: str) -> Path:
-    """Return the folder of a session, kept out of git.
-
-    Raises:
-        MlperfError: It cannot be made.
-    """
     folder = runs_dir / "calibration" / session
     try:
         ignored_in_git(runs_dir)
@@ -228,36 +330,15 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     accelerator = planned.case.accelerator
     if rate := planned.scenario.rate_on(accelerator):
         return rate
-    root = baselines_root(baselines, planned.path, planned.suite.division)
-    loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
-    record = find(loaded, machine.identity(accelerator)) if loaded else None
+    record = recorded(planned, machine.identity(accelerator), baselines)
     return record.target_qps if record else None
 
 
-def _say(line: str) -> None:
-    _progress("")
-    print(clean(line), flush=True)
-
-
-def _progress(line: str) -> None:
-    """Show a line that the next one replaces, where there is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{clean(line)[: width() - 1]}", end="", file=sys.stderr, flush=True)
-
-
 def _next(parsed: argparse.Namespace, interrupted: str | None, learnt: int) -> None:
-    """Say what to do next.
-
-    Args:
-        parsed: The command's arguments.
-        interrupted: The session to go on with, or None.
-        learnt: Accelerators that something was learnt of.
-    """
-    words = ["pytest-mlperf", "calibrate", *map(str, parsed.suites)]
-    words += [word for text in parsed.case for word in ("--case", text)]
-    words += ["--baselines", str(parsed.baselines)] if parsed.baselines else []
-    words += ["--runs-dir", str(parsed.runs_dir)] if parsed.runs_dir != RUNS_DIR else []
-    again = shlex.join(words)
+    """Say what to do next; a session that was `interrupted` can be gone on with."""
+    runs_dir = parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None
+    options = {"--case": parsed.case, "--baselines": parsed.baselines, "--runs-dir": runs_dir}
+    again = as_typed("calibrate", parsed.suites, options)
     if interrupted:
         runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
         show(["nothing was written; go on: " + again + f"{runs} --session {interrupted}"])
@@ -265,3 +346,232 @@ def _next(parsed: argparse.Namespace, interrupted: str | None, learnt: int) -> N
         show(["review and commit it; on another day the same command adds a session"])
     elif learnt:
         show([f"dry run; to write it: {again} --runs 0 --write"])
+
+
+# --- what the runs tell ----------------------------------------------------------------------
+
+
+COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
+
+BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
+"""Runs of the baselines on file, by case id and metric."""
+
+NEAR = 2.0
+"""A length within this factor of the best costs at most an eighth more time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that is said of one accelerator.
+
+    Attributes:
+        default: What is expected without a calibration.
+        baselines: Where one has none, the runs here stand for it.
+    """
+
+    accelerator: str
+    machine: Calibrated
+    learnt: Learnt
+    settings: NoiseSettings
+    default: Noise
+    baselines: BaselineRuns
+    width: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield the page."""
+        identity = self.machine.identity.items()
+        named = ", ".join(f"{key} {value}" for key, value in identity if value)
+        yield ""
+        yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
+        rows = [self._row(case, series) for case in self.machine.cases for series in case.series]
+        shown = iter(table(COLUMNS, rows, self.width - 2, left=["metric"], spare=["runs"]))
+        yield f"  {next(shown)}"
+        for case in self.machine.cases:
+            yield case.case + (f" ({case.profile})" if case.profile != "quick" else "")
+            yield from (f"  {next(shown)}" for _ in case.series)
+            yield from fold(self._length(case), self.width, first="  ", rest="  ")
+        yield ""
+        yield from self._settings()
+        for note in self._notes():
+            yield from fold(f"note: {note}", self.width, rest="  ")
+
+    def _row(self, case: CalibratedCase, series: Series) -> dict[str, str]:
+        varies = spread(series.runs)
+        return {
+            "metric": METRICS[series.metric].title,
+            "runs": str(len(series.runs)),
+            "inside": _sd(varies.within) if varies and varies.within else "-",
+            "run to run": _sd(varies.run) if varies else "-",
+            "session": _sd(varies.session) if varies and varies.session is not None else "-",
+            "usual": percent(self._proves(case, series, self.default)),
+            "proves": percent(self._proves(case, series, self.learnt.noise)),
+            "limit": limit(series.metric, case.limits[series.metric]),
+        }
+
+    def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
+        """Return the smallest change that can be proven, as a share."""
+        baseline = self.baselines.get((case.case, series.metric), series.runs)
+        return minimum_detectable_change(baseline, rule=noise.rule(USUAL_RUNS))
+
+    def _length(self, case: CalibratedCase) -> str:
+        length = median(run.duration_s for run in case.runs)
+        start = median(run.start_s for run in case.runs)
+        now = f"a run is {length:.1f} s and {start:.1f} s of starting up"
+        noise = self.learnt.noise
+        lengths = [
+            best_length(series.runs, noise, length_s=length, start_s=start)
+            for series in case.series
+        ]
+        advised = [each for each in lengths if each is not None]
+        if not advised:
+            return f"{now}; what varies inside it is unknown, so no length is advised"
+        best = max(advised)
+        right = ", as good as now" if best / NEAR <= length <= best * NEAR else ""
+        return f"{now}; best length: {duration(best)}{right}"
+
+    def _settings(self) -> Iterator[str]:
+        usual, here = self.default, self.learnt.noise
+        head = f"learnt for {self.accelerator}"
+        rows = (
+            ("noise of a run, s0", percent(usual.prior_sd), percent(here.prior_sd)),
+            ("its weight in runs, nu0", f"{usual.prior_df:.2g}", f"{here.prior_df:.2g}"),
+            (
+                "share of the session, phi",
+                f"{usual.session_share:.2g}",
+                f"{here.session_share:.2g}",
+            ),
+            ("runs at most, K", str(USUAL_RUNS), str(self.settings.max_runs)),
+        )
+        cells = [{head: what, "usual": before, "here": now} for what, before, now in rows]
+        yield from table([head, "usual", "here"], cells, self.width, left=[head])
+        learnt = self.learnt
+        df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
+        text = (
+            f"learnt from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} in "
+            f"{plural(learnt.sessions, 'session')}; they weigh {sd} in s0 and {df} in nu0, the "
+            f"usual figures the rest; {self._sure()}"
+        )
+        yield from fold(text, self.width)
+
+    def _sure(self) -> str:
+        sd, share = self.learnt.sd, self.learnt.share
+        if sd is None or share is None:
+            return "phi is the usual one, so how far s0 may be off is not known"
+        return (
+            f"s0 lies between {percent(sd[0])} and {percent(sd[1])}, phi between {share[0]:.2g} "
+            f"and {share[1]:.2g} (90 % each)"
+        )
+
+    def _notes(self) -> Iterator[str]:
+        if self.learnt.sessions == 1:
+            yield "one session cannot show what sessions differ by: calibrate again on another day"
+        for case in self.machine.cases:
+            measured = {series.metric for series in case.series}
+            if lacking := [METRICS[name].title for name in case.limits if name not in measured]:
+                yield (
+                    f"{case.case}: {', '.join(lacking)} left out: not every run has it, or the "
+                    "queries for it"
+                )
+        runs = [run for case in self.machine.cases for run in case.runs]
+        newest = max(runs, key=lambda run: run.started).session
+        drifted = drift(self.machine.series, newest)
+        if drifted and drifted.proven:
+            way = "slower" if drifted.change < 0 else "faster"
+            yield (
+                f"all cases together became {way} during session {newest} "
+                f"({change(drifted.change)} from the first round to the last): the machine was "
+                "not warm, not steady or not alone"
+            )
+        limits = [
+            (case.limits[series.metric], self._proves(case, series, self.learnt.noise))
+            for case in self.machine.cases
+            for series in case.series
+        ]
+        unable = sum(proves > bound for bound, proves in limits)
+        if unable:
+            yield (
+                f"{unable} of {plural(len(limits), 'limit')} cannot be proven with so much noise: "
+                "quieten the machine, record more baseline runs on other days "
+                "(--mlperf-update=append), or widen the limit"
+            )
+        if self.settings.max_runs != USUAL_RUNS:
+            most = self.settings.max_runs
+            yield f"K is an option of pytest, which this does not set: --mlperf-max-runs {most}"
+
+
+def _sd(variance: float) -> str:
+    return f"{math.sqrt(variance) * 100:.2g} %"
+
+
+def learn_and_show(
+    file: Path,
+    accelerator: str,
+    identity: Mapping[str, Property],
+    runs_dir: Path,
+    baselines: BaselineRuns,
+    *,
+    write: bool,
+) -> bool:
+    """Show what an accelerator's runs tell, and store it if asked to; return whether they do."""
+    stored = calibration.load(file, accelerator)
+    old = stored.of(identity) if stored else None
+    cases = old.cases if old else ()
+    for path in sorted((runs_dir / "calibration").glob(f"*/{accelerator}.json")):  # oldest first
+        kept = calibration.load(path, accelerator)
+        newer = kept.of(identity) if kept else None
+        cases, notes = merged(cases, newer.cases if newer else ())
+        show(line for note in notes for line in fold(note, width(), rest="  "))
+    machine = Calibrated(identity=dict(identity), settings=None, cases=cases)
+    try:
+        page = _page(accelerator, machine, baselines)
+    except ValueError as error:
+        show([f"{accelerator}: nothing learnt: {error}"])
+        return False
+    show(page.lines())
+    whole = dataclasses.replace(machine, settings=page.settings)
+    if write:
+        calibration.update(file, accelerator, lambda old: old.having(whole))
+    show([f"{'wrote' if write else 'would write'} {relative(file)}"])
+    return True
+
+
+def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Page:
+    """Return what is learnt from runs, with all that is said of it; too few are a ValueError."""
+    default = uncalibrated(accelerator)
+    learnt = learn(machine.series, default)
+    gated = [
+        (baselines.get((case.case, series.metric), series.runs), case.limits[series.metric])
+        for case in machine.cases
+        for series in case.series
+    ]
+    today = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
+    return Page(
+        accelerator=accelerator,
+        machine=machine,
+        learnt=learnt,
+        settings=settings_of(learnt, date=today, max_runs=most_runs(gated, learnt.noise)),
+        default=default,
+        baselines=baselines,
+        width=width(),
+    )
+
+
+def recorded(
+    planned: Planned, identity: Mapping[str, Property], folder: Path | None
+) -> Record | None:
+    """Return the baseline of a case on this machine."""
+    root = baselines_root(folder, planned.path, planned.suite.division)
+    loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
+    return find(loaded, identity) if loaded else None
+
+
+def baseline_runs(
+    planned: Sequence[Planned], identity: Mapping[str, Property], folder: Path | None
+) -> BaselineRuns:
+    """Return the baseline runs of this machine, by case and metric."""
+    runs: dict[tuple[str, str], Sequence[Value]] = {}
+    for one in planned:
+        if record := recorded(one, identity, folder):
+            for metric in record.runs[0].metrics:
+                runs[one.case.id, metric] = values(record.runs, metric)
+    return runs

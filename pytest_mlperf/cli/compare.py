@@ -3,111 +3,108 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from pytest_mlperf.calibrated import rule_for
-from pytest_mlperf.cli.history import add_runs_dir
-from pytest_mlperf.cli.interleave import INTERLEAVE_EXAMPLES, add_interleave, run_interleaved
-from pytest_mlperf.cli.measured import Measured
-from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.sides import only_in, side
+from pytest_mlperf.bench.files import baseline_at, case_of
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import (
+    Sessions,
+    add_runs_dir,
+    calibrated_roots,
+    performance,
+    rule_here,
+)
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.cli.trend import HISTORY_EXAMPLES, add_history, show_history
-from pytest_mlperf.core.baseline import Record, differences
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS
-from pytest_mlperf.core.judge.ruling import rule_on
-from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics
-from pytest_mlperf.core.recording import baseline_run, changes
+from pytest_mlperf.core.baseline import Baseline, Property, Record, differences
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.core.judge.ruling import other_length, ruling_of
+from pytest_mlperf.core.judge.sides import judge_sides, judge_together
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics, of_curve
+from pytest_mlperf.core.recording import changes
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.comparison import Compared, comparison
-
-LOOKS = 5
-"""Looks of rule R at least; more where B has more runs."""
+from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
+from pytest_mlperf.reports.terminal.layout import plural
+from pytest_mlperf.run.project import git_text
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.suite.find import LOADED
+from pytest_mlperf.suite.plan import Planned
 
 Limits = Mapping[str, float]
 
+HELP = f"""\
+two sessions, commits or versions: what dropped
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "compare",
-        summary="two sessions, commits or versions: what dropped",
-        description=(
-            "Judges the runs of B against those of A, by the rule and limits of the tests.\n"
-            "A and B are each one of\n"
-            "  results    r.json, .mlperf/runs/20261121-031500-ab12, or 20261121-0315\n"
-            "  version    onnxruntime==1.31.1, all its runs in the runs folder pooled\n"
-            "  git ref    git:v1.2, or main: the baselines that are committed there\n"
-            "\n"
-            "Other hardware, another offered rate or profile is INVALID, with the reason.\n"
-            f"With fewer than {GATING_RUNS} runs in A a drop is advice: INCONCLUSIVE.\n"
-            "\n"
-            "Exit 1 when a drop is proven, 2 when nothing could be judged.\n"
-            "\n"
-            "With --interleave A and B are suites; their cases are measured now, in turns:\n"
-            "  FILE             its only engine entry\n"
-            "  FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200\n"
-            "  ...@baseline     the build that the entry's baseline_engine names\n"
-            "\n"
-            "With --history A (and B) are cases: what each accepted baseline in git gained."
-        ),
-        needs="two measurements of the same cases; git for refs",
-        examples=[
-            (
-                "compare onnxruntime==1.30.0 onnxruntime==1.31.1",
-                "did the upgrade make anything slower? From every session of both",
-            ),
-            ("compare git:HEAD .mlperf/runs/20261121-031500-ab12", "a session against baselines"),
-            ("compare v1.0 HEAD", "how baselines moved between two commits"),
-            *INTERLEAVE_EXAMPLES,
-            *HISTORY_EXAMPLES,
-        ],
-    )
+Judges all runs of B against all of A in one look, session by session, by the
+limits and the noise of the tests.
+A and B are each one of
+  results    r.json, .mlperf/runs/20261121-031500-ab12, or 20261121-0315
+  version    onnxruntime==1.31.1, all its runs in the runs folder pooled
+  git ref    git:v1.2, or main: the baselines that are committed there
+
+Other hardware, another offered rate or profile is INVALID, with the reason.
+With fewer than {GATING_RUNS} runs in A a drop is advice: INCONCLUSIVE. With fewer
+than 4 sessions in all it is PROVISIONAL, unless no session explains it.
+Where nothing changed at most 1 metric of 100 is a drop, and at most 1
+comparison of 20 shows any, however many cases it has.
+
+Exit 1 when a drop is proven, 2 when nothing could be judged.
+
+
+needs: two measurements of the same cases; git for refs
+
+examples:
+  $ pytest-mlperf compare onnxruntime==1.30.0 onnxruntime==1.31.1
+      did the upgrade make anything slower? From every session of both
+  $ pytest-mlperf compare git:HEAD .mlperf/runs/20261121-031500-ab12
+      a session against baselines
+  $ pytest-mlperf compare v1.0 HEAD
+      how baselines moved between two commits
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument("a", metavar="A", help="the old side")
-    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
+    parser.add_argument("b", metavar="B", help="the new side")
     parser.add_argument(
         "--baselines",
         type=Path,
         metavar="DIR",
         help="for git refs: this folder only (default: every folder called baselines)",
     )
-    add_interleave(parser)
-    add_history(parser)
     add_runs_dir(parser)
-    parser.set_defaults(run=run, refuse=parser.error)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Compare two sides.
-
-    Returns:
-        1 when a drop is proven, 2 when nothing could be judged, else 0.
-
-    Raises:
-        MlperfError: A side names nothing that can be read.
-    """
-    if parsed.history:
-        return show_history(parsed)
-    if parsed.b is None:
-        parsed.refuse("the following arguments are required: B; with --history one is enough")
-    if parsed.interleave:
-        return run_interleaved(parsed)
+    """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
-    limits = _limits_of(_suite_limits())
-    compared = [
-        compare_case(*pair(a.cases[case], b.cases[case]), limits)
-        for case in a.cases
-        if case in b.cases
-    ]
-    alone = {"A": only_in(a.cases, b.cases), "B": only_in(b.cases, a.cases)}
-    show(comparison(compared, (a.name, b.name), alone, [*a.notes, *b.notes], width()))
-    if any(one.outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP} for one in compared):
+    planned = _planned()
+    limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
+    results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
+    roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
+    both = [case for case in a.cases if case in b.cases]
+    compared = together(
+        [compare_case(*pair(a.cases[case], b.cases[case]), limits, roots) for case in both]
+    )
+    alone = {
+        "A": [case for case in a.cases if case not in b.cases],
+        "B": [case for case in b.cases if case not in a.cases],
+    }
+    notes = [*judged_how(compared), *a.notes, *b.notes]
+    show(comparison(compared, (a.name, b.name), alone, notes, width()))
+    if any(one.outcome is Outcome.PERF_DROP for one in compared):
         return 1
-    if all(one.reason for one in compared):
+    if all(one.outcome is Outcome.INVALID for one in compared):
         show(["nothing could be judged"])
         return 2
     return 0
@@ -125,98 +122,334 @@ def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Me
 
 
 def compare_case(
-    a: Measured, b: Measured, limits: Callable[[Measured, Measured], Limits]
-) -> Compared:
-    """Judge the runs of one case against those of the other side.
-
-    Args:
-        a: The old side, in the place of a baseline.
-        b: The new side.
-        limits: Gives the limits that hold for two measurements.
-    """
+    a: Measured,
+    b: Measured,
+    limits: Callable[[Measured, Measured], Limits],
+    roots: Sequence[Path] = (),
+) -> ComparedCase:
+    """Judge the runs of one case against those of the other side; A is in a baseline's place."""
     case = b.case.id
-    notes = tuple(f"{label}: {one.why}" for label, one in (("A", a), ("B", b)) if one.why)
+    notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b):
-        return Compared(case=case, outcome=Outcome.INVALID, reason=reason)
-    rule = rule_for(b.case.accelerator, max(LOOKS, len(b.runs)))
+        return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
+    if other := other_length(b.runs, a.runs):
+        return ComparedCase(case=case, outcome=Outcome.INVALID, reason=other, notes=tuple(notes))
+    rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
-        ruling = rule_on(b.runs, _as_baseline(a), limits(a, b), rule)
+        metrics = judge_sides(a.runs, b.runs, limits(a, b), rule)
     except ValueError as error:  # a file from elsewhere may hold what no run can measure
-        return Compared(case=case, outcome=Outcome.INVALID, reason=str(error))
+        return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:
-        notes = (*notes, f"advisory: A has {len(a.runs)} of {GATING_RUNS} runs")
-    return Compared(
+        notes.append(f"advisory: A has {len(a.runs)} of {GATING_RUNS} runs")
+    changed = changes(a.fingerprint, b.fingerprint)
+    if a.surroundings and b.surroundings:
+        changed = (*changed, *changes(a.surroundings, b.surroundings))
+    return ComparedCase(
         case=case,
-        outcome=ruling.outcome,
-        metrics=ruling.metrics,
-        changed=_changes(a, b),
-        notes=notes,
+        outcome=ruling_of(metrics).outcome,
+        metrics=metrics,
+        changed=changed,
+        notes=(*notes, source),
     )
+
+
+def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
+    """Return the cases with the words that they get among all others."""
+    judged = judge_together([one.metrics for one in compared], RuleR().alpha)
+    return [
+        replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one
+        for one, metrics in zip(compared, judged, strict=True)
+    ]
+
+
+def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
+    """Return how it was judged, and how often a drop is shown where there is none."""
+    count = sum(metric.p is not None for one in compared for metric in one.metrics)
+    if not count:
+        return []
+    among, of = ("", 100) if count == 1 else (f", {count} metrics together", 20)
+    return [
+        f"judged by all runs of both sides in one look, session by session{among}: where nothing "
+        f"changed, 1 comparison of {of} shows a drop"
+    ]
 
 
 def why_not(a: Measured, b: Measured) -> str:
     """Return why two measurements of a case may not be judged together; "" where they may."""
     for label, one in (("A", a), ("B", b)):
         if not one.runs:
-            return f"{label} has no run: {one.why}"
+            return f"{label} has no run: {one.reason}"
     if a.profile != b.profile:
         return f"another profile: {a.profile} → {b.profile}"
     if a.division != b.division:
         return f"another division: {a.division} → {b.division}"
-    if found := differences(a.identity, b.identity):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in found)
+    if others := differences(a.identity, b.identity):
+        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
         return f"other hardware: {shown}"
-    if a.find != b.find:
-        return f"the condition of the rate differs: {a.find or 'offered'} → {b.find or 'offered'}"
+    if condition := other_condition(a.fingerprint, b.fingerprint):
+        return condition
     same = a.rate == b.rate
     return "" if same else f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
-
-
-def _changes(a: Measured, b: Measured) -> tuple[str, ...]:
-    """Return what differs of engine and data, and of the machines where both are known."""
-    beside = changes(a.surroundings, b.surroundings) if a.surroundings and b.surroundings else ()
-    return (*changes(a.fingerprint, b.fingerprint), *beside)
 
 
 def _rate(rate: float | None) -> str:
     return "unknown" if rate is None else f"{rate:g}/s"
 
 
-def _as_baseline(a: Measured) -> Record:
-    return Record(
-        identity=dict(a.identity),
-        target_qps=a.rate,
-        qps_source=None,
-        fingerprint=dict(a.fingerprint),
-        runs=tuple(map(baseline_run, a.runs)),
-        minimum_detectable_change={},
-        history=(),
-    )
-
-
-# --- limits ----------------------------------------------------------------------------------
-
-
-def _suite_limits() -> dict[tuple[str, str], Limits]:
-    """Return the limits in the suites here, by case and profile; {} where there are none."""
+def _planned() -> Sequence[Planned]:
+    """Return the cases of the suites here; none where there are no suites."""
     try:
-        planned = read_suites(find_suites([]))
+        return read_suites(find_suites([]))
     except MlperfError:
-        return {}
-    return {(one.case.id, one.suite.profile): one.limits for one in planned}
+        return ()
 
 
-def _limits_of(
-    suites: Mapping[tuple[str, str], Limits],
-) -> Callable[[Measured, Measured], Limits]:
+def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
     """Return what gives the limits of a case: the results', else the suite's, else the table's."""
 
     def limits(a: Measured, b: Measured) -> Limits:
-        known = b.limits or a.limits or suites.get((b.case.id, b.profile))
-        if known is None:
-            names = FOUND if b.find else gated_metrics(b.case.scenario)
-            known = {name: METRICS[name].limit for name in names}
+        bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
+        if bounds is None:
+            measured = {name for run in b.runs for name in run.metrics}
+            scenario = b.case.scenario
+            names = FOUND if b.find else of_curve(scenario, measured) or gated_metrics(scenario)
+            bounds = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
-        return {name: bound for name, bound in known.items() if all(name in g for g in gated)}
+        return {name: bound for name, bound in bounds.items() if all(name in g for g in gated)}
 
     return limits
+
+
+# --- one side: from git, from results, or pooled by version ----------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The runs of one case that belong together: one machine, rate and build.
+
+    Attributes:
+        rate: Offered rate, per second; None where it is no condition of the measurement.
+        limits: Gated metrics with their limits; None: not known here.
+        gated: Metrics that these runs have enough queries for; None: the runs themselves tell.
+        reason: What is to be known about it: a handicap, or why there are no runs.
+    """
+
+    case: Case
+    profile: str
+    identity: Mapping[str, Property]
+    fingerprint: Mapping[str, str]
+    rate: float | None
+    runs: tuple[Run, ...]
+    limits: Mapping[str, float] | None = None
+    gated: frozenset[str] | None = None
+    reason: str = ""
+    surroundings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def find(self) -> str:
+        """The conditions under which its throughput was found; "": it was not searched."""
+        return self.fingerprint.get("find", "")
+
+    @property
+    def division(self) -> str:
+        """The division; only the open one is recorded, with its techniques."""
+        return self.fingerprint.get("division", "closed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedSide:
+    """What an argument names: by case id, several where conditions of measuring differ."""
+
+    name: str
+    cases: Mapping[str, Sequence[Measured]]
+    notes: tuple[str, ...] = ()
+
+
+def from_git(ref: str, folder: Path | None) -> ComparedSide:
+    """Return the baselines that are committed at a ref, or those of them below a folder."""
+    commit = commit_of(ref)
+    if commit is None:
+        raise MlperfError(f"{ref!r} is no commit of the git repository here")
+    tracked = git_text("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit).split("\0")
+    names = [name for name in tracked if _is_baseline(name, folder)]
+    if not names:
+        where = folder or "a folder called baselines"
+        raise MlperfError(f"commit {ref} holds no performance baseline in {where}")
+    cases: dict[str, list[Measured]] = defaultdict(list)
+    notes = []
+    for name in names:
+        try:
+            baseline = baseline_at(commit, name)
+        except BaselineError as error:
+            notes.append(f"left out: {error}")
+            continue
+        for record in baseline.records:
+            one = _recorded(baseline, record)
+            cases[one.case.id].append(one)
+    return ComparedSide(
+        name=f"git:{ref}: {plural(len(cases), 'baseline')} at {commit[:12]}",
+        cases=cases,
+        notes=tuple(notes),
+    )
+
+
+def commit_of(ref: str) -> str | None:
+    """Return the commit that a ref names, or None."""
+    if ref.startswith("-"):
+        return None
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    return git_text(*words).strip() or None
+
+
+def _is_baseline(name: str, folder: Path | None) -> bool:
+    """Whether a tracked file lies where a baseline does, in a folder if one is asked for."""
+    if not baselines.is_place(Path(name)):
+        return False
+    root = Path(name).parts[:-4]
+    root = root[:-1] if root[-1] == "open" else root
+    return root[-1:] == ("baselines",) if folder is None else _in_tree(folder) == root
+
+
+def _in_tree(folder: Path) -> tuple[str, ...] | None:
+    """Return a folder's parts below the top of the work tree."""
+    top = Path(git_text("rev-parse", "--show-toplevel").removesuffix("\n") or "/")
+    resolved = folder.resolve()
+    return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
+
+
+def _recorded(file: Baseline, record: Record) -> Measured:
+    case = case_of(file)
+    runs = [
+        Run(
+            metrics=run.metrics,
+            within_se=run.within_se,
+            samples=run.samples,
+            queries=run.samples,
+            duration_s=run.duration_s,
+            target_qps=record.target_qps or 0.0,
+            session=run.session,
+            started=run.started,
+            commit=run.commit,
+            folder="",
+        )
+        for run in record.runs
+    ]
+    return Measured(
+        case=case,
+        profile=file.profile,
+        identity=record.identity,
+        fingerprint=record.fingerprint,
+        surroundings=record.surroundings,
+        rate=record.target_qps if case.scenario in LOADED else None,
+        runs=tuple(runs),
+        gated=frozenset(record.minimum_detectable_change),
+    )
+
+
+def side(text: str, runs_dir: Path, folder: Path | None) -> ComparedSide:
+    """Return what an argument names, with baselines of a folder if there is one, else of all.
+
+    A file or folder with results, else a run id, else LIBRARY==VERSION, else a git ref.
+    """
+    if text.startswith("git:"):
+        return from_git(text.removeprefix("git:"), folder)
+    if file := results_file(text, runs_dir):
+        return from_results(file, read_results(file))
+    if named := re.fullmatch(r"([A-Za-z0-9_.-]+)==(\S+)", text):
+        return from_version(named[1], named[2], Sessions(runs_dir))
+    if commit_of(text):
+        return from_git(text, folder)
+    raise MlperfError(
+        f"{text!r} is no results file, no run in {runs_dir}/runs, no LIBRARY==VERSION and no git "
+        "ref; see pytest-mlperf compare --help"
+    )
+
+
+def results_file(text: str, runs_dir: Path) -> Path | None:
+    """Return the results file that a path or the beginning of a run id names, or None."""
+    place = Path(text)
+    if place.is_file():
+        return place
+    if (place / "results.json").is_file():
+        return place / "results.json"
+    if not re.fullmatch(r"[0-9][0-9A-Za-z-]*", text):
+        return None
+    files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
+    if len(files) > 1:
+        names = ", ".join(path.parent.name for path in files)
+        raise MlperfError(f"{text!r} fits {len(files)} runs: {names}")
+    return files[0] if files else None
+
+
+def from_results(path: Path, results: Results) -> ComparedSide:
+    """Return the performance cases of one session."""
+    cases: dict[str, list[Measured]] = defaultdict(list)
+    for result in performance(results):
+        cases[result.verdict.case.id].append(_measured(result))
+    counted = plural(len(cases), "case")
+    return ComparedSide(name=f"{path}: session {results.run}, {counted}", cases=cases)
+
+
+def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
+    """Return the pooled runs of every session whose engine says LIBRARY == VERSION.
+
+    Runs of one case are pooled where hardware, rate, profile and the whole fingerprint are equal.
+    """
+    pools: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
+    seen = 0
+    versions: set[str] = set()
+    for _, results in sessions:
+        fits = False
+        for result in performance(results):
+            if result.handicap or result.pretended or not result.verdict.subject:
+                continue
+            one = _measured(result)
+            versions |= _versions(library, one)
+            if one.runs and version in _versions(library, one):
+                about = sorted(one.identity.items()), sorted(one.fingerprint.items())
+                pools[one.case.id][repr((one.profile, one.rate, about))].append(one)
+                fits = True
+        seen += fits
+    if not pools:
+        names = ", ".join(sorted(versions)) or "none"
+        raise MlperfError(
+            f"no session in {sessions.folder}/runs ran {library}=={version}; versions of "
+            f"{library} there: {names}"
+        )
+    return ComparedSide(
+        name=f"{library}=={version}: {plural(len(pools), 'case')} of {plural(seen, 'session')}",
+        cases={case: [_pooled(parts) for parts in pool.values()] for case, pool in pools.items()},
+        notes=tuple(sessions.notes),
+    )
+
+
+def _versions(library: str, one: Measured) -> set[str]:
+    return {one.fingerprint[k] for k in (f"engine.{library}", library) if k in one.fingerprint}
+
+
+def _pooled(parts: Sequence[Measured]) -> Measured:
+    """Return the runs of several sessions as one measurement; the newest session comes first."""
+    runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
+    return replace(parts[0], runs=tuple(runs))
+
+
+def _measured(result: CaseResult) -> Measured:
+    verdict, subject = result.verdict, result.verdict.subject
+    reason = ""
+    if not verdict.runs:
+        reason = f"{verdict.outcome} {verdict.headline}"
+    elif result.handicap:
+        reason = f"measured with --mlperf-handicap {result.handicap:.0%}"
+    elif result.pretended:
+        reason = f"{verdict.case.accelerator} was only pretended"
+    return Measured(
+        case=verdict.case,
+        profile=result.profile,
+        identity=subject.identity if subject else {},
+        fingerprint=subject.fingerprint if subject else {},
+        surroundings=subject.surroundings if subject else {},
+        rate=result.target_qps if verdict.case.scenario in LOADED else None,
+        runs=verdict.runs,
+        limits=result.limits,
+        reason=reason,
+    )

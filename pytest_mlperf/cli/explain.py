@@ -3,87 +3,90 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pytest_mlperf.calibrated import rule_beside, rule_for
-from pytest_mlperf.case_runs import load_checked
-from pytest_mlperf.cli.history import Sessions, add_runs_dir
-from pytest_mlperf.cli.judged_against import judged_against
-from pytest_mlperf.cli.looks import looks
-from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.turns import turns
-from pytest_mlperf.core.baseline import Record, find
+from pytest_mlperf.bench.case import load_checked, nearest_baselines
+from pytest_mlperf.bench.files import judged_against, suite_of
+from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir
+from pytest_mlperf.core.baseline import Record, find, surer
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ratio import FIRST_LOOK, judge_ratio
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.core.judge.ruling import is_worse, values
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.numbers import change, interval, limit, percent, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.reports import text
-from pytest_mlperf.reports.causes import section
-from pytest_mlperf.reports.explanation import environment, evidence
-from pytest_mlperf.reports.selection import relative
+from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
+from pytest_mlperf.reports.terminal import text
+from pytest_mlperf.reports.terminal.explanation import environment, evidence
+from pytest_mlperf.reports.terminal.figures import section, title
+from pytest_mlperf.reports.terminal.layout import fold, plural, relative, table
 from pytest_mlperf.stores.results import read_results
 
-Session = tuple[Path, Results]
+HELP = """\
+how a verdict was reached, run by run
+
+Prints what pytest said about a case, then retraces it: each run, each look of
+the rule with its bounds, which one decided, what would have decided otherwise,
+the accuracy, likely causes with their evidence, the machine and engine, and
+where every file is.
+
+needs: a session's results; the baseline in git to retrace the bounds
+
+examples:
+  $ pytest-mlperf explain tiny-resnet50-Offline-onnxruntime-fp32-cpu
+      both tests of the case, from the newest session that has it
+  $ pytest-mlperf explain Offline r.json
+      a part of the name is enough where it fits one case; from this file
+  $ pytest-mlperf explain .mlperf/runs/20261121-044418-1ce8
+      a session of one case; of several it lists them
+  $ pytest-mlperf explain "test_performance[demo-Offline-null-fp32-cpu]"
+      only this test of the case
+"""
 
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "explain",
-        summary="how a verdict was reached, run by run",
-        description=(
-            "Prints what pytest said about a case, then retraces it: each run, each look of\n"
-            "the rule with its bounds, which one decided, what would have decided otherwise,\n"
-            "the accuracy, likely causes with their evidence, the machine and engine, and\n"
-            "where every file is."
-        ),
-        needs="a session's results; the baseline in git to retrace the bounds",
-        examples=[
-            (
-                "explain tiny-resnet50-Offline-onnxruntime-fp32-cpu",
-                "both tests of the case, from the newest session that has it",
-            ),
-            (
-                "explain Offline --results r.json",
-                "a part of the name is enough where it fits one case; from this file",
-            ),
-            (
-                'explain "test_performance[demo-Offline-null-fp32-cpu]"',
-                "only this test of the case",
-            ),
-        ],
-    )
-    parser.add_argument("case", metavar="CASE", help="case id, a unique part of it, or a test id")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="default: the newest session with the case"
+        "case",
+        metavar="CASE",
+        help="case id, a unique part of it, a test id, or the results of a session of one case",
     )
+    parser.add_argument(
+        "session",
+        nargs="?",
+        type=Path,
+        metavar="RESULTS",
+        help="results.json of a session, or its folder (default: the newest with the case)",
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="the same as RESULTS")
     add_runs_dir(parser)
-    parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Explain the tests of one case; what they found does not change the exit code.
-
-    Raises:
-        MlperfError: No case fits, or several do.
-    """
+    """Explain the tests of one case; what they found does not change the exit code."""
     sessions = Sessions(parsed.runs_dir)
-    file = parsed.results
+    name, file = parsed.case, parsed.session or parsed.results
+    if file is None and (name.endswith(".json") or Path(name, "results.json").is_file()):
+        name, file = "", Path(name)
     if file and file.is_dir():
         file = file / "results.json"
-    given = [(file, read_results(file))] if file else None
-    found = choose(parsed.case, sessions if given is None else given)
-    if isinstance(found, str):
-        raise MlperfError("\n".join([found, *sessions.notes]))
-    path, results, tests = found
+    named = [(file, read_results(file))] if file else None
+    chosen = choose(name, sessions if named is None else named)
+    if isinstance(chosen, str):
+        raise MlperfError("\n".join([chosen, *sessions.notes]))
+    path, results, tests = chosen
     for result in tests:
         try:
             show([*_explain(result, path, results), ""])
@@ -95,102 +98,84 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def choose(
-    wanted: str, sessions: Iterable[Session]
+    name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]] | str:
-    """Return the newest session that has the case, and its tests of it; else why there is none.
-
-    Args:
-        wanted: Case id, a part of it, or a test id.
-        sessions: Newest first.
-    """
-    known: dict[str, None] = {}
+    """Return the newest session that has the case, and its tests of it; else why there is none."""
+    measured: dict[str, None] = {}
     for path, results in sessions:
-        tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{wanted}")]
+        tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
         ids = dict.fromkeys(result.verdict.case.id for result in results.cases)
-        known |= ids
-        fitting = [] if tests else matching(wanted, list(ids))
+        measured |= ids
+        fitting = [] if tests else matching(name, list(ids))
         if len(fitting) > 1:
-            return _listed(f"{wanted!r} fits {len(fitting)} cases of {relative(path)}", fitting)
-        if tests or fitting:
-            return (
-                path,
-                results,
-                tests
-                or [result for result in results.cases if result.verdict.case.id == fitting[0]],
-            )
-    if not known:
+            fits = f"{name!r} fits" if name else "name one of"
+            return _listed(f"{fits} {len(fitting)} cases of {relative(path)}", fitting)
+        if fitting:
+            tests = [one for one in results.cases if one.verdict.case.id == fitting[0]]
+        if tests:
+            return path, results, tests
+    if not measured:
         return "no results to explain; measure first: pytest suites"
-    return _listed(f"no case fits {wanted!r}; measured were", known)
+    return _listed(f"no case fits {name!r}; measured were", measured)
 
 
 def _listed(head: str, cases: Iterable[str]) -> str:
     return "\n".join([f"{head}:", *(f"  {visible(case)}" for case in cases)])
 
 
-def matching(wanted: str, ids: Sequence[str]) -> list[str]:
+def matching(name: str, ids: Sequence[str]) -> list[str]:
     """Return the case that is named exactly, else all whose id holds the text.
 
     Of a test id the part between the brackets names the case.
     """
-    named = re.search(r"\[(.+)\]$", wanted)
-    exact = named[1] if named else wanted
+    named = re.search(r"\[(.+)\]$", name)
+    exact = named[1] if named else name
     if exact in ids:
         return [exact]
-    return [] if named else [case for case in ids if wanted.lower() in case.lower()]
+    return [] if named else [case for case in ids if name.lower() in case.lower()]
 
 
 def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     verdict = _with_short_paths(result.verdict)
-    result = dataclasses.replace(result, verdict=verdict)
-    file = judged_against(result, (Path(), *path.resolve().parents))
-    record = baseline_record(verdict, file)
-    baseline = record.runs if record else ()
-    rule = rule_of(verdict, file, result.max_runs)
-    judged = [
-        looks(metric, verdict.runs, baseline, rule, width())
-        for metric in verdict.metrics
-        if metric.metric in result.limits
-    ]
+    result = replace(result, verdict=verdict)
+    folders = (Path(), *path.resolve().parents)
+    file = judged_against(result, folders)
+    loaded = load_checked(file, verdict.case) if file else None
+    record = find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
     if verdict.ratio:
-        judged = [turns(verdict, verdict.ratio, rule, width())]
+        judged = [turns(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
+    else:
+        rule = rule_of(verdict, file, result.max_runs)
+        gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
+        judged = [looks(metric, verdict.runs, record, rule, width()) for metric in gated]
+    # What was accepted since is not what the verdict was judged against.
+    same = record if record and set_by(record.history) == verdict.baseline_set else None
+    others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
+    likely = section(causes(verdict, same, others), len(others), width())
     yield f"{result.test}"
     at = f" at commit {results.commit}" if results.commit else ""
     yield f"{results.started[:16].replace('T', ' ')} UTC{at}, profile {result.profile}"
     yield f"from {relative(path.absolute())}"
     yield ""
     yield from text.failure(verdict, result, width()).splitlines()
-    yield from evidence(result, baseline, judged, width(), _likely(verdict, record, results))
-
-
-def _likely(verdict: Verdict, record: Record | None, results: Results) -> list[str]:
-    """Return why a verdict came out so, in the light of the whole session."""
-    others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
-    # What was accepted since is not what the verdict was judged against.
-    same = record if record and set_by(record.history) == verdict.baseline_set else None
-    return section(causes(verdict, same, others), len(others), width())
-
-
-def baseline_record(verdict: Verdict, file: Path | None) -> Record | None:
-    """Return the record that a verdict was judged against, as its file is now.
-
-    Raises:
-        BaselineError: The file is damaged.
-    """
-    loaded = load_checked(file, verdict.case) if file else None
-    return find(loaded, verdict.subject.identity) if loaded and verdict.subject else None
+    yield from evidence(result, record.runs if record else (), judged, width(), likely)
 
 
 def _with_short_paths(verdict: Verdict) -> Verdict:
-    """Return the verdict with the folders of its runs relative to the working folder."""
-    runs = tuple(dataclasses.replace(run, folder=_short(run.folder)) for run in verdict.runs)
+    runs = tuple(replace(run, folder=relative(Path(run.folder))) for run in verdict.runs)
     accuracy = verdict.accuracy
     if accuracy:
-        accuracy = dataclasses.replace(accuracy, folder=_short(accuracy.folder))
-    return dataclasses.replace(verdict, runs=runs, accuracy=accuracy)
+        accuracy = replace(accuracy, folder=relative(Path(accuracy.folder)))
+    return replace(verdict, runs=runs, accuracy=accuracy)
 
 
-def _short(folder: str) -> str:
-    return relative(Path(folder))
+def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
+    """Return the rule that a claim was judged by, with the noise as it is calibrated now."""
+    verdict, suite = result.verdict, suite_of(result, folders)
+    if suite is None or verdict.subject is None:
+        return rule_for(verdict.case.accelerator, result.max_runs)
+    root, identity = nearest_baselines(suite), verdict.subject.identity
+    return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
 
 
 def rule_of(verdict: Verdict, file: Path | None, max_runs: int) -> RuleR:
@@ -199,3 +184,199 @@ def rule_of(verdict: Verdict, file: Path | None, max_runs: int) -> RuleR:
     if file and verdict.subject:
         return rule_beside(file, accelerator, verdict.subject.identity, max_runs)[0]
     return rule_for(accelerator, max_runs)
+
+
+# --- every look of rule R, or every pair of runs ---------------------------------------------
+
+
+INDENT = "  "
+
+PAIR_SAYS = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.MORE: "one more"}
+
+
+def looks(
+    metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
+) -> list[str]:
+    """Return how one gated metric was decided: a heading, then every look of the session's rule.
+
+    A value that no run can give is a ValueError.
+    """
+    about = METRICS[metric.metric]
+    bound = limit(metric.metric, metric.limit) if metric.limit else ""
+    head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
+    before = values(record.runs, metric.metric) if record else []
+    now = values(runs, metric.metric)
+    if metric.outcome is None or metric.low is None or metric.limit is None:
+        note = metric.note or "there is nothing to compare with"
+        return [head.replace("None", "only reported"), *_indented(f"Not judged: {note}", width)]
+    if not before or not now:
+        note = "The baseline's runs are not here, so the steps cannot be retraced."
+        return [head, *_indented(note, width)]
+    noise = record.session_noise.get(metric.metric) if record else None
+    rule = replace(rule, session_noise=surer(noise, rule.session_noise))
+    made = [
+        judge(before, now[:k], direction=about.direction, limit=metric.limit, rule=rule)
+        for k in range(1, min(len(now), rule.max_runs) + 1)
+    ]
+    made = made[: made[-1].runs_used]
+    lines = [head, *_indented(_noise(made[-1], rule), width)]
+    rows = [_look(look, metric.metric, rule) for look in made]
+    columns = ["look", "change", "at worst", "at best", "says"]
+    lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["says"])]
+    for remark in _remarks(metric, made[-1], rule):
+        lines += _indented(remark, width)
+    return lines
+
+
+def _noise(last: Judged, rule: RuleR) -> str:
+    expected = f"{percent(rule.prior_sd)} was expected beforehand (weight {rule.prior_df:g})"
+    df = last.runs_baseline + last.runs_used - 2
+    return (
+        f"Noise: one run differs from the next by {percent(last.sd)} (standard deviation, "
+        f"{last.df:g} degrees of freedom): {expected}, the runs themselves weigh {df}."
+    )
+
+
+def _look(look: Judged, metric: str, rule: RuleR) -> dict[str, str]:
+    worst, best = _ends(look, metric)
+    return {
+        "look": str(look.runs_used),
+        "change": change(look.change),
+        "at worst": change(worst),
+        "at best": change(best),
+        "says": _says(look, metric, rule),
+    }
+
+
+def _says(look: Judged, metric: str, rule: RuleR) -> str:
+    match look.decision:
+        case Decision.PASS:
+            better = "; better, proven" if look.improved else ""
+            return f"passes: at worst inside {limit(metric, look.limit)}{better}"
+        case Decision.FAIL:
+            return "drop: even at best worse than 0"
+        case Decision.PROVISIONAL:
+            return f"provisional {look.leans} if sessions differ < {percent(look.holds_to or 0.0)}"
+    return f"open: {_open(look, metric, rule)}"
+
+
+def _open(look: Judged, metric: str, rule: RuleR) -> str:
+    worst, best = _ends(look, metric)
+    if look.holds_to is not None:
+        return f"drop if sessions differ < {percent(look.holds_to)}"
+    if look.runs_used == 1 and is_worse(metric, 0.0, best):
+        return "one run alone never fails"
+    if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
+        return "too fast to believe from one run"
+    last = ", no run left" if look.runs_used == rule.max_runs else ""
+    return f"neither 0 nor {limit(metric, look.limit)} excluded{last}"
+
+
+def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
+    """Yield what the looks do not show: what is lacking, and what would have decided otherwise."""
+    assert metric.low is not None
+    assert metric.high is not None
+    ends = ((metric.low, last.low), (metric.high, last.high))
+    if not all(math.isclose(one, now, rel_tol=1e-6, abs_tol=1e-9) for one, now in ends):
+        seen = interval(metric.low, metric.high)
+        yield f"The verdict's own interval was {seen}: the baseline has changed since."
+    if last.advisory:
+        yield (
+            f"The baseline has {last.runs_baseline} of the {GATING_RUNS} runs that a gate needs: a "
+            "drop is advice, not a failure."
+        )
+    if last.decision is Decision.PROVISIONAL and last.holds_to is not None:
+        sessions = plural(metric.sessions_baseline, "session")
+        shown = {
+            "few sessions": f"{sessions} of the baseline cannot show that they do",
+            "old": "the baseline is too old to show that they do",
+            None: "the baseline's own sessions do not show that they do",
+        }
+        word = "a drop" if last.leans == "drop" else "ok"
+        yield (
+            f"Provisional: it is {word} only if sessions differ by less than "
+            f"{percent(last.holds_to)} (standard deviation), and {shown[last.lacking]}."
+        )
+    yield _otherwise(last, metric.metric)
+    yield (
+        f"At worst and at best are one-sided bounds of the change: {percent(rule.beta)} of error "
+        f"shared by {rule.max_runs} looks, {percent(rule.alpha)} by {rule.max_runs - 1}."
+    )
+
+
+def thresholds(look: Judged, metric: str) -> tuple[float, float]:
+    """Return the changes at which equally noisy runs begin to pass, and to be a drop.
+
+    How far its bounds lie from the change depends on the noise alone; whether the word is final
+    there is another question.
+    """
+    worst, best = _ends(look, metric)
+    change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))
+    passes = math.expm1(bound + change_ - math.log1p(worst))
+    fails = math.expm1(change_ - math.log1p(best))
+    # What passes is never a drop, although it may be proven to be worse than 0.
+    return passes, fails if is_worse(metric, passes, fails) else passes
+
+
+def _otherwise(last: Judged, metric: str) -> str:
+    passes, fails = thresholds(last, metric)
+    higher = METRICS[metric].direction is Direction.HIGHER
+    better, worse = ("above", "below") if higher else ("below", "above")
+    text = f"Otherwise: equally noisy, it passes {better} {change(passes)}"
+    final = ""
+    if last.decision is Decision.PROVISIONAL or last.lacking:
+        final = ", either one final only where it stands whatever sessions differ by"
+    if last.runs_used == 1:
+        return f"{text}; a drop takes two runs{final}."
+    if math.isclose(passes, fails):
+        return f"{text}, else it is a drop{final}."
+    return f"{text} and is a drop {worse} {change(fails)}; in between it is open{final}."
+
+
+def _ends(look: Judged, metric: str) -> tuple[float, float]:
+    if METRICS[metric].direction is Direction.HIGHER:
+        return look.low, look.high
+    return look.high, look.low
+
+
+def _signed(share: float, metric: str) -> float:
+    return -share if METRICS[metric].direction is Direction.HIGHER else share
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return fold(text, width, first=INDENT, rest=INDENT)
+
+
+def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
+    """Return a heading, then every pair of runs (a's, b's, a's, ...) with the interval after it."""
+    metric = METRICS[ratio.metric]
+    a, b = (values(verdict.runs[side::2], ratio.metric) for side in (0, 1))
+    count = min(len(a), len(b), ratio.pairs)
+    head = f"{metric.title}: claimed >= {ratio.least:g}x in {plural(ratio.pairs, 'pair')} of runs"
+    if not count:
+        return [head, f"{INDENT}The runs are not in these results."]
+    looks = [
+        judge_ratio(a[:k], b[:k], direction=metric.direction, least=ratio.least, rule=rule)
+        for k in range(1, count + 1)
+    ]
+    rows = [
+        {
+            "pair": str(k),
+            "order": "a, b" if k % 2 else "b, a",
+            "a": quantity(ratio.metric, one.value),
+            "b": quantity(ratio.metric, other.value),
+            "ratio": times(look.ratio),
+            "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
+            "says": PAIR_SAYS.get(look.decision, "undecided"),
+        }
+        for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
+    ]
+    columns = ["pair", "order", "a", "b", "ratio", "interval", "says"]
+    shown = table(columns, rows, width - 2, left=["order", "says"], spare=["order", "ratio"])
+    noise = (
+        f"The ratio and its interval are of all pairs so far; one pair's ratio differs from the "
+        f"next by {percent(looks[-1].sd)} (standard deviation). The claim is proven when the whole "
+        f"interval reaches it, refuted when the interval ends below it, from pair {FIRST_LOOK} on."
+    )
+    folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
+    return [head, *_indented(noise, width), *(f"{INDENT}{line}" for line in shown), *folders]

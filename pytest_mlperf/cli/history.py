@@ -1,128 +1,142 @@
-"""What earlier sessions left in the runs folder: their results, and how long a case took."""
+"""`pytest-mlperf history`: how a case's accepted baselines moved in git."""
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.reports.selection import Cost
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.bench.files import case_of, points_of
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import calibrated_roots, rule_here
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
+from pytest_mlperf.reports.terminal.comparison import Trend, trend
+from pytest_mlperf.run.project import git_text
+from pytest_mlperf.stores import baselines
 
-RUNS_DIR = Path(".mlperf")
+HELP = """\
+what each accepted baseline in git gained
 
-KEPT = 50
-"""Sessions that are looked at, the newest first."""
+Lists the accepted baselines of a case, each with its change from the one
+before and the interval of that change, and the total. Where versions have
+engine entries of their own, name the cases of all: they are one history.
+What cannot be compared has no ratio, and the reason is printed.
 
-CaseKey = tuple[str, str]
-"""Case id and profile."""
+Exit 2 when no ratio to the newest baseline can be formed.
 
+needs: a baseline file; git for those before it
 
-@dataclass
-class Sessions:
-    """The sessions of a runs folder, newest first; read one at a time, each once.
-
-    Attributes:
-        folder: The runs folder.
-        unreadable: One sentence per results file that could not be read.
-    """
-
-    folder: Path
-    unreadable: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[tuple[Path, Results]]:
-        """Yield each results file with its content; a damaged one is noted and left out."""
-        self.unreadable.clear()
-        for path in results_files(self.folder)[:KEPT]:
-            try:
-                yield path, read_results(path)
-            except MlperfError as error:
-                self.unreadable.append(str(error))
-
-    @property
-    def notes(self) -> list[str]:
-        """What to tell about files that were not read."""
-        notes = [f"left out: {reason}" for reason in self.unreadable]
-        count = len(results_files(self.folder))
-        return [*notes, f"only the newest {KEPT} of {count} sessions"] if count > KEPT else notes
+examples:
+  $ pytest-mlperf history resnet50-Offline-onnxruntime-fp16-H200
+      what each engine version gained: the case's accepted baselines in git
+  $ pytest-mlperf history llama-Offline-trtllm --metric latency_p99
+      a part of the case's id is enough where it fits one; another metric
+"""
 
 
-def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--runs-dir`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument(
-        "--runs-dir",
+        "cases", metavar="CASE", nargs="+", help="case id, a unique part of it, or a baseline file"
+    )
+    parser.add_argument(
+        "--metric",
+        choices=[name for name in METRICS if name not in COUNTS],
+        metavar="NAME",
+        help="default: the first that the newest baseline gates",
+    )
+    parser.add_argument(
+        "--baselines",
         type=Path,
-        default=RUNS_DIR,
         metavar="DIR",
-        help=f"folder of results and logs (default {RUNS_DIR})",
+        help="folder of the calibration (default: those of the files and in git)",
     )
 
 
-def results_files(runs_dir: Path) -> list[Path]:
-    """Return the results files below a runs folder, newest first: names begin with the time."""
-    return sorted((runs_dir / "runs").glob("*/results.json"), reverse=True)
+def run(parsed: argparse.Namespace) -> int:
+    """Show how the accepted baselines of cases moved."""
+    names = ", ".join(parsed.cases)
+    notes: list[str] = []
+    points: list[TrendPoint] = []
+    files = list(dict.fromkeys(find(text) for text in parsed.cases))
+    for file in files:
+        points += points_of(file, notes)
+    if not points:
+        raise MlperfError("\n".join([f"no baseline in {names}", *notes]))
+    if parsed.metric and not any(parsed.metric in point.means for point in points):
+        metrics = ", ".join(dict.fromkeys(name for point in points for name in point.means))
+        raise MlperfError(f"no baseline of {names} has {parsed.metric}; known: {metrics}")
+    points = grouped(points)
+    last = points[-1]
+    roots = calibrated_roots(parsed.baselines, (), files)
+    rule, source = rule_here(roots, last.case.accelerator, last.identity)
+    line = trend_of(points, parsed.metric, rule, notes)
+    show(trend(replace(line, noise=source), width()))
+    return 2 if len(points) > 1 and line.since is None else 0
 
 
-def performance(results: Results) -> list[CaseResult]:
-    """Return the performance tests of a session."""
-    return [result for result in results.cases if result.verdict.kind == "performance"]
+def trend_of(
+    points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str] = ()
+) -> Trend:
+    """Return the steps from point to point, oldest first, and the total.
 
-
-def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, Cost]:
-    """Return how long each case took in earlier sessions, wall-clock, medians over them.
-
-    A process lasts until the next one of its session starts, so loading, warm-up, accuracy pass
-    and scoring count. Sessions whose processes overlapped tell nothing and are left out, as are
-    slowed and pretended measurements.
+    The total starts from the oldest point that may be compared with the last. What is better or
+    worse is so among all of them. Without a metric it is the first that the last point has, gated
+    ones first.
     """
-    first: dict[CaseKey, list[float]] = defaultdict(list)
-    more: dict[CaseKey, list[float]] = defaultdict(list)
-    for _, results in sessions:
+    last = points[-1]
+    name = metric or next((name for name in last.means if name in METRICS), "throughput")
+    totals = [step(point, last, name, rule) for point in points[:-1]]
+    since = next((i for i, total in enumerate(totals) if not total.refused), None)
+    steps = [step(a, b, name, rule) for a, b in pairwise(points)]
+    if since is None:
+        steps, total = proven(steps), TrendStep()
+    elif since == len(steps) - 1:
+        steps = proven(steps)
+        total = steps[-1]  # one and the same: not to be counted twice
+    else:
+        *steps, total = proven([*steps, totals[since]])
+    return Trend(
+        metric=name,
+        points=points,
+        versions=versions(points),
+        steps=steps,
+        since=since,
+        total=total,
+        notes=notes,
+    )
+
+
+def find(text: str) -> Path:
+    """Return the baseline file that a path, a case id or a unique part of one names."""
+    if Path(text).is_file():
+        return Path(text)
+    files = dict(_baseline_files())
+    fitting = [file for file, case in files.items() if case == text]
+    fitting = fitting or [file for file, case in files.items() if text.lower() in case.lower()]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = [f"  {file}" for file in sorted(fitting)]
+        raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *shown]))
+    shown = [f"  {case}" for case in sorted(set(files.values()))]
+    head = f"no baseline of {text!r} is in git here"
+    raise MlperfError("\n".join([f"{head}; there are:", *shown] if shown else [head]))
+
+
+def _baseline_files() -> Iterator[tuple[Path, str]]:
+    """Yield each performance baseline below the working folder that git tracks, with its case."""
+    for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
+        if not baselines.is_place(file):
+            continue
         try:
-            walls = _walls(results)
-        except (ValueError, TypeError, OverflowError):
-            continue  # a time that is none: a file from elsewhere
-        for result in performance(results):
-            runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
-            if not runs or result.handicap or result.pretended:
-                continue
-            key = (result.verdict.case.id, result.profile)
-            first[key].append(runs[0])
-            more[key] += runs[1:]
-    return {
-        key: Cost(
-            first_s=median(taken),
-            more_s=median(more[key]) if more[key] else median(taken),
-            sessions=len(taken),
-        )
-        for key, taken in first.items()
-    }
-
-
-def _walls(results: Results) -> dict[str, float]:
-    """Return the wall-clock seconds of each process by its folder; {} where some overlapped."""
-    runs = {run.folder: run for result in performance(results) for run in result.verdict.runs}
-    ordered = sorted(runs.values(), key=_started)
-    if not ordered:
-        return {}
-    end = dt.datetime.fromisoformat(results.started) + dt.timedelta(seconds=results.seconds)
-    ends = [_started(after) for _, after in pairwise(ordered)] + [end]
-    walls = {}
-    for run, until in zip(ordered, ends, strict=True):
-        seconds = (until - _started(run)).total_seconds()
-        if seconds < run.duration_s - 1:  # times are kept in whole seconds
-            return {}
-        walls[run.folder] = max(seconds, run.duration_s)
-    return walls
-
-
-def _started(run: Run) -> dt.datetime:
-    return dt.datetime.fromisoformat(run.started)
+            loaded = baselines.load(file)
+        except BaselineError:
+            continue
+        if loaded:
+            yield file, case_of(loaded).id

@@ -3,49 +3,61 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_mlperf.cli.limits_tables import FIGURES, bound, claims_table, results_table
-from pytest_mlperf.cli.output import add_parser, show, width
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.round import SHORT
+from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.roofline import Seen
-from pytest_mlperf.core.techniques import TECHNIQUES
+from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.core.roofline import Limit, share_of_limit
+from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate
+from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, fewest_gpus, parse_gpu, peak
+from pytest_mlperf.core.roofline.work import Circumstances, Decode
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, plural, table
+from pytest_mlperf.rounds.published import (
+    PAGES,
+    ROUND,
+    Claim,
+    OfficialResult,
+    known_claims,
+    official_results,
+)
 from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
-from pytest_mlperf.suite.values import nearest
+
+HELP = """\
+what is physically possible, and published figures against it
+
+Without options: every official result of MLPerf Inference v4.1 on a known GPU
+with its share of the speed of light, nearest first, then printed figures that
+cannot be, each with the reason. With --gpu and --workload: one limit, and the
+numbers that it is made of. The certain limit counts only what cannot be less;
+the estimated one what the mean sample of the data set needs.
+
+needs: nothing; the tables come with the package
+
+examples:
+  $ pytest-mlperf limits
+      both tables
+  $ pytest-mlperf limits --claims
+      the figures that cannot be
+  $ pytest-mlperf limits --workload bert
+      the official results of one workload
+  $ pytest-mlperf limits --gpu H200 --workload bert --precision int8 --count 8
+      one limit
+  $ pytest-mlperf limits --gpu L4 --workload gptj --precision fp8 --set batch=1
+      one sequence at a time: how fast the weights can be read
+"""
 
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "limits",
-        summary="what is physically possible, and published figures against it",
-        description=(
-            "Without options: every official result of MLPerf Inference v4.1 on a known GPU\n"
-            "with its share of the speed of light, nearest first, then printed figures that\n"
-            "cannot be, each with the reason. With --gpu and --workload: one limit, and the\n"
-            "numbers that it is made of. The certain limit counts only what cannot be less;\n"
-            "the estimated one what the mean sample of the data set needs."
-        ),
-        needs="nothing; the tables come with the package",
-        examples=[
-            ("limits", "both tables"),
-            ("limits --claims", "the figures that cannot be"),
-            ("limits --workload bert", "the official results of one workload"),
-            ("limits --gpu H200 --workload bert --precision int8 --count 8", "one limit"),
-            (
-                "limits --gpu L4 --workload gptj --precision fp8 --set batch=1",
-                "one sequence at a time: how fast the weights can be read",
-            ),
-        ],
-    )
-    _add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument("--claims", action="store_true", help="only the figures that cannot be")
     parser.add_argument("--gpu", help=f"a class or a kind: {', '.join(known_gpus())}")
     parser.add_argument("--workload", help='by any name: "bert", "llama2-70b-99.9"')
@@ -69,12 +81,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the tables, or one limit.
-
-    Raises:
-        MlperfError: An option names nothing that is known, or two contradict each other.
-    """
-    about = None if parsed.workload is None else _workload(parsed.workload)
+    """Print the tables, or one limit."""
+    about = None if parsed.workload is None else find_work(parsed.workload)
+    if parsed.workload is not None and about is None:
+        near = nearest(parsed.workload, known_work())
+        raise MlperfError(f"nobody counted the work of {parsed.workload!r}{near}")
     if parsed.gpu is not None:
         if about is None or parsed.claims:
             raise MlperfError("--gpu asks for one limit: say --workload too, and not --claims")
@@ -82,15 +93,11 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
         raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
-    show(_tables(parsed.claims, about, width()))
+    name = about.name if about else None
+    if not parsed.claims:
+        show([*results_table(name, width()), ""])
+    show(claims_table(name, width()))
     return 0
-
-
-def _tables(only_claims: bool, about: WorkloadWork | None, columns: int) -> Iterator[str]:
-    if not only_claims:
-        yield from results_table(about.name if about else None, columns)
-        yield ""
-    yield from claims_table(about.name if about else None, columns)
 
 
 def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
@@ -102,29 +109,22 @@ def _one(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Itera
                 f"known: {', '.join(TECHNIQUES)}"
             )
     try:
-        given = {**about.typical, **_figures(parsed.figures)}
-        seen = Seen(
+        figures = {**about.typical, **_figures(parsed.figures)}
+        seen = Circumstances(
             gpus=parsed.count,
             precision=parsed.precision,
             techniques=tuple(parsed.technique),
-            **given,
+            **figures,
         )
     except ValueError as defect:
         raise MlperfError(f"{defect}") from None
     return bound(parsed.gpu, gpu, about, seen, columns)
 
 
-def _workload(name: str) -> WorkloadWork:
-    found = find_work(name)
-    if found is None:
-        raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
-    return found
-
-
-def _figures(given: Iterable[str]) -> dict[str, Any]:
+def _figures(texts: Iterable[str]) -> dict[str, Any]:
     """Return the figures of `--set`: formats are words, everything else is a number."""
     figures: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if name not in FIGURES or not equals:
             raise MlperfError(f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}")
@@ -136,3 +136,337 @@ def _figures(given: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             raise MlperfError(f"--set {text}: {value!r} is no number") from None
     return figures
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
+"""What the scenarios report that are no rates; a query of MultiStream takes at least one sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """One official result, what its accelerator can do, and how near it is to that."""
+
+    result: OfficialResult
+    workload: str
+    gpu: GpuSpec
+    limit: Limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuted:
+    """A printed figure and why it cannot be; no reason: nothing speaks against it."""
+
+    claim: Claim
+    limit: Limit
+    reasons: tuple[str, ...]
+
+
+def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
+    """Return a round's results on known GPUs, nearest first, and how many have no row, by why."""
+    rows: list[ResultRow] = []
+    others: Counter[str] = Counter()
+    for result in official_results(name):
+        about = find_work(result.model)
+        gpu = find_gpu(result.accelerator) if result.accelerator else None
+        if about is None:
+            others["other models"] += 1
+        elif gpu is None:
+            others[result.accelerator or "CPUs"] += 1
+        else:
+            limit = _limit(result, about, gpu)
+            rows.append(ResultRow(result=result, workload=about.name, gpu=gpu, limit=limit))
+    return sorted(rows, key=lambda row: -(row.limit.of_certain or 0.0)), others
+
+
+def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
+    """Return the limit of a result whose precision is not published: at the fastest that it has."""
+    figures: dict[str, Any] = dict(about.typical)
+    if result.tokens_per_sample:
+        figures["output_tokens"] = result.tokens_per_sample
+    metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
+    value = result.value
+    if result.unit == "ms":
+        metric, value = _METRICS[result.scenario], result.value / 1e3
+    return share_of_limit(
+        metric,
+        value,
+        accelerator=result.accelerator,
+        gpu=gpu,
+        work=about.work,
+        seen=Circumstances(gpus=result.count, techniques=result.techniques, **figures),
+    )
+
+
+def refuted(claim: Claim) -> Refuted:
+    """Return a printed figure with every reason why it cannot be."""
+    about = find_work(claim.workload)
+    typical: Mapping[str, Any] = about.typical if about else {}
+    gpu = known_gpus().get(claim.accelerator)
+    if claim.figures:
+        gpu = parse_gpu(claim.accelerator, claim.figures)
+    limit = share_of_limit(
+        claim.metric,
+        claim.value,
+        accelerator=claim.accelerator,
+        gpu=gpu,
+        work=about.work if about else None,
+        seen=Circumstances(
+            gpus=claim.gpus, precision=claim.precision, batch=claim.batch, **typical
+        ),
+    )
+    reasons = [*_beyond(claim, limit, gpu), *_memory(claim, gpu), *_official(claim)]
+    return Refuted(claim=claim, limit=limit, reasons=tuple(reasons))
+
+
+def _beyond(claim: Claim, limit: Limit, gpu: GpuSpec | None) -> Iterable[str]:
+    """Yield how far a figure is beyond the certain limit, or else beyond the estimated one."""
+    if limit.impossible and limit.of_certain and limit.certain and limit.term:
+        yield f"{limit.of_certain:.3g} times the certain limit of {limit.certain:,.4g} {claim.unit}"
+        if limit.term.resource == "memory":
+            yield f"at least {math.ceil(limit.of_certain)} GPUs without any loss"
+    elif limit.of_estimated and limit.of_estimated > 1 and limit.estimated:
+        at = ""
+        if gpu and not claim.precision:
+            at = f" at its fastest, {max(gpu.peaks, key=lambda name: gpu.peaks[name])}"
+        yield f"{limit.of_estimated:.0%} of the estimated limit{at}".replace("%", " %")
+
+
+def _memory(claim: Claim, gpu: GpuSpec | None) -> Iterable[str]:
+    """Yield how many GPUs the weights alone need, where they are more than are named."""
+    about = find_work(claim.workload)
+    if gpu is None or gpu.memory is None or about is None or claim.precision is None:
+        return
+    weights = about.parameters * PRECISIONS[claim.precision].weight
+    needed = fewest_gpus(weights, gpu.memory)
+    if needed > claim.gpus:
+        yield f"{weights / 1e9:.0f} GB of weights need {needed} GPUs"
+
+
+def _official(claim: Claim) -> Iterable[str]:
+    if claim.product is None:
+        return
+    same = [
+        result
+        for result in official_results(ROUND)
+        if result.accelerator == claim.product
+        and result.count == claim.gpus
+        and result.model.startswith(claim.workload)
+        and result.scenario == claim.scenario
+        and result.division == "closed"
+    ]
+    if not same:
+        yield f"{ROUND} has no result of {claim.gpus}x {claim.product}"
+        return
+    tokens = claim.unit == "tokens/s"
+    best = max(result.value if tokens else result.samples_per_s or 0.0 for result in same)
+    if claim.value > best * 1.001:
+        yield (
+            f"above the best of {claim.gpus}x {claim.product} in {ROUND}, {best:,.6g} {claim.unit}"
+        )
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+FIGURES = tuple(
+    own.name for own in fields(Circumstances) if own.name not in ("gpus", "precision", "techniques")
+)
+"""Figures of a run that `--set` gives."""
+
+BINDS = {
+    "compute": "compute: the matrix units are busy all the time",
+    "memory": "memory: the weights are read all the time",
+    None: "",
+}
+
+_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
+
+
+def results_table(workload: str | None, columns: int) -> Iterator[str]:
+    """Yield the official results with their limits, nearest first, and what they add up to."""
+    every, others = result_rows()
+    rows = [row for row in every if workload in (None, row.workload)]
+    yield from fold(
+        f"MLPerf Inference {ROUND}, official results on known GPUs: share of the speed of light, "
+        "which is the dense peak at the GPU's fastest precision",
+        columns,
+    )
+    yield ""
+    left = ["workload", "run", "GPUs", "submitter", "unit"]
+    names = [*left[:4], "value", "unit", "limit", "certain", "estimated"]
+    cells = [_row(row) for row in rows]
+    yield from table(names, cells, columns, left=left, spare=["submitter", "unit"])
+    yield ""
+    yield from _summary(rows, columns)
+    if workload is None:
+        shown = [f"{count} on {name}" for name, count in others.items()]
+        yield from fold(f"not in the table: {', '.join(shown)}", columns)
+
+
+def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
+    letters = ", ".join(f"{short} {name}" for name, short in SHORT.items())
+    yield from fold(
+        "limit: the certain one, in the value's unit (tokens/s for language models, ms for SS and "
+        "MS, else samples/s); certain, estimated: % of either limit; * open division; run: "
+        f"{letters}",
+        columns,
+    )
+    limited = [row for row in rows if row.limit.certain is not None]
+    below = [row for row in limited if (row.limit.of_certain or 0) < 1]
+    yield from fold(
+        f"{len(below)} of {plural(len(limited), 'result')} lie below the certain limit, "
+        f"{sum(row.limit.near for row in limited)} above 90 % of the estimated one",
+        columns,
+    )
+    for row in rows:
+        if row.limit.why_unknown:
+            text = f"no limit for {row.result.system}, {row.result.model}: {row.limit.why_unknown}"
+            yield from fold(text, columns)
+
+
+def _row(row: ResultRow) -> Row:
+    result, limit = row.result, row.limit
+    certain = limit.certain
+    if certain is not None and result.unit == "ms":
+        certain *= 1e3
+    return {
+        "workload": result.model + ("*" if result.division == "open" else ""),
+        "run": SHORT[result.scenario],
+        "GPUs": f"{result.count}x{row.gpu.name}",
+        "submitter": result.submitter.replace("_", " "),
+        "value": f"{result.value:,.6g}",
+        "unit": result.unit,
+        "limit": "" if certain is None else rounded(certain),
+        "certain": _percent(limit.of_certain),
+        "estimated": _percent(limit.of_estimated),
+    }
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:.1f}" if share < 10 else f"{100 * share:,.0f}"
+
+
+def claims_table(workload: str | None, columns: int) -> Iterator[str]:
+    """Yield the printed figures that cannot be, each with its reasons."""
+    yield from fold("printed figures that cannot be what they are printed as", columns)
+    yield from paragraphs("", [f"{page}: {title}" for page, title in PAGES.items()], columns)
+    yield ""
+    claims = [refuted(one) for one in known_claims() if workload in (None, one.workload)]
+    names = ["line", "printed", "read as", "GPUs", "limit", "share %"]
+    rows = [_claim_row(each) for each in claims]
+    left = ["line", "read as", "GPUs"]
+    yield from table(names, rows, columns, left=left, spare=["read as"])
+    yield ""
+    for each in claims:
+        claim = each.claim
+        reasons = "; ".join(each.reasons) or "nothing speaks against it"
+        truth = f". In fact, {claim.truth}" if claim.truth else ""
+        yield from paragraph(
+            f"{claim.page} {claim.line}", f"{claim.says}: {reasons}{truth}", columns
+        )
+    yield ""
+    flagged = sum(bool(each.reasons) for each in claims)
+    impossible = sum(each.limit.impossible for each in claims)
+    yield from fold(
+        f"{flagged} of {plural(len(claims), 'figure')} flagged, {impossible} of them beyond the "
+        "certain limit at the highest clock",
+        columns,
+    )
+
+
+def _claim_row(each: Refuted) -> Row:
+    claim, limit = each.claim, each.limit
+    certain = limit.certain
+    precision = f" {claim.precision}" if claim.precision else ""
+    return {
+        "line": f"{claim.page} {claim.line}",
+        "printed": claim.text,
+        "read as": f"{claim.workload} {claim.unit}",
+        "GPUs": f"{claim.gpus}x{claim.accelerator}{precision}",
+        "limit": "" if certain is None else rounded(certain),
+        "share %": _percent(limit.of_certain),
+    }
+
+
+def bound(
+    accelerator: str, gpu: GpuSpec | None, about: WorkloadWork, seen: Circumstances, columns: int
+) -> Iterator[str]:
+    """Yield one limit with the numbers that it is made of."""
+    decodes = isinstance(about.work, Decode)
+    metric = "tokens_per_second" if decodes else "throughput"
+    limit = share_of_limit(
+        metric, None, accelerator=accelerator, gpu=gpu, work=about.work, seen=seen
+    )
+    asked = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
+    if limit.why_unknown or gpu is None:
+        yield from fold(f"{asked}: {limit.why_unknown}", columns)
+        return
+    yield asked
+    for label, text in _made_of(limit, gpu, about, seen, "tokens/s" if decodes else "samples/s"):
+        yield from paragraph(label, text, columns)
+
+
+def _made_of(
+    limit: Limit, gpu: GpuSpec, about: WorkloadWork, seen: Circumstances, unit: str
+) -> Iterator[tuple[str, str]]:
+    yield "precision", _precision(gpu, seen)
+    if limit.certain is not None and limit.term:
+        yield "certain", _level(limit.certain, limit.term, unit)
+    ceiling = rounded(limit.ceiling or 0.0)
+    yield "invalid", f"above {ceiling} {unit}: the highest clock, a cache full of weights"
+    if limit.estimated is None:
+        yield "estimated", limit.why_no_estimate or ""
+    elif limit.estimated_term:
+        yield "estimated", _level(limit.estimated, limit.estimated_term, unit)
+    yield "binds", BINDS[limit.binds]
+    if isinstance(about.work, Decode):
+        yield from _phases(gpu, about.work, seen)
+    figures = {name: getattr(seen, name) for name in FIGURES}
+    texts = [f"{name} {value}" for name, value in figures.items() if value is not None]
+    if texts:
+        typical = " (typical of the data set where not set)" if about.typical else ""
+        yield "figures", ", ".join(texts) + typical
+    yield "GPU", gpu.source
+    yield "workload", about.source
+
+
+def _phases(gpu: GpuSpec, work: Decode, seen: Circumstances) -> Iterator[tuple[str, str]]:
+    """Yield the limits of reading prompts and of decoding, each alone."""
+    has = hardware(gpu, seen)
+    if seen.input_tokens:
+        rate = prefill_rate(work, has, length=seen.input_tokens)
+        text = f"{rounded(rate)} tokens/s while only prompts of {seen.input_tokens:g} are read"
+        yield "prompts", text
+    if seen.input_tokens and seen.output_tokens and seen.batch:
+        context = seen.input_tokens + seen.output_tokens / 2
+        rate = decode_rate(work, has, batch=seen.batch, context=context)
+        yield (
+            "decoding",
+            f"{rounded(rate)} tokens/s while only {plural(round(seen.batch), 'sequence')} of "
+            f"{context:.4g} tokens decode in each copy of the model",
+        )
+
+
+def _precision(gpu: GpuSpec, seen: Circumstances) -> str:
+    name = seen.precision or "none said: the fastest"
+    text = f"{name}, {_scaled(peak(gpu, seen.precision) or 0.0, 'FLOP/s')} dense for each GPU"
+    weights = seen.weights or seen.precision
+    return text + (f", {PRECISIONS[weights].weight:.4g} B a weight" if weights else "")
+
+
+def _level(rate: float, term: Term, unit: str) -> str:
+    kind = "FLOP" if term.resource == "compute" else "B"
+    capacity, amount = _scaled(term.capacity, kind + "/s"), _scaled(term.amount, kind)
+    return f"{rounded(rate)} {unit} = {capacity} / {amount} for each {unit.removesuffix('s/s')}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for factor, letter in _SI:
+        if value >= factor:
+            return f"{value / factor:,.5g} {letter}{unit}"
+    return f"{value:.5g} {unit}"

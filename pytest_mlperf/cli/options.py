@@ -1,4 +1,4 @@
-"""`pytest-mlperf options`: what engines, data sets and scorers can be told, from their code."""
+"""`pytest-mlperf options`: what engines, data sets and scorers can be told, as they declare it."""
 
 from __future__ import annotations
 
@@ -6,87 +6,149 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.extensions import Extension, Option, read
-from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import json_text
-from pytest_mlperf.reports.layout import fold, paragraph, paragraphs
-from pytest_mlperf.suite.libraries import NOUNS, OURS
-from pytest_mlperf.suite.values import nearest
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
+from pytest_mlperf.core.foreign_text import json_text, nearest
+from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs
+from pytest_mlperf.suite.libraries import NOUNS, OURS, declared, distribution, extras, is_here
 
 SCHEMA = 1
 """Version of what `--json` prints."""
 
 INDENT = "      "
 
-Found = tuple[registry.Group, str]
+Named = tuple[registry.Group, str]
 
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "options",
-        summary="options of engines, data sets and scorers",
-        description=(
-            "Prints what a suite can tell an engine, a data set or a scorer: every option\n"
-            "with its type, default and meaning, the libraries it uses, and the precisions of\n"
-            "an engine. It is read from the code that runs, also that of other packages.\n"
-            "Without a name: what there is, one line each."
-        ),
-        needs="nothing; no library of an engine is loaded",
-        examples=[
-            ("options", "every engine, data set and scorer that is installed"),
-            ("options imagenet onnxruntime", "what their options mean, with units and formats"),
-            ("options clip_fid --json", "the same for programs"),
-        ],
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeededLibrary:
+    """A library that an extension uses, and the extra of this package that brings it, if any."""
+
+    name: str
+    here: bool
+    extra: str | None
+
+
+class UnreadableExtension(EnvironmentFault):
+    """An extension whose code cannot be imported; `reason` is the message without its name."""
+
+    def __init__(self, title: str, reason: str) -> None:
+        super().__init__(f"{title} {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """One engine, data set, scorer or builder; an engine may name the precisions that it takes."""
+
+    group: registry.Group
+    name: str
+    target: str
+    distribution: str | None
+    declaration: Declaration
+    precisions: tuple[str, ...] = ()
+    libraries: tuple[NeededLibrary, ...] = ()
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What a suite may set, in the order of the declaration."""
+        return tuple(self.declaration.options.values())
+
+
+def read(group: registry.Group, name: str) -> Extension:
+    """Read a registered extension; its module is imported, which is light by contract."""
+    entry = registry.registered(group)[name]
+    try:
+        factory = registry.resolve(entry.value)
+        declaration = declaration_of(factory)
+    except Exception as error:  # whatever another package's code raises when it is imported
+        raise UnreadableExtension(
+            f"{NOUNS[group]} {name!r} ({entry.value})",
+            f"cannot be imported: {type(error).__name__}: {text_of(error)}",
+        ) from error
+    optional: tuple[str, ...] = getattr(factory, "optional_libraries", ())
+    return Extension(
+        group=group,
+        name=name,
+        target=entry.value,
+        distribution=entry.dist.name if entry.dist else None,
+        declaration=declaration,
+        precisions=tuple(getattr(factory, "precisions", ())),
+        libraries=tuple(_libraries((*declared(group, name), *optional))),
     )
+
+
+def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
+    """Yield libraries with the extras that bring them: few extras, and small ones."""
+    offers = extras()
+    chosen: dict[str, str | None] = {}
+    for name in dict.fromkeys(names):
+        fitting = [extra for extra, brings in offers.items() if distribution(name) in brings]
+        used = [extra for extra in fitting if extra in chosen.values()]
+        smallest = min(fitting, key=lambda extra: len(offers[extra]), default=None)
+        chosen[name] = used[0] if used else smallest
+        yield NeededLibrary(name=name, here=is_here(name), extra=chosen[name])
+
+
+HELP = """\
+options of engines, data sets and scorers
+
+Prints what a suite can tell an engine, a data set or a scorer: every option
+with its type, default and meaning, the libraries it uses, and the precisions of
+an engine. It is what the code declares, also that of other packages.
+Without a name: what there is, one line each.
+
+needs: nothing; no library of an engine is loaded
+
+examples:
+  $ pytest-mlperf options
+      every engine, data set and scorer that is installed
+  $ pytest-mlperf options imagenet onnxruntime
+      what their options mean, with units and formats
+  $ pytest-mlperf options clip_fid --json
+      the same for programs
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help='what a suite writes after use, e.g. "imagenet"'
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print what extensions are, or their options.
-
-    Raises:
-        MlperfError: There is no extension of such a name.
-        EnvironmentFault: One that is named cannot be imported.
-    """
-    found = _every()
+    """Print what extensions are, or their options."""
+    every = [(group, name) for group in NOUNS for name in sorted(registry.registered(group))]
     if parsed.names:
-        chosen = [one for name in dict.fromkeys(parsed.names) for one in _named(name, found)]
+        chosen = [one for name in dict.fromkeys(parsed.names) for one in _named(name, every)]
         extensions = [read(*one) for one in chosen]
         if parsed.json:
             _print_json({one: document(e) for one, e in zip(chosen, extensions, strict=True)})
         else:
-            show(_details(extensions, width()))
+            for index, extension in enumerate(extensions):
+                show([""] if index else [])
+                show(_detail(extension, width()))
     elif parsed.json:
-        _print_json({one: _document_or_error(one) for one in found})
+        _print_json({one: _document_or_error(one) for one in every})
     else:
-        show(_overview(found, width()))
+        show(_overview(every, width()))
     return 0
 
 
-def _every() -> list[Found]:
-    return [(group, name) for group in NOUNS for name in sorted(registry.registered(group))]
-
-
-def _named(name: str, found: Sequence[Found]) -> list[Found]:
+def _named(name: str, every: Sequence[Named]) -> list[Named]:
     """Return the extensions of a name: a data set and a scorer may share one."""
-    same = [one for one in found if one[1] == name]
+    same = [one for one in every if one[1] == name]
     if not same:
-        known = dict.fromkeys(own for _, own in found)
-        raise MlperfError(f"no engine, data set or scorer is called {name!r}{nearest(name, known)}")
+        names = dict.fromkeys(each for _, each in every)
+        raise MlperfError(f"no engine, data set or scorer is called {name!r}{nearest(name, names)}")
     return same
-
-
-# --- json ------------------------------------------------------------------------------------
 
 
 def document(extension: Extension) -> dict[str, Any]:
@@ -94,13 +156,13 @@ def document(extension: Extension) -> dict[str, Any]:
     return {
         "target": extension.target,
         "distribution": extension.distribution,
-        "about": list(extension.about),
+        "about": list(extension.declaration.about),
         "libraries": {
             library.name: {"installed": library.here, "extra": library.extra}
             for library in extension.libraries
         },
-        "given": dict(extension.given),
-        "precisions": extension.precisions,
+        "given": dict(extension.declaration.supplied),
+        "precisions": list(extension.precisions),
         "options": {
             option.name: {
                 "type": option.type,
@@ -110,18 +172,18 @@ def document(extension: Extension) -> dict[str, Any]:
             }
             for option in extension.options
         },
-        "takes_more": extension.takes_more,
+        "takes_more": extension.declaration.takes_more,
     }
 
 
-def _document_or_error(one: Found) -> dict[str, Any]:
+def _document_or_error(one: Named) -> dict[str, Any]:
     try:
         return document(read(*one))
     except EnvironmentFault as error:
         return {"error": str(error)}
 
 
-def _print_json(documents: dict[Found, dict[str, Any]]) -> None:
+def _print_json(documents: dict[Named, dict[str, Any]]) -> None:
     groups: dict[str, dict[str, Any]] = {group: {} for group in NOUNS}
     for (group, name), content in documents.items():
         groups[group][name] = content
@@ -129,56 +191,40 @@ def _print_json(documents: dict[Found, dict[str, Any]]) -> None:
     print(json_text(content, default=repr))
 
 
-# --- what there is ---------------------------------------------------------------------------
-
-
-def _overview(found: Sequence[Found], columns: int) -> Iterator[str]:
-    widest = max(len(name) for _, name in found)
+def _overview(every: Sequence[Named], columns: int) -> Iterator[str]:
+    widest = max(len(name) for _, name in every)
     for group, noun in NOUNS.items():
         yield f"{noun}s"
-        for name in (name for own, name in found if own == group):
+        for name in (name for of, name in every if of == group):
             line = f"  {name:<{widest}}  {_summary((group, name))}"
-            yield _cut(line, columns)
+            if len(line) > columns:  # cut between words
+                cut = textwrap.wrap(line, columns - 2, drop_whitespace=False)[0]
+                line = f"{cut.rstrip(' ,;:.')} …"
+            yield line
         yield ""
     yield "more: pytest-mlperf options NAME"
 
 
-def _summary(one: Found) -> str:
+def _summary(one: Named) -> str:
     try:
         extension = read(*one)
-    except EnvironmentFault as error:
-        return str(error).partition(") ")[2]
+    except UnreadableExtension as error:
+        return error.reason
     foreign = extension.distribution not in (OURS, None)
-    return f"({extension.distribution}) {extension.summary}" if foreign else extension.summary
-
-
-def _cut(line: str, columns: int) -> str:
-    """Return one line of at most so many columns, cut between words."""
-    if len(line) <= columns:
-        return line
-    return f"{textwrap.wrap(line, columns - 2, drop_whitespace=False)[0].rstrip(' ,;:.')} …"
-
-
-# --- one of them -----------------------------------------------------------------------------
-
-
-def _details(extensions: Sequence[Extension], columns: int) -> Iterator[str]:
-    for index, extension in enumerate(extensions):
-        if index:
-            yield ""
-        yield from _detail(extension, columns)
+    summary = next(iter(extension.declaration.about), "")
+    return f"({extension.distribution}) {summary}" if foreign else summary
 
 
 def _detail(extension: Extension, columns: int) -> Iterator[str]:
     yield f"{NOUNS[extension.group]} {extension.name}"
-    for block in extension.about:
+    for block in extension.declaration.about:
         yield from fold(block, columns, first="  ", rest="    " if block[:2] == "- " else "  ")
     yield ""
     if extension.distribution not in (OURS, None):
         yield from paragraph("package", f"{extension.distribution}", columns)
     yield from paragraphs("code", [extension.target], columns)
     yield from paragraphs("uses", _uses(extension), columns)
-    for name, text in extension.given.items():
+    for name, text in extension.declaration.supplied.items():
         if text and not text.startswith("Not "):
             yield from paragraph(name, text, columns)
     yield ""
@@ -188,7 +234,7 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
         yield from fold(head, columns, first="  ", rest=INDENT)
         text = option.text or "its docstring says nothing about it"
         yield from fold(text, columns, first=INDENT, rest=INDENT)
-    if extension.takes_more:
+    if extension.declaration.takes_more:
         yield "  and others that it does not name"
     if any("None" in option.text for option in extension.options):
         yield "None: the option is left out of the suite"
@@ -209,11 +255,8 @@ def _uses(extension: Extension) -> list[str]:
 
 
 def _kind(option: Option) -> str:
-    if option.required:
-        more = "required"
-    else:
-        more = "optional" if option.default is None else f"default {toml(option.default)}"
-    return ", ".join(filter(None, (option.kind, more)))
+    default = "optional" if option.default is None else f"default {toml(option.default)}"
+    return ", ".join(filter(None, (option.kind, "required" if option.required else default)))
 
 
 def toml(value: Any) -> str:
@@ -226,7 +269,7 @@ def toml(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(map(toml, value))}]"
         case dict():
-            pairs = (f"{name} = {toml(own)}" for name, own in value.items())
+            pairs = (f"{name} = {toml(each)}" for name, each in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case _:
             return repr(value)

@@ -1,54 +1,43 @@
-"""How every command speaks: parsers whose help teaches, and lines that cannot be forged."""
+"""How every command speaks: what it takes, and lines that cannot be forged."""
 
 from __future__ import annotations
 
 import argparse
 import io
+import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
-from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.stores import atomic
+from pytest_mlperf.core.foreign_text import clean
 
 WIDEST = 120
 """Columns of prose and tables at most, however wide the terminal is."""
 
-Example = tuple[str, str]
-"""A command line without the program's name, and what it does."""
+
+def whole(fits: Callable[[int], bool], expected: str) -> Callable[[str], int]:
+    """Return the type of an argument: a fitting whole number; else `expected` is said of "{!r}"."""
+
+    def convert(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or not fits(number):
+            raise argparse.ArgumentTypeError(expected.format(text))
+        return number
+
+    return convert
 
 
-def add_parser(
-    commands: Any,
-    name: str,
-    *,
-    summary: str,
-    description: str,
-    needs: str,
-    examples: Sequence[Example],
-) -> argparse.ArgumentParser:
-    """Add a subcommand whose help says what it does, what it needs, and shows examples.
-
-    Args:
-        commands: What `add_subparsers` returned.
-        name: The subcommand.
-        summary: Its line in the list of commands.
-        description: What it does; printed as it stands, so at most 80 columns wide.
-        needs: What must be there.
-        examples: Command lines with their outcome.
-    """
-    shown = [f"  $ pytest-mlperf {command}\n      {outcome}" for command, outcome in examples]
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{description}\n\nneeds: {needs}",
-        epilog="\n".join(["examples:", *shown]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return parser
+def as_typed(command: str, files: Iterable[object], options: Mapping[str, object]) -> str:
+    """Return a command as a user types it; options of None, False or nothing are left out."""
+    words = ["pytest-mlperf", command, *map(str, files)]
+    for option, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            if each not in (None, False):
+                words += [option] if each is True else [option, str(each)]
+    return shlex.join(words)
 
 
 def width() -> int:
@@ -68,31 +57,10 @@ def complain(message: str) -> None:
     print("\n".join(map(clean, lines)), file=sys.stderr)
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file that a command was asked for, whole or not at all; missing folders are made.
-
-    Raises:
-        MlperfError: It cannot be written.
-    """
-    try:
-        if isinstance(content, str):
-            atomic.write_text(path, content)
-        else:
-            atomic.write_bytes(path, content)
-    except OSError as error:
-        raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def clean(line: str) -> str:
-    """Return a line with its control characters escaped and no workflow command at its start.
-
-    Test ids hold "::" and are there to be copied, so only a line that begins so is broken up.
-    """
-    shown = visible(line)
-    start = len(shown) - len(shown.lstrip())
-    if shown.startswith(("::", "##["), start):
-        return f"{shown[:start]}\\{shown[start:]}"
-    return shown
+def progress(line: str) -> None:
+    """Show a line that the next one replaces, where there is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{clean(line)[: width() - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def print_what_the_terminal_can() -> None:

@@ -3,65 +3,74 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
+import math
+import re
+import shlex
+import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.history import Sessions, add_runs_dir, costs
-from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.plan_jobs import jobs_of
-from pytest_mlperf.cli.plan_slurm import script
-from pytest_mlperf.cli.suites import add_suites, find_suites, node_id, read_suites, rootdir
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
+from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
+from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
+from pytest_mlperf.cli.suites import (
+    add_accelerators,
+    add_suites,
+    find_suites,
+    node_id,
+    read_suites,
+    require_accelerators,
+    rootdir,
+)
+from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.promise import GROW, Promise, promise
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.phases import gated_pairs
-from pytest_mlperf.reports import selection
-from pytest_mlperf.reports.layout import fold
-from pytest_mlperf.reports.selection import Cost, cost_of
-from pytest_mlperf.stores.manifest import KIND, SCHEMA
+from pytest_mlperf.reports.terminal import selection
+from pytest_mlperf.reports.terminal.layout import fold, plural, relative
+from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
+from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
 """Jobs that GitHub makes of one matrix at most."""
 
-Costs = Mapping[tuple[Path, str], Cost]
+Costs = Mapping[tuple[Path, str], CaseCost]
+
+HELP = """\
+cases, runs, minutes and accelerator-hours
+
+Lists what pytest would measure, and for how long. Times come from the suites;
+where the runs folder holds earlier sessions of a case, from what those took,
+loading and accuracy pass included. All accelerators are planned for, whether
+they are here or not. For a selection by -m or -k use pytest's own plan:
+pytest suites -m "mlperf(scenario='Offline')" --mlperf-plan
+
+needs: suite files; no accelerator, model or data set
+
+examples:
+  $ pytest-mlperf plan
+      a table of every case below suites/, with the time it needs
+  $ pytest-mlperf plan suites/datacenter --accelerator H200 --format json
+      the manifest of what an H200 machine must report: every test id
+  $ pytest-mlperf plan --format github --profile official
+      a matrix for GitHub Actions: accelerator, suite, runner, minutes
+  $ pytest-mlperf plan --format slurm > mlperf.sh && bash mlperf.sh
+      arrays of Slurm jobs, and a last one that joins and judges
+"""
 
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "plan",
-        summary="cases, runs, minutes and accelerator-hours",
-        description=(
-            "Lists what pytest would measure, and for how long. Times come from the suites;\n"
-            "where the runs folder holds earlier sessions of a case, from what those took,\n"
-            "loading and accuracy pass included. All accelerators are planned for, whether\n"
-            "they are here or not. For a selection by -m or -k use pytest's own plan:\n"
-            "pytest suites -m \"mlperf(scenario='Offline')\" --mlperf-plan"
-        ),
-        needs="suite files; no accelerator, model or data set",
-        examples=[
-            ("plan", "a table of every case below suites/, with the time it needs"),
-            (
-                "plan suites/datacenter --accelerator H200 --format json",
-                "the manifest of what an H200 machine must report: every test id",
-            ),
-            (
-                "plan --format github --profile official",
-                "a matrix for GitHub Actions: accelerator, suite, runner, minutes",
-            ),
-            (
-                "plan --format slurm > mlperf.sh && bash mlperf.sh",
-                "arrays of Slurm jobs, and a last one that joins and judges",
-            ),
-        ],
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     add_suites(parser)
     parser.add_argument(
         "--format",
@@ -69,63 +78,72 @@ def add_command(commands: Any) -> None:
         default="table",
         help="table to read, json manifest, GitHub matrix on one line, or a script for Slurm",
     )
+    add_accelerators(parser)
     parser.add_argument(
-        "--accelerator",
+        "--fleet",
         action="append",
         default=[],
         metavar="NAME",
-        help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
+        help="an accelerator that there is a runner for; repeatable: nothing is planned for others",
     )
     parser.add_argument(
         "--profile", choices=["quick", "official"], help="plan every suite in this profile"
     )
     parser.add_argument(
-        "--max-runs", type=_count, default=5, metavar="N", help="most runs of a case (default 5)"
+        "--max-runs",
+        type=whole(lambda runs: runs >= 2, "at least 2: one run alone never fails"),
+        default=5,
+        metavar="N",
+        help="most runs of a case (default 5)",
     )
     add_runs_dir(parser)
-    parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 2:
-        raise argparse.ArgumentTypeError("at least 2: one run alone never fails")
-    return count
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the plan.
-
-    Raises:
-        MlperfError: A suite is defective, nothing matches, or the matrix is too large.
-    """
+    """Print the plan."""
     cases = read_suites(find_suites(parsed.suites), parsed.profile)
-    planned = _on(with_pairs(cases), parsed.accelerator)
+    tests, named = with_pairs(cases), set(parsed.accelerator)
+    require_accelerators(named, (name for one in tests for name in one.accelerators))
+    planned = [one for one in tests if not named or named & set(one.accelerators)]
+    if parsed.fleet:
+        planned = on_fleet(planned, parsed.fleet)
     sessions = Sessions(parsed.runs_dir)
-    known = costs(sessions)
+    past = costs(sessions)
     measured = {
-        (case.path, case.case.id): known[case.case.id, case.suite.profile]
+        (case.path, case.case.id): cost
         for case in planned
-        if (case.case.id, case.suite.profile) in known
+        if (cost := past.get((case.case.id, case.suite.profile)))
     }
+    jobs = jobs_of(planned, measured, parsed.max_runs)
     if parsed.format == "github":
-        print(json.dumps(matrix(jobs_of(planned, measured, parsed.max_runs))))
+        print(json.dumps(matrix(jobs)))
     elif parsed.format == "slurm":
-        text = script(
-            jobs_of(planned, measured, parsed.max_runs),
-            suites=list(map(str, parsed.suites)),
-            accelerators=parsed.accelerator,
-            profile=parsed.profile,
-        )
-        print(text, end="")
+        print(script(jobs, parsed.suites, parsed.accelerator, parsed.profile), end="")
     elif parsed.format == "json":
         root = rootdir(parsed.suites)
-        content = manifest(planned, measured, root=root, max_runs=parsed.max_runs)
-        print(json_text(content))
+        print(json_text(manifest(planned, measured, root=root, max_runs=parsed.max_runs)))
     else:
         show(_table(planned, measured, parsed.max_runs))
         show(sessions.notes)
     return 0
+
+
+def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
+    """Return what a fleet can run; a name that no case runs on is no error.
+
+    Raises:
+        MlperfError: It can run none of them, or a name is one of theirs but for its letters' case.
+    """
+    names = dict.fromkeys(name for one in planned for name in one.accelerators)
+    for name in fleet:
+        meant = [each for each in names if each.lower() == name.lower() and name not in names]
+        if meant:
+            raise MlperfError(f"no case runs on {name}; did you mean {' or '.join(meant)}?")
+    there = [one for one in planned if set(one.accelerators) <= set(fleet)]
+    if not there:
+        shown = ", ".join(names) or "nothing"
+        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {shown}")
+    return there
 
 
 def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
@@ -133,33 +151,23 @@ def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
     suites: dict[Path, list[Planned]] = defaultdict(list)
     for case in planned:
         suites[case.path].append(case)
-    found: list[Testable] = []
+    tests: list[Testable] = []
     for cases in suites.values():
-        found += [*cases, *plan_pairs(cases)]
-    return found
-
-
-def _on(planned: list[Testable], accelerators: Sequence[str]) -> list[Testable]:
-    """Return what these accelerators are needed for; everything where none is named."""
-    known = dict.fromkeys(name for case in planned for name in case.accelerators)
-    for name in accelerators:
-        if name not in known:
-            raise MlperfError(f"no case runs on {name!r}; these suites name: {', '.join(known)}")
-    named = set(accelerators)
-    return [case for case in planned if not named or named & set(case.accelerators)]
-
-
-# --- table -----------------------------------------------------------------------------------
+        tests += [*cases, *plan_pairs(cases)]
+    return tests
 
 
 def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[str]:
-    wanted = {(case.path, case.case.id): set(case.kinds) for case in planned}
-    lines = selection.plan(planned, wanted, width(), max_runs=max_runs, measured=measured)
+    kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
+    lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
     shown = [
-        f"{name} {_hours(least)} to {_hours(most)}"
-        for name, (least, most) in accelerator_hours(planned, measured, max_runs).items()
+        f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
+        for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    return [*lines, *fold(f"accelerator-hours: {', '.join(shown)}", width())]
+    baselines = in_words(planned, promises(planned))
+    spent = f"accelerator-hours: {', '.join(shown)}"
+    beside = more(planned, max_runs=max_runs)
+    return [*lines, *(row for text in (*beside, spent, baselines) for row in fold(text, width()))]
 
 
 def accelerator_hours(
@@ -179,27 +187,17 @@ def accelerator_hours(
     return hours
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.2g}" if hours < 10 else f"{hours:.0f}"
-
-
 # --- json ------------------------------------------------------------------------------------
 
 
 def manifest(
     planned: Sequence[Testable], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
-    """Return every test that must report, and what each case costs.
-
-    Args:
-        planned: The cases.
-        measured: What earlier sessions took.
-        root: The folder that pytest's node ids start from.
-        max_runs: Most runs of a case.
-    """
+    """Return every test that must report, and what each case costs."""
+    held = promises(planned)
     return {
-        "schema": SCHEMA,
-        "kind": KIND,
+        "schema": MANIFEST_SCHEMA,
+        "kind": MANIFEST_KIND,
         "max_runs": max_runs,
         "tests": [
             {
@@ -212,7 +210,7 @@ def manifest(
             for case in planned
             for kind in case.kinds
         ],
-        "cases": [_case(case, cost_of(case, measured), max_runs) for case in planned],
+        "cases": [_case(case, cost_of(case, measured), max_runs, held) for case in planned],
         "accelerator_hours": {
             name: {"least": round(least, 4), "most": round(most, 4)}
             for name, (least, most) in accelerator_hours(planned, measured, max_runs).items()
@@ -220,11 +218,12 @@ def manifest(
     }
 
 
-def _case(case: Testable, cost: Cost, max_runs: int) -> dict[str, Any]:
+def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict[str, Any]:
+    baseline = held.get((case.path, case.case.id))
     return {
         **asdict(case.case),
         "id": case.case.id,
-        "suite": selection.relative(case.path),
+        "suite": relative(case.path),
         "line": case.line,
         "round": case.suite.round,
         "profile": case.suite.profile,
@@ -234,29 +233,15 @@ def _case(case: Testable, cost: Cost, max_runs: int) -> dict[str, Any]:
             "most": round(cost.at_most_s(max_runs), 1),
             "sessions": cost.sessions,
         },
+        "baseline": asdict(baseline) if baseline else None,
     }
 
 
-# --- github ----------------------------------------------------------------------------------
-
-
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub matrix with one job per accelerator and suite, in a stable order.
-
-    Args:
-        jobs: By accelerator and suite file, the minutes that a job may take.
-
-    Raises:
-        MlperfError: It has more jobs than GitHub makes.
-    """
+    """Return a GitHub matrix: a job per accelerator and suite with the minutes that it may take."""
     rows = [
-        {
-            "accelerator": accelerator,
-            "suite": suite,
-            "runner": runner_labels(accelerator),
-            "minutes": minutes,
-        }
-        for accelerator, suites in jobs.items()
+        {"accelerator": name, "suite": suite, "runner": runner_labels(name), "minutes": minutes}
+        for name, suites in jobs.items()
         for suite, minutes in suites.items()
     ]
     if len(rows) > MATRIX_LIMIT:
@@ -270,5 +255,136 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
 
 def runner_labels(accelerator: str) -> list[str]:
     """Return the labels a runner needs: "gpu-h200" for "H200", "gpu-8xh200" for "8xH200"."""
-    own = "cpu" if split(accelerator)[1] == "cpu" else f"gpu-{accelerator.lower()}"
-    return ["self-hosted", "linux", own]
+    label = "cpu" if split(accelerator)[1] == "cpu" else f"gpu-{accelerator.lower()}"
+    return ["self-hosted", "linux", label]
+
+
+SLACK = 3
+"""A job may take this many times what was planned: loading and accuracy passes come on top."""
+
+LOADING_S = 300.0
+"""Seconds that a process on GPUs takes beside its timed part, where no session has shown it: 140 GB
+of weights at 1 GB/s, and compiling."""
+
+PASS_S = 3600.0
+"""Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
+
+LEAST_MINUTES = 30
+"""Time for a job at least: models take minutes to load."""
+
+
+def jobs_of(
+    planned: Sequence[Testable], measured: Costs, max_runs: int
+) -> dict[str, dict[str, int]]:
+    """Return, by accelerator and suite file, the minutes after which a job is hung. In order."""
+    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for case in planned:
+        for name in case.accelerators:
+            spent = SLACK * cost_of(case, measured).at_most_s(max_runs)
+            if (case.path, case.case.id) not in measured and split(name)[1] != "cpu":
+                passes = "accuracy" in case.kinds and case.suite.rules is not None
+                spent += max_runs * case.fewest_runs * LOADING_S + PASS_S * passes
+            seconds[name][relative(case.path)] += spent
+    return {
+        name: {
+            suite: max(LEAST_MINUTES, math.ceil(spent / 60))
+            for suite, spent in sorted(suites.items())
+        }
+        for name, suites in sorted(seconds.items())
+    }
+
+
+ARRAY_LIMIT = 1001
+"""Jobs of an array at most, as Slurm is set up unless a site changed it (MaxArraySize).
+
+Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
+"""
+
+
+def script(
+    jobs: Mapping[str, Mapping[str, int]],
+    suites: Sequence[Path],
+    accelerators: Sequence[str],
+    profile: str | None,
+) -> str:
+    """Return the script of some jobs, each with the minutes that it may take.
+
+    No suite stands for those below suites/, no accelerator for all, no profile for each suite's.
+    """
+    text = files("pytest_mlperf.cli").joinpath("templates/slurm.sh").read_text("utf-8")
+    words = [*map(str, suites)]
+    words += [word for name in accelerators for word in ("--accelerator", name)]
+    words += ["--profile", profile] if profile else []
+    files_of = [
+        f"  {shlex.quote(name)})\n    suites=(\n"
+        + "".join(f"      {shlex.quote(suite)}\n" for suite in minutes)
+        + "    ) ;;"
+        for name, minutes in jobs.items()
+    ]
+    replaced = {
+        "@PYTHON@": shlex.quote(sys.executable),
+        "@SUITES@": "\n".join(files_of),
+        "@PROFILE@": f" --mlperf-profile {profile}" if profile else "",
+        "@PLAN@": "".join(f" {shlex.quote(word)}" for word in words),
+        "@SUBMIT@": "\n".join(_submit(name, jobs[name]) for name in jobs),
+    }
+    return re.sub("|".join(replaced), lambda match: replaced[match[0]], text)
+
+
+def _submit(accelerator: str, minutes: Mapping[str, int]) -> str:
+    if len(minutes) > ARRAY_LIMIT:
+        raise MlperfError(
+            f"{len(minutes)} suite files on {accelerator}, and Slurm makes {ARRAY_LIMIT} jobs of "
+            "an array at most; name fewer suites"
+        )
+    count, name = split(accelerator)
+    needed = "" if name == "cpu" else f" --gres=gpu:{name.lower()}:{count}"
+    most = max(minutes.values())
+    return f'submit {shlex.quote(accelerator)} {len(minutes) - 1} {most}{needed} "$@"'
+
+
+Promises = Mapping[tuple[Path, str], Promise]
+
+
+def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Promise]:
+    """Return what each case's baseline promises, of several machines that recorded last.
+
+    A plan is of every machine. A damaged baseline has none: whoever judges by it says so.
+    """
+    return {
+        (case.path, case.case.id): held
+        for case in planned
+        if isinstance(case, Planned) and (held := _promise(case))
+    }
+
+
+def in_words(planned: Iterable[Testable], held: Promises) -> str:
+    """Return how many baselines promise what, or "" where there are none."""
+    cases = sum(isinstance(case, Planned) for case in planned)
+    if not held:
+        return ""
+    lacks = [one.lacks for one in held.values()]
+    parts = [f"{len(held)} for {plural(cases, 'case')}"]
+    if few := lacks.count("few sessions"):
+        parts.append(
+            f"{few} of fewer than {SESSIONS} sessions: verdicts are provisional, and {GROW} adds "
+            "one each time, best on other days"
+        )
+    if old := lacks.count("old"):
+        parts.append(f"{old} too old for a final verdict: a session of the same build renews it")
+    return f"baselines: {'; '.join(parts)}"
+
+
+def _promise(planned: Planned) -> Promise | None:
+    case, suite = planned.case, planned.suite
+    root = baselines_root(None, planned.path, suite.division)
+    file = baseline_file(root, case, suite.profile)
+    try:
+        loaded = load_checked(file, case)
+        if loaded is None or not loaded.records:
+            return None
+        record = max(loaded.records, key=lambda one: one.runs[-1].started)
+        rule, learnt = rule_beside(file, case.accelerator, record.identity, Policy.max_runs)
+    except BaselineError:
+        return None
+    return promise(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))

@@ -7,20 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pytest_mlperf.cli.output import add_parser, show, width
-from pytest_mlperf.cli.round_workload import ADAPTERS, detail, full_name, limit
+from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import json_text
-from pytest_mlperf.reports.layout import Row, fold, paragraphs, table
+from pytest_mlperf.core.foreign_text import json_text, nearest
+from pytest_mlperf.reports.terminal.layout import Row, duration, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (
     ROUNDS,
+    Ends,
     Round,
     RoundMetric,
     RoundScenario,
     RoundWorkload,
     load_round,
 )
-from pytest_mlperf.suite.values import nearest
 
 SCHEMA = 1
 """Version of what `--json` prints."""
@@ -34,26 +33,28 @@ SHORT = {
 }
 """Scenarios as the table writes them."""
 
+HELP = """\
+what an MLPerf round asks: gates, limits, counts
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "round",
-        summary="what an MLPerf round asks: gates, limits, counts",
-        description=(
-            "Prints the rules of an MLPerf Inference round that suites are held to: LoadGen's\n"
-            "seeds, and of each workload its data set, gates, limits, scenarios and\n"
-            "compliance tests. With a workload: everything about it. The official profile\n"
-            "has these figures, a quick one the limits only."
-        ),
-        needs="nothing; the rounds come with the package",
-        examples=[
-            ("round v6.1", "every workload of the round, in tables"),
-            ("round v4.1 llama2-70b-99.9", "one workload: every figure, and its names"),
-            ("round v6.1 resnet --json", "the same for programs"),
-        ],
-    )
+Prints the rules of an MLPerf Inference round that suites are held to: LoadGen's
+seeds, and of each workload its data set, gates, limits, scenarios and
+compliance tests. With a workload: everything about it. The official profile
+has these figures, a quick one the limits only.
+
+needs: nothing; the rounds come with the package
+
+examples:
+  $ pytest-mlperf round v6.1
+      every workload of the round, in tables
+  $ pytest-mlperf round v4.1 llama2-70b-99.9
+      one workload: every figure, and its names
+  $ pytest-mlperf round v6.1 resnet --json
+      the same for programs
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument("name", metavar="NAME", help=f"the round: {', '.join(ROUNDS)}")
     parser.add_argument(
         "workload",
@@ -62,88 +63,83 @@ def add_command(commands: Any) -> None:
         help='by LoadGen\'s name ("resnet50") or the submission checker\'s ("bert-99.9")',
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print a round, or one workload of it.
-
-    Raises:
-        MlperfError: There is no such round or workload.
-    """
+    """Print a round, or one workload of it."""
     if parsed.name not in ROUNDS:
         raise MlperfError(f"there is no round {parsed.name!r}{nearest(parsed.name, ROUNDS)}")
-    found = load_round(parsed.name)
-    one = None if parsed.workload is None else _one(found, parsed.workload)
+    round_ = load_round(parsed.name)
+    one = None if parsed.workload is None else _one(round_, parsed.workload)
     if parsed.json:
-        content = document(found, found.workloads.values() if one is None else [one])
+        content = document(round_, round_.workloads.values() if one is None else [one])
         print(json_text(content))
     else:
-        show(_overview(found, width()) if one is None else detail(found, one, width()))
+        show(_overview(round_, width()) if one is None else detail(round_, one, width()))
     return 0
 
 
-def _one(found: Round, name: str) -> RoundWorkload:
+def _one(round_: Round, name: str) -> RoundWorkload:
     """Return a workload by name: with all its targets unless the name says one."""
-    own = found.find(name)
-    if own is None:
-        raise MlperfError(f"{name!r} is no workload of {found.name}{nearest(name, found.names)}")
-    return found.workloads[own.name] if name in (own.name, own.checker) else own
+    workload = round_.find(name)
+    if workload is None:
+        raise MlperfError(f"{name!r} is no workload of {round_.name}{nearest(name, round_.names)}")
+    whole = name in (workload.name, workload.checker)
+    return round_.workloads[workload.name] if whole else workload
 
 
-# --- json ------------------------------------------------------------------------------------
-
-
-def document(found: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
+def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
     """Return a round as JSON: its tables, with names, the adapter and computed gates."""
     return {
         "schema": SCHEMA,
         "kind": "pytest-mlperf round",
-        "round": found.name,
+        "round": round_.name,
         "seeds": {
-            "qsl": found.qsl_seed,
-            "sample_index": found.sample_index_seed,
-            "schedule": found.schedule_seed,
+            "qsl": round_.qsl_seed,
+            "sample_index": round_.sample_index_seed,
+            "schedule": round_.schedule_seed,
         },
-        "workloads": {own.name: _tidy(_workload(found, own)) for own in workloads},
+        "workloads": {own.name: _tidy(_workload(round_, own)) for own in workloads},
     }
 
 
-def _workload(found: Round, own: RoundWorkload) -> dict[str, Any]:
+def _workload(round_: Round, workload: RoundWorkload) -> dict[str, Any]:
     return {
-        **asdict(own),
-        "adapter": ADAPTERS.get(own.name),
-        "scorer": own.scorer or None,
-        "names": found.workloads[own.name].names,
-        "checker_names": own.checker_names,
-        "metrics": _metrics(own.metrics),
-        "gates": _gates(own, own.metrics),
+        **asdict(workload),
+        "adapter": ADAPTERS.get(workload.name),
+        "scorer": workload.scorer or None,
+        "names": round_.workloads[workload.name].names,
+        "checker_names": workload.checker_names,
+        **_scores(workload, workload.metrics),
         "scenarios": {
-            name: _scenario(own, name, scenario) for name, scenario in own.scenarios.items()
+            name: _scenario(workload, name, scenario)
+            for name, scenario in workload.scenarios.items()
         },
     }
 
 
-def _scenario(own: RoundWorkload, name: str, scenario: RoundScenario) -> dict[str, Any]:
+def _scenario(workload: RoundWorkload, name: str, scenario: RoundScenario) -> dict[str, Any]:
     """Return a scenario without the figures that only others have."""
-    content = {
-        **asdict(scenario),
-        "metrics": _metrics(scenario.metrics),
-        "gates": _gates(own, scenario.metrics),
+    others = {"latency_percentile": name == "Offline", "samples_per_query": name != "MultiStream"}
+    content = {**asdict(scenario), **_scores(workload, scenario.metrics)}
+    return {key: value for key, value in content.items() if not others.get(key)}
+
+
+def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
+    """Return scores without what they do not have, and gates: one with a target has no share."""
+    gates = {
+        f"{100 * target:g}": {
+            name: dict(zip(("lowest", "highest"), metric.bounds(target), strict=True))
+            for name, metric in metrics.items()
+        }
+        for target in workload.targets
+        if metrics
     }
-    if name == "Offline":
-        del content["latency_percentile"]
-    if name != "MultiStream":
-        del content["samples_per_query"]
-    return content
-
-
-def _metrics(metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
-    """Return scores without what they do not have: those held to a target have no share."""
-    return {
+    scores = {
         name: {key: value for key, value in asdict(metric).items() if value is not None}
         for name, metric in metrics.items()
     }
+    return {"metrics": scores, "gates": gates}
 
 
 def _tidy(value: Any) -> Any:
@@ -159,53 +155,39 @@ def _tidy(value: Any) -> Any:
             return value
 
 
-def _gates(own: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
-    return {
-        f"{100 * target:g}": {
-            name: dict(zip(("lowest", "highest"), metric.bounds(target), strict=True))
-            for name, metric in metrics.items()
-        }
-        for target in own.targets
-        if metrics
+def _overview(round_: Round, columns: int) -> Iterator[str]:
+    yield f"MLPerf Inference {round_.name}"
+    seeds = {
+        "qsl": round_.qsl_seed,
+        "sample_index": round_.sample_index_seed,
+        "schedule": round_.schedule_seed,
     }
-
-
-# --- every workload --------------------------------------------------------------------------
-
-
-def _overview(found: Round, columns: int) -> Iterator[str]:
-    yield f"MLPerf Inference {found.name}"
-    seeds = (
-        f"qsl {found.qsl_seed}",
-        f"sample_index {found.sample_index_seed}",
-        f"schedule {found.schedule_seed}",
-    )
-    yield from paragraphs("seeds", seeds, columns)
+    yield from paragraphs("seeds", [f"{name} {seed}" for name, seed in seeds.items()], columns)
     yield ""
     left = ["workload, data set", "gate"]
-    rows = [row for own in found.workloads.values() for row in _gate_rows(own)]
+    rows = [row for workload in round_.workloads.values() for row in _gate_rows(workload)]
     yield from table(["workload, data set", "samples", "gate"], rows, columns, left=left)
     yield ""
     names = ["workload", "Server", "Interactive", "datacenter", "edge", "tests"]
-    rows = [_run_row(own) for own in found.workloads.values()]
+    rows = [_run_row(workload) for workload in round_.workloads.values()]
     yield from table(names, rows, columns, left=names)
     yield ""
     letters = ", ".join(f"{short} {name}" for name, short in SHORT.items())
     yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; optional in brackets", columns)
     yield from fold("tests: compliance tests of a closed submission, TEST01 as 01", columns)
-    for own in found.workloads.values():
-        if not own.loadgen:
-            yield from fold(f"{own.name} runs under MLCommons endpoints, not LoadGen", columns)
-    yield f"more: pytest-mlperf round {found.name} WORKLOAD"
+    for workload in round_.workloads.values():
+        if not workload.loadgen:
+            yield from fold(f"{workload.name} runs under MLCommons endpoints, not LoadGen", columns)
+    yield f"more: pytest-mlperf round {round_.name} WORKLOAD"
 
 
-def _gate_rows(own: RoundWorkload) -> Iterator[Row]:
+def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
     """Yield a row per gate; the first two carry the workload and its data set."""
-    gates = [_gate(metric, own.targets) for metric in own.metrics.values()]
-    for name, scenario in own.scenarios.items():
-        gates += [f"{name}: {_gate(m, own.targets)}" for m in scenario.metrics.values()]
-    heads = [full_name(own), f"  {own.dataset}"]
-    samples = [f"{own.dataset_samples:,}"]
+    gates = [_gate(metric, workload.targets) for metric in workload.metrics.values()]
+    for name, scenario in workload.scenarios.items():
+        gates += [f"{name}: {_gate(m, workload.targets)}" for m in scenario.metrics.values()]
+    heads = [full_name(workload), f"  {workload.dataset}"]
+    samples = [f"{workload.dataset_samples:,}"]
     for index in range(max(len(gates), len(heads))):
         cells = zip(("workload, data set", "samples", "gate"), (heads, samples, gates), strict=True)
         yield {key: texts[index] if index < len(texts) else "" for key, texts in cells}
@@ -216,23 +198,23 @@ def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:
-        return f"{metric.name} {_short(low)} to {_short(high)}"
+        return f"{metric.name} {_figure(low, 7)} to {_figure(high, 7)}"
     sign, place = ("≥", 0) if low is not None else ("≤", 1)
-    shown = [_short(ends[place]) for ends in bounds]
+    shown = [_figure(ends[place], 7) for ends in bounds]
     return f"{metric.name} {sign} {' / '.join(shown)}"
 
 
-def _run_row(own: RoundWorkload) -> Row:
+def _run_row(workload: RoundWorkload) -> Row:
     return {
-        "workload": full_name(own),
-        **{name: limit(own.scenarios.get(name)) for name in ("Server", "Interactive")},
-        **{kind: _scenarios(own, kind) for kind in ("datacenter", "edge")},
-        "tests": " ".join(test.removeprefix("TEST") for test in own.compliance) or "-",
+        "workload": full_name(workload),
+        **{name: limit(workload.scenarios.get(name)) for name in ("Server", "Interactive")},
+        **{kind: _scenarios(workload, kind) for kind in ("datacenter", "edge")},
+        "tests": " ".join(test.removeprefix("TEST") for test in workload.compliance) or "-",
     }
 
 
-def _scenarios(own: RoundWorkload, kind: str) -> str:
-    system = own.systems.get(kind)
+def _scenarios(workload: RoundWorkload, kind: str) -> str:
+    system = workload.systems.get(kind)
     if system is None:
         return "-"
     required = " ".join(SHORT[name] for name in system.required)
@@ -240,5 +222,170 @@ def _scenarios(own: RoundWorkload, kind: str) -> str:
     return f"{required} ({optional})" if optional else required
 
 
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.7g}"
+ADAPTERS = {
+    "resnet50": "imagenet",
+    "retinanet": "openimages",
+    "3d-unet": "kits19",
+    "bert": "squad",
+    "gptj": "cnn_dailymail",
+    "llama2-70b": "openorca",
+    "llama3_1-8b": "cnn_dailymail",
+    "llama3_1-8b-edge": "cnn_dailymail",
+    "mixtral-8x7b": "mixtral",
+    "stable-diffusion-xl": "coco_captions",
+    "dlrm-v2": "criteo",
+}
+"""Which data set of ours reads the files of a workload; this release has none for the others."""
+
+
+NONE = "none in this release"
+
+
+def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
+    """Yield what a round says about one workload, which has all its targets or one."""
+    yield from fold(
+        f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}", columns
+    )
+    for label, text in _facts(round_, workload).items():
+        yield from paragraph(label, text, columns)
+    yield ""
+    names = ["gate", "target", "reference", "lowest", "highest", "checker's key"]
+    yield from table(names, list(_metric_rows(workload)), columns, left=["gate", "checker's key"])
+    for metric in workload.metrics.values():
+        yield from fold(_words(metric), columns, rest="  ")
+    yield ""
+    names = ["scenario", "queries", "shortest", "limit", "percentile"]
+    rows = [_scenario_row(name, scenario) for name, scenario in workload.scenarios.items()]
+    yield from table(names, rows, columns, left=["scenario", "limit"])
+    results = [f"{scenario.result} ({name})" for name, scenario in workload.scenarios.items()]
+    yield from paragraphs("reported", results, columns)
+    if workload.checksums:
+        yield ""
+        yield "checksums of data files"
+        yield from (f"  {name}  {checksum}" for name, checksum in workload.checksums.items())
+
+
+def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
+    adapter = ADAPTERS.get(workload.name)
+    return {
+        "task": workload.task,
+        "names": ", ".join(round_.workloads[workload.name].names),
+        "checker": ", ".join(workload.checker_names),
+        "data set": "; ".join(_data(workload)),
+        "tokens": "; ".join(_tokens(workload)),
+        "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else NONE,
+        "scorer": workload.scorer or NONE,
+        "systems": "; ".join(_systems(workload)),
+        "tests": ", ".join(workload.compliance) or "none",
+        "harness": "" if workload.loadgen else "MLCommons endpoints, not LoadGen",
+    }
+
+
+def full_name(workload: RoundWorkload) -> str:
+    """Return the name with its targets, "bert-99/-99.9", where they are part of it."""
+    suffixes = [f"-{100 * target:g}" for target in workload.targets] if workload.suffixed else []
+    return workload.name + "/".join(suffixes)
+
+
+def limit(scenario: RoundScenario | None) -> str:
+    """Return the limit of a latency, or those of TTFT and TPOT; "-" where there is none."""
+    if scenario is None:
+        return "-"
+    limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
+    shown = [_time(limit) for limit in limits if limit is not None]
+    if len(shown) == 2 and all(text.endswith(" ms") for text in shown):
+        shown[0] = shown[0].removesuffix(" ms")
+    return "/".join(shown) or "-"
+
+
+def _time(ms: float) -> str:
+    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
+
+
+def _data(workload: RoundWorkload) -> Iterator[str]:
+    yield f"{workload.dataset}, {workload.dataset_samples:,} samples"
+    yield f"{workload.performance_samples:,} in memory in performance runs"
+    if workload.accuracy_samples is not None:
+        yield f"{workload.accuracy_samples:,} in accuracy runs"
+    for name, scenario in workload.scenarios.items():
+        if scenario.accuracy_samples is not None:
+            yield f"{scenario.accuracy_samples:,} of its own in {name}"
+    if workload.equal_issue:
+        yield "every sample issued equally often"
+
+
+def _tokens(workload: RoundWorkload) -> Iterator[str]:
+    if workload.max_output_tokens is not None:
+        least = f"{workload.min_output_tokens} to " if workload.min_output_tokens else "at most "
+        yield f"{least}{workload.max_output_tokens:,} an answer"
+    if workload.accuracy_output_tokens is not None:
+        yield f"at most {workload.accuracy_output_tokens:,} in accuracy runs"
+    if workload.tokens:
+        yield "counted and timed"
+    if workload.inferred_tokens is not None:
+        yield f"counted as {workload.inferred_tokens} a sample"
+
+
+def _systems(workload: RoundWorkload) -> Iterator[str]:
+    if not workload.systems:
+        yield "none: the checker lists it, but neither for the datacenter nor for the edge"
+    for kind, system in workload.systems.items():
+        text = f"{kind} {', '.join(system.required)}"
+        if system.optional:
+            words = "at least one of" if system.one_optional else "optional"
+            text += f", {words} {', '.join(system.optional)}"
+        if system.targets:
+            text += f" (only {', '.join(f'{100 * target:g} %' for target in system.targets)})"
+        yield text
+
+
+def _words(metric: RoundMetric) -> str:
+    """Return what the table cannot say about a score: its direction, its window."""
+    better = {"lower": ["lower is better"], "neither": ["neither higher nor lower is better"]}
+    words = [*better.get(metric.better, ())]
+    if metric.within:
+        words.append("scores within a window pass" if None not in metric.within else "a pass mark")
+    elif metric.share:
+        low, high = (f"{100 * end:g} %" if end is not None else "" for end in metric.share)
+        ends = (
+            f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
+        )
+        words.append(f"{ends} of the reference passes")
+    return f"{metric.name}: {'; '.join(words)}" if words else ""
+
+
+def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
+    """Yield a row per score and target; one row where all targets have the same bounds."""
+    groups = [
+        ("", workload.metrics),
+        *((f"{n}: ", s.metrics) for n, s in workload.scenarios.items()),
+    ]
+    for prefix, metrics in groups:
+        for metric in metrics.values():
+            bounds: dict[Ends, float] = {}
+            for target in workload.targets:
+                bounds.setdefault(metric.bounds(target), target)
+            for (low, high), target in bounds.items():
+                yield {
+                    "gate": f"{prefix}{metric.name}",
+                    "target": "" if metric.within or metric.share else f"{100 * target:g} %",
+                    "reference": _figure(metric.reference),
+                    "lowest": _figure(low),
+                    "highest": _figure(high),
+                    "checker's key": metric.checker,
+                }
+
+
+def _scenario_row(name: str, scenario: RoundScenario) -> Row:
+    batch = f" x {scenario.samples_per_query}" if name == "MultiStream" else ""
+    return {
+        "scenario": name,
+        "queries": f"{scenario.min_query_count:,}{batch}",
+        "shortest": duration(scenario.min_duration_ms / 1000),
+        "limit": limit(scenario),
+        "percentile": "" if name == "Offline" else f"{100 * scenario.latency_percentile:g}",
+    }
+
+
+def _figure(value: float | None, digits: int = 10) -> str:
+    return "" if value is None else f"{value:.{digits}g}"

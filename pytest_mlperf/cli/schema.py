@@ -8,18 +8,65 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.output import add_parser, show
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from pytest_mlperf import registry
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
 from pytest_mlperf.stores.results import results_schema
 from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the JSON Schema of suite files."""
+    """Return the JSON Schema of suite files, with the options of the engines of this package.
+
+    Engines of other packages and code named by "package.module:name" take any options.
+    """
+    schema = Suite.model_json_schema()
+    declared = {
+        use: declaration_of(registry.resolve(entry.value))
+        for use, entry in sorted(registry.registered("engines").items())
+        if entry.module.partition(".")[0] == registry.__package__
+    }
+    schema["$defs"] |= {f"options of {use}": _options(each) for use, each in declared.items()}
+    schema["$defs"]["EngineEntry"]["allOf"] = [_entry(use, each) for use, each in declared.items()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
-        **Suite.model_json_schema(),
+        **schema,
     }
+
+
+def _options(declaration: Declaration) -> dict[str, Any]:
+    """Return what an engine's table of options takes."""
+    return {
+        "properties": {name: _value(option) for name, option in declaration.options.items()},
+        "additionalProperties": declaration.takes_more,
+    }
+
+
+def _entry(use: str, declaration: Declaration) -> dict[str, Any]:
+    """Return the rule for the options of entries that use a registered engine."""
+    options = {"$ref": f"#/$defs/options of {use}"}
+    on = {"additionalProperties": {"properties": {"options": options}}}
+    then: dict[str, Any] = {"properties": {"options": options, "on": on}}
+    required = [option.name for option in declaration.options.values() if option.required]
+    if required:  # each accelerator may have what is missing here as one of its own
+        here = {"required": ["options"], "properties": {"options": {"required": required}}}
+        then["anyOf"] = [here, {"required": ["on"]}]
+    return {"if": {"properties": {"use": {"const": use}}, "required": ["use"]}, "then": then}
+
+
+def _value(option: Option) -> dict[str, Any]:
+    """Return what an option takes; anything where no JSON Schema says its type."""
+    try:
+        schema = TypeAdapter(option.annotation).json_schema()
+    except PydanticUserError:
+        schema = {}
+    if not option.required and option.default is not None:
+        schema["default"] = option.default
+    return {**schema, "description": option.text} if option.text else schema
 
 
 SCHEMAS = {"suite": suite_schema, "results": results_schema}
@@ -30,32 +77,30 @@ def published(name: str) -> Path:
     return Path(str(files("pytest_mlperf"))) / "schemas" / f"{name}.schema.json"
 
 
-def add_command(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = add_parser(
-        commands,
-        "schema",
-        summary="print a JSON Schema, for editors and tools",
-        description=(
-            "Prints the JSON Schema of suite files or of results files. An editor that knows\n"
-            "TOML completes and checks a suite whose first line names the schema."
-        ),
-        needs="nothing",
-        examples=[
-            (
-                "schema > suite.schema.json",
-                'then begin a suite with: "#:schema ./suite.schema.json"',
-            ),
-            ("schema results", "what a program that reads results.json can rely on"),
-        ],
-    )
+HELP = """\
+print a JSON Schema, for editors and tools
+
+Prints the JSON Schema of suite files or of results files. An editor that knows
+TOML completes and checks a suite whose first line names the schema.
+
+needs: nothing
+
+examples:
+  $ pytest-mlperf schema > suite.schema.json
+      then begin a suite with: "#:schema ./suite.schema.json"
+  $ pytest-mlperf schema results
+      what a program that reads results.json can rely on
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
     parser.add_argument(
         "name", nargs="?", choices=sorted(SCHEMAS), default="suite", help="default: suite"
     )
     parser.add_argument(
         "--write", action="store_true", help="write all into the package (for its developers)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import configparser
-import dataclasses
+import contextlib
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_mlperf.case_runs import baselines_root
+from pytest_mlperf.bench.case import clashes
 from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.suite.pairs import Testable
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 
 SUFFIX = ".mlperf.toml"
 
@@ -23,6 +23,7 @@ DEFAULT = Path("suites")
 
 LEFT_OUT = frozenset({"build", "dist", "node_modules", "venv"})
 """Folders that are not searched, beside those whose name begins with a dot."""
+
 
 OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 """Files whose being there is enough for pytest."""
@@ -39,26 +40,41 @@ def add_suites(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accelerators(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the option `--accelerator`, which `require_accelerators` checks."""
+    parser.add_argument(
+        "--accelerator",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
+    )
+
+
+def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:
+    """Refuse a name that is none of the accelerators that cases run on."""
+    names = dict.fromkeys(accelerators)
+    for name in named:
+        if name not in names:
+            raise MlperfError(
+                f"no case runs on {name!r}; these suites name: {', '.join(names) or 'none'}"
+            )
+
+
 def places(named: Sequence[Path]) -> list[Path]:
     """Return the arguments to search, the default where there are none."""
     return list(named) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
-    """Return the suite files that arguments name, in a stable order, each once.
-
-    Raises:
-        MlperfError: A path is not there, is no suite, or holds none.
-    """
-    if not named and not DEFAULT.is_dir():
-        # Not below this folder: it may be a home directory, or the root of a disk.
-        named = sorted(Path().glob(f"*{SUFFIX}"))
-    if not named and not DEFAULT.is_dir():
+    """Return the suite files that arguments name, in a stable order, each once."""
+    # Not below this folder: it may be a home directory, or the root of a disk.
+    if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
         raise MlperfError(
             f"no suites/ and no *{SUFFIX} in {Path.cwd()}; name a suite or a folder, or write a "
             "first one: pytest-mlperf init"
         )
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for place in places(named):
         if not place.exists():
             raise MlperfError(f"{place} is not here; name a suite file or a folder with suites")
@@ -69,8 +85,8 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
             raise MlperfError(
                 f"no *{SUFFIX} in {place.absolute()}; `pytest-mlperf init` writes a first one"
             )
-        found |= dict.fromkeys(inside)
-    return list(found)
+        files |= dict.fromkeys(inside)
+    return list(files)
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -80,11 +96,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def read_suites(files: Sequence[Path], profile: Profile | None = None) -> list[Planned]:
-    """Return the cases of suites, in the order of the files.
-
-    Args:
-        files: Suite files.
-        profile: Used in place of each suite's own; None leaves it.
+    """Return the cases of suites in order; `profile` replaces each suite's own.
 
     Raises:
         SuiteError: A suite is defective, or two describe one case; all defects are listed.
@@ -94,43 +106,19 @@ def read_suites(files: Sequence[Path], profile: Profile | None = None) -> list[P
     claimed: dict[tuple[Path, str, str], Path] = {}
     for file in files:
         try:
-            cases = [_in_profile(case, profile) for case in plan_suite(file)]
+            cases = in_profile(plan_suite(file), profile)
         except SuiteError as error:
             defects.append(str(error))
             continue
-        for case in cases:
-            root = baselines_root(None, file, case.suite.division)
-            key = (root, case.suite.profile, case.case.id)
-            other = claimed.setdefault(key, file)
-            if other != file:
-                defects.append(
-                    f"{file}:{case.line}: {case.case.id} is described by {other} too, and both "
-                    "would share one baseline: rename the workload or the engine entry in one"
-                )
+        defects += clashes(cases, claimed, None)
         planned += cases
     if defects:
         raise SuiteError("\n".join(defects))
     return planned
 
 
-def _in_profile(planned: Planned, profile: Profile | None) -> Planned:
-    if profile is None:
-        return planned
-    suite = planned.suite.model_copy(update={"profile": profile})
-    return dataclasses.replace(planned, suite=suite)
-
-
-# --- names of tests --------------------------------------------------------------------------
-
-
 def node_id(planned: Testable, kind: Kind, root: Path) -> str:
-    """Return pytest's node id of one test.
-
-    Args:
-        planned: Its case.
-        kind: Which test of the case.
-        root: What `rootdir` gives.
-    """
+    """Return pytest's node id of one test; `root` is what `rootdir` gives."""
     path = Path(os.path.relpath(planned.path.resolve(), root)).as_posix()
     return f"{path}::test_{kind}[{planned.case.id}]"
 
@@ -153,25 +141,16 @@ def rootdir(named: Sequence[Path]) -> Path:
 
 
 def _configures(folder: Path) -> bool:
-    return (
-        any((folder / name).is_file() for name in OWN_FILES)
-        or _toml_has_pytest(folder / "pyproject.toml")
-        or _ini_has(folder / "tox.ini", "pytest")
-        or _ini_has(folder / "setup.cfg", "tool:pytest")
-    )
-
-
-def _toml_has_pytest(path: Path) -> bool:
-    try:
-        return bool("pytest" in tomllib.loads(path.read_text("utf-8")).get("tool", {}))
-    except (OSError, ValueError):
-        return False
-
-
-def _ini_has(path: Path, section: str) -> bool:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(path.read_text("utf-8"))
-    except (OSError, ValueError, configparser.Error):
-        return False
-    return parser.has_section(section)
+    if any((folder / name).is_file() for name in OWN_FILES):
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        content = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+        if "pytest" in content.get("tool", {}):
+            return True
+    for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
+        parser = configparser.RawConfigParser(strict=False)
+        with contextlib.suppress(OSError, ValueError, configparser.Error):
+            parser.read_string((folder / name).read_text("utf-8"))
+            if parser.has_section(section):
+                return True
+    return False

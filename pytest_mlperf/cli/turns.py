@@ -1,61 +1,382 @@
-"""How a claim about two engine entries was decided: every pair of runs, and what it says."""
+"""`pytest-mlperf turns`: two engine entries or builds, measured in turns."""
 
 from __future__ import annotations
 
-from pytest_mlperf.core.judge.ratio import FIRST_LOOK, Ratio, judge_ratio
-from pytest_mlperf.core.judge.rule_r import Decision, RuleR
-from pytest_mlperf.core.judge.ruling import values
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import NotComparable, in_turns, side
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.cli.output import progress, show, whole, width
+from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
+from pytest_mlperf.cli.suites import find_suites
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.judge.ratio import Ratio
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import percent, quantity, times
-from pytest_mlperf.core.verdict import RatioVerdict, Verdict
-from pytest_mlperf.reports.layout import fold, plural, table
+from pytest_mlperf.core.numbers import limit as shown_limit
+from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.hardware.machine import detect, split
+from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.run.builds import LABEL, baseline_build
+from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
+from pytest_mlperf.run.project import ignored_in_git, new_folder, new_id
+from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
+from pytest_mlperf.suite.elsewhere import earlier_build
+from pytest_mlperf.suite.find import LOADED
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.resolve import dataset_of, settings_of
 
-INDENT = "  "
+PAIRS = 5
 
 
-def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
-    """Return a heading, then every pair of runs with the interval after it.
+@dataclass(frozen=True, kw_only=True)
+class TurnsResult:
+    """What runs of one case in turns gave, or the reason why it could not be judged."""
 
-    Args:
-        verdict: Of a pair; its runs are a's first, b's first, a's second, and so on.
-        ratio: What it found.
-        rule: The settings that the session judged with.
-        width: Columns.
-    """
-    metric = METRICS[ratio.metric]
-    a, b = (values(verdict.runs[side::2], ratio.metric) for side in (0, 1))
-    count = min(len(a), len(b), ratio.pairs)
-    head = f"{metric.title}: claimed >= {ratio.least:g}x in {plural(ratio.pairs, 'pair')} of runs"
-    if not count:
-        return [head, f"{INDENT}The runs are not in these results."]
-    looks = [
-        judge_ratio(a[:k], b[:k], direction=metric.direction, least=ratio.least, rule=rule)
-        for k in range(1, count + 1)
-    ]
-    rows = [
-        {
-            "pair": str(k),
-            "order": "a, b" if k % 2 else "b, a",
-            "a": quantity(ratio.metric, one.value),
-            "b": quantity(ratio.metric, other.value),
-            "ratio": times(look.ratio),
-            "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
-            "says": _says(look),
-        }
-        for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
-    ]
-    columns = ["pair", "order", "a", "b", "ratio", "interval", "says"]
-    shown = table(columns, rows, width - 2, left=["order", "says"], spare=["order", "ratio"])
-    noise = (
-        f"The ratio and its interval are of all pairs so far; one pair's ratio differs from the "
-        f"next by {percent(looks[-1].sd)} (standard deviation). The claim is proven when the whole "
-        f"interval reaches it, refuted when the interval ends below it, from pair {FIRST_LOOK} on."
+    name: str
+    a: CaseRunner
+    b: CaseRunner
+    ratios: Mapping[str, Ratio]
+    limits: Mapping[str, float]
+    noise: str
+    reason: str = ""
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The word of each metric."""
+        return [Outcome.INVALID] if self.reason else [_word(one) for one in self.ratios.values()]
+
+
+HELP = """\
+two engine entries or builds, measured now in turns
+
+Measures the cases of A and B in turns, A B, B A, ..., each run a fresh process,
+and judges B against A by the limits of B: what the machine does meanwhile it
+does to both.
+A and B are each one of
+  FILE             a suite's only engine entry
+  FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200
+  ...@baseline     the build that the entry's baseline_engine names
+
+Accuracy is not run. What proves nothing, as another workload, data set or
+number of GPUs, is refused with the reason.
+
+Exit 1 when a drop is proven, 2 when nothing could be judged.
+
+needs: two engine entries that can run here, with models and data
+
+examples:
+  $ pytest-mlperf turns a.mlperf.toml b.mlperf.toml
+      measure both now: is B worse?
+  $ pytest-mlperf turns s.mlperf.toml@baseline s.mlperf.toml
+      this build beside the one that baseline_engine names
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("a", metavar="A", help="the side that is compared with")
+    parser.add_argument("b", metavar="B", help="the side that may be worse")
+    parser.add_argument("--case", metavar="ID", help="only this case of A or B")
+    parser.add_argument(
+        "--pairs",
+        type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
+        default=PAIRS,
+        metavar="N",
+        help=f"most pairs of runs, at least 2 (default {PAIRS})",
     )
-    folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
-    said = fold(noise, width, first=INDENT, rest=INDENT)
-    return [head, *said, *(f"{INDENT}{line}" for line in shown), *folders]
+    add_runs_dir(parser)
 
 
-def _says(look: Ratio) -> str:
-    words = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.MORE: "one more"}
-    return words.get(look.decision, "undecided")
+def run(parsed: argparse.Namespace) -> int:
+    """Measure two sides in turns; return 1 when a drop is proven, 2 when nothing was judged."""
+    a, b = argument(parsed.a), argument(parsed.b)
+    pairs = list(cases(a, b, parsed.case))
+    run_id = new_id()
+    folder = _folder(parsed.runs_dir, run_id)
+    conditions = Conditions(
+        folder=folder,
+        session=run_id,
+        machine=detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs)),
+        power=False,
+        control=False,
+        watched=False,  # a busy machine slows both sides; it is told
+        warmups=WarmUps("auto", folder / NOTED),
+    )
+    policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
+    results = []
+    with ExitStack() as stack:
+        for x, y in pairs:
+            runs = [CaseRuns(planned, conditions, policy, progress) for planned in (x, y)]
+            first = _side(stack, a, runs[0], conditions)
+            second = _side(stack, b, runs[1], conditions)
+            noisier = max(runs, key=lambda case: case.rule.prior_sd)
+            noise = noisier.noise or not_calibrated(noisier.rule)
+            results.append(measured(first, second, noisier.rule, noise))
+    progress("")
+    show(_page(results, (a.text, b.text), folder))
+    outcomes = [word for one in results for word in one.outcomes]
+    if Outcome.PERF_DROP in outcomes:
+        return 1
+    return 2 if all(one.reason for one in results) else 0
+
+
+def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
+    """Run two sides in turns, A first, and judge B against A by the limits of B's suite."""
+    case, other = a.job.case, b.job.case
+    machines = dict.fromkeys((case.accelerator, other.accelerator))
+    name = f"{case.workload} {case.scenario} on {' and '.join(machines)}"
+    limits, reason = b.job.limits, ""
+    ratios: Mapping[str, Ratio] = {}
+
+    def same_rate() -> None:
+        if case.scenario in LOADED:
+            b.rate = a.rate
+
+    try:
+        ratios = in_turns(b, a, limits, rule, check=same_rate)
+    except (NotComparable, Unjudgeable) as error:
+        reason = str(error)
+    return TurnsResult(
+        name=name, a=a, b=b, ratios=ratios, limits=limits, noise=noise, reason=reason
+    )
+
+
+def _side(
+    stack: ExitStack, one: TurnsArgument, case: CaseRuns, conditions: Conditions
+) -> CaseRunner:
+    """Return a side; the build of its baseline is kept until the stack is left."""
+    build, job = None, case.job
+    earlier = earlier_build(case.planned) if one.baseline else None
+    if earlier:
+        folder = new_folder(conditions.folder, f"{job.case.id}.{LABEL}")
+        build = stack.enter_context(baseline_build(earlier, folder))
+    return side(case, conditions, progress, rate=case.rate, build=build)
+
+
+def _folder(runs_dir: Path, run_id: str) -> Path:
+    folder = runs_dir / "runs" / run_id
+    try:
+        ignored_in_git(runs_dir)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
+    return folder
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
+    columns = width()
+    lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
+    rows = [(one, row) for one in results for row in _rows(one)]
+    head, *body = table(
+        ["verdict", "metric", "A", "B", "ratio", "interval", "limit", "pairs"],
+        [row for _, row in rows],
+        columns - 2,
+        left=["verdict", "metric"],
+        spare=["pairs", "A", "limit"],
+    )
+    lines += ["", f"  {head}"]
+    last = ""
+    for (one, _), text in zip(rows, body, strict=True):
+        if one.name != last:
+            lines.append(one.name)
+            # Where INVALID runs ended the case, its reason stands for them.
+            invalid = [run.invalid for each in (one.a, one.b) for run in each.invalid_runs]
+            if invalid and not one.reason:
+                lines += fold(measured_again(invalid), columns, first="  ", rest="    ")
+        last = one.name
+        lines.append(f"  {text}")
+        lines += fold(one.reason, columns, first="    ", rest="    ") if one.reason else []
+    notes = [
+        "ratio is how many times better B is than A, from runs in turns, A B, B A, …, each a fresh "
+        "process; the ends of the interval decide",
+        "accuracy was not run: a fast wrong answer shows only in pytest -k accuracy",
+        *dict.fromkeys(one.noise for one in results if one.ratios),
+    ]
+    lines += paragraphs("note", notes, columns)
+    lines += paragraph("runs", str(folder), columns)
+    outcomes = [word for one in results for word in one.outcomes]
+    counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
+    return [*lines, *fold(counts, columns)]
+
+
+def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
+    if one.reason:
+        return [{"verdict": str(Outcome.INVALID)}]
+    return [
+        {
+            "verdict": str(_word(ratio)),
+            "metric": METRICS[name].title,
+            "A": quantity(name, _mean(one.a, name, ratio.pairs)),
+            "B": quantity(name, _mean(one.b, name, ratio.pairs)),
+            "ratio": times(ratio.ratio),
+            "interval": f"{times(ratio.low)} to {times(ratio.high)}",
+            "limit": shown_limit(name, one.limits[name]),
+            "pairs": str(ratio.pairs),
+        }
+        for name, ratio in one.ratios.items()
+    ]
+
+
+def _word(ratio: Ratio) -> Outcome:
+    if ratio.decision is Decision.PASS:
+        return Outcome.IMPROVED if ratio.improved else Outcome.OK
+    return Outcome.PERF_DROP if ratio.decision is Decision.FAIL else Outcome.INCONCLUSIVE
+
+
+def _mean(one: CaseRunner, metric: str, pairs: int) -> float:
+    return geometric_mean(run.metrics[metric] for run in one.runs[:pairs])
+
+
+# --- what is set side by side, and why some of it may not be ---------------------------------
+
+
+BASELINE = "@baseline"
+"""What stands behind an argument that means the build of the baseline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnsArgument:
+    """What an argument names: an entry and accelerator, or the build of its baseline.
+
+    An accelerator of None is each that both sides have.
+    """
+
+    text: str
+    planned: Sequence[Planned]
+    entry: Side
+    baseline: bool
+
+    def case(self, scenario: str, accelerator: str) -> Planned:
+        """Return a case of the engine entry."""
+        (case,) = [
+            one
+            for one in self.planned
+            if one.engine is self.entry[0]
+            and (one.case.scenario, one.case.accelerator) == (scenario, accelerator)
+        ]
+        return case
+
+
+def argument(text: str) -> TurnsArgument:
+    """Return what an argument names: one suite, and one entry of it."""
+    file, _, label = text.removesuffix(BASELINE).partition("::")
+    (path, *more) = find_suites([Path(file)])
+    if more:
+        raise MlperfError(f"{file} holds {len(more) + 1} suites; name one of them")
+    planned = plan_suite(path)
+    suite = planned[0].suite
+    if not label and len(suite.engines) > 1:
+        names = ", ".join(entry.full_label for entry in suite.engines)
+        raise MlperfError(f"{file} has several engine entries: write {file}::LABEL, of {names}")
+    try:
+        entry = side_of(suite, label) if label else (suite.engines[0], None)
+    except LookupError as error:
+        raise MlperfError(f"{file}: {error.args[0]}") from None
+    baseline = text.endswith(BASELINE)
+    if baseline and entry[0].baseline_engine is None:
+        raise MlperfError(f"{file}: {entry[0].full_label} has no baseline_engine")
+    return TurnsArgument(text=text, planned=planned, entry=entry, baseline=baseline)
+
+
+def cases(
+    a: TurnsArgument, b: TurnsArgument, accelerator: str | None
+) -> Iterator[tuple[Planned, Planned]]:
+    """Yield the cases to set side by side; what may not be compared is refused with the reason."""
+    if reason := _suites_differ(a, b):
+        raise MlperfError(f"A and B cannot be compared: {reason}")
+    same_file = a.planned[0].path.samefile(b.planned[0].path)
+    if same_file and (a.entry, a.baseline) == (b.entry, b.baseline):
+        raise MlperfError("A and B are one and the same: there is nothing to compare")
+    scenarios = {one.case.scenario: None for one in a.planned}
+    of_b = {one.case.scenario for one in b.planned}
+    both = [
+        (a.case(scenario, first), b.case(scenario, second))
+        for scenario in scenarios
+        if scenario in of_b
+        for first, second in _accelerators(a, b)
+    ]
+    if not both:
+        raise MlperfError("A and B have no scenario in common")
+    chosen = [two for two in both if accelerator in (None, *(one.case.id for one in two))]
+    if not chosen:
+        names = ", ".join(one.case.id for one, _ in both)
+        raise MlperfError(f"no case {accelerator!r} on both sides; there: {names}")
+    for x, y in chosen:
+        if reason := _cases_differ(x, y):
+            raise MlperfError(f"{x.case.id} and {y.case.id} cannot be compared: {reason}")
+        yield x, y
+
+
+def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
+    """Return the accelerators to run on, of those that are here."""
+    named = accelerators_of(a.entry, b.entry)
+    if not named:
+        # Not shared: what is there is told apart by its count, else by naming one.
+        ours, theirs = ([e[1]] if e[1] else e[0].accelerators for e in (a.entry, b.entry))
+        named = [(ours[0], theirs[0])] if len(ours) == len(theirs) == 1 else []
+    if not named:
+        raise MlperfError(
+            f"A runs on {', '.join(a.entry[0].accelerators)}, B on "
+            f"{', '.join(b.entry[0].accelerators)}: name one, FILE::LABEL-ACCELERATOR"
+        )
+    for first, second in named:
+        if split(first)[0] != split(second)[0]:
+            raise MlperfError(
+                f"A and B cannot be compared: {first} and {second} are other numbers of GPUs"
+            )
+    gpus = any(split(name)[1] != "cpu" for two in named for name in two)
+    machine = detect(gpus=gpus)
+    here = [two for two in named if all(map(machine.has, two))]
+    if not here:
+        names = ", ".join(dict.fromkeys(name for two in named for name in two))
+        raise EnvironmentFault(f"accelerator {names} is not here; here: {machine.seen}")
+    return here
+
+
+def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
+    """Return why cases of two suites prove nothing about each other; "" where they may."""
+    one, other = (side.planned[0].suite for side in (a, b))
+    settings = {
+        "another workload": (one.workload.name, other.workload.name),
+        "another MLPerf workload": (one.workload.twin_of, other.workload.twin_of),
+        "another division": (one.division, other.division),
+        "another round": (one.round, other.round),
+        "another profile": (one.profile, other.profile),
+    }
+    return "; ".join(f"{name}, {x} and {y}" for name, (x, y) in settings.items() if x != y)
+
+
+def _cases_differ(x: Planned, y: Planned) -> str:
+    """Return why two cases of one workload may not be compared; "" where they may."""
+    if dataset_of(x) != dataset_of(y):
+        return "another data set, or other options of it"
+    one, other = (
+        {**dataclasses.asdict(settings_of(each)), "min_duration": each.scenario.min_duration}
+        for each in (x, y)
+    )
+    # How long a run takes follows from its rate, too.
+    unlike = [name for name in one if one[name] != other[name] and name != "fixed_work_s"]
+    if unlike:
+        return "; ".join(f"{name} {one[name]} and {other[name]}" for name in unlike)
+    finds = [each.scenario.find.in_words if each.scenario.find else "" for each in (x, y)]
+    if finds[0] != finds[1]:
+        return f"find {' and '.join(repr(text) for text in finds)}"
+    rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
+    if x.case.scenario in LOADED and None not in rates and rates[0] != rates[1]:
+        return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"
+    return ""

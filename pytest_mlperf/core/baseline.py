@@ -1,4 +1,4 @@
-"""Baselines: the accepted runs of a case, one record per hardware identity."""
+"""Baselines: the accepted runs of a case, one record per hardware identity, and its scores."""
 
 from __future__ import annotations
 
@@ -6,16 +6,59 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Literal
 
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.measurement import Subject
+
+SESSIONS = 4
+"""So many sessions a baseline wants: fewer cannot show what sessions differ by."""
+
+LARGEST = 1e6
+"""Beyond any machine, and far below what arithmetic bears: larger ratios and degrees of freedom are
+taken for it when they are learnt, and for a damaged file when they are read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionNoise:
+    """What was learnt of one metric on one machine.
+
+    Attributes:
+        ratio: Variance of what the runs of a session have in common over the variance of the runs
+            inside a session; 1 says that both matter alike.
+        df: Degrees of freedom that it rests on: sessions less one, as far as they count.
+    """
+
+    ratio: float
+    df: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= LARGEST:
+            raise ValueError(f"ratio is {self.ratio!r}; must be from 0 to {LARGEST:,.0f}")
+        if not 0 < self.df <= LARGEST:
+            raise ValueError(f"df is {self.df!r}; must be above 0, at most {LARGEST:,.0f}")
+
+
+def surer(one: SessionNoise | None, other: SessionNoise | None) -> SessionNoise | None:
+    """Return what rests on more sessions: the first of equals, None where nothing was learnt."""
+    learnt = [noise for noise in (one, other) if noise]
+    return max(learnt, key=lambda noise: noise.df, default=None)
+
 
 SCHEMA = 1
 """The version of the file format that this release reads and writes."""
 
 Property = str | int | float | bool | None
 """One property of a machine; None is unknown."""
+
+
+def require_positive(noun: str, values: Mapping[str, float], *, or_zero: bool = False) -> None:
+    """Refuse numbers that no measurement has; what they are is said with their name."""
+    needed = "0 or positive" if or_zero else "positive and finite"
+    for name, value in values.items():
+        if not (0 < value < math.inf or (or_zero and value == 0)):
+            raise ValueError(f"{noun} {name!r} is {value!r}; must be {needed}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +75,8 @@ class BaselineRun:
         commit: Commit of the tested project, or None outside git.
         control: What the fixed micro-benchmark found just before it; empty: not made.
         state: Clocks, heat and power cap of its GPUs; empty: not sampled.
+        busy: The largest share of its speed that the machine's load took; None: not known.
+        warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
     """
 
     metrics: dict[str, float]
@@ -43,20 +88,16 @@ class BaselineRun:
     commit: str | None
     control: dict[str, float] = field(default_factory=dict)
     state: dict[str, float] = field(default_factory=dict)
+    busy: float | None = None
+    warmed: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self.metrics.items():
-            if not 0 < value < math.inf:
-                raise ValueError(f"metric {name!r} is {value!r}; must be positive and finite")
-        for name, value in self.within_se.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"within_se of {name!r} is {value!r}; must be 0 or positive")
-        for name, value in self.state.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"state {name!r} is {value!r}; must be 0 or positive")
-        for name, value in self.control.items():
-            if not 0 < value < math.inf:
-                raise ValueError(f"control {name!r} is {value!r}; must be positive and finite")
+        require_positive("metric", self.metrics)
+        require_positive("within_se of", self.within_se, or_zero=True)
+        require_positive("state", self.state, or_zero=True)
+        require_positive("control", self.control)
+        if self.busy is not None and not 0 <= self.busy <= 1:
+            raise ValueError(f"busy is {self.busy!r}; must be from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +137,8 @@ class Record:
         history: Oldest first.
         surroundings: Driver, kernel, card and the like: shown under "what changed", and never
             compared with anything.
+        session_noise: What sessions of this build and machine were seen to differ by when the
+            record was written, by metric; empty: nobody saw two.
     """
 
     identity: dict[str, Property]
@@ -106,10 +149,16 @@ class Record:
     minimum_detectable_change: dict[str, float]
     history: tuple[HistoryEntry, ...]
     surroundings: dict[str, str] = field(default_factory=dict)
+    session_noise: dict[str, SessionNoise] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.runs:
             raise ValueError("a record needs at least one run")
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that made its runs, oldest first."""
+        return tuple(dict.fromkeys(run.session for run in self.runs))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,13 +196,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One property that keeps a record from applying to this machine.
-
-    Attributes:
-        name: Property name.
-        theirs: The record's.
-        ours: This machine's.
-    """
+    """One property that keeps a record (theirs) from applying to this machine (ours)."""
 
     name: str
     theirs: Property
@@ -171,10 +214,8 @@ def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) ->
 
 def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
     """Return the record of exactly this hardware, or None."""
-    for record in baseline.records:
-        if not differences(record.identity, identity):
-            return record
-    return None
+    same = (one for one in baseline.records if not differences(one.identity, identity))
+    return next(same, None)
 
 
 def nearest(
@@ -202,10 +243,7 @@ def append_runs(
 ) -> Record:
     """Return the record with more runs of the same engine, weights, options and data.
 
-    Args:
-        record: The record to extend; its history and detectable change stay as they are.
-        runs: The new runs, oldest first.
-        fingerprint: The new runs' fingerprint.
+    Its history and detectable change stay as they are.
 
     Raises:
         BaselineError: The fingerprints differ: a baseline that follows the code hides slow drift.
@@ -229,6 +267,136 @@ def geometric_means(runs: Sequence[BaselineRun]) -> dict[str, float]:
     """Return the geometric mean of each metric over the runs that have it."""
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     return {
-        name: math.exp(fmean(math.log(run.metrics[name]) for run in runs if name in run.metrics))
+        name: geometric_mean(run.metrics[name] for run in runs if name in run.metrics)
         for name in names
     }
+
+
+ACCURACY_SCHEMA = 1
+
+GENERATION = "engine.generation."
+"""Keys of a fingerprint that decide what is generated; they must equal the baseline's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """One time scores were accepted.
+
+    Attributes:
+        date: ISO 8601, UTC.
+        commit: Commit of the tested project, or None outside git.
+        reason: Why, in the user's words.
+        action: What was done to the record.
+        old: Aggregate scores by metric before; empty for the first entry.
+        new: Aggregate scores by metric afterwards.
+    """
+
+    date: str
+    commit: str | None
+    reason: str
+    action: Literal["record", "replace"]
+    old: dict[str, float]
+    new: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rerun:
+    """How far two passes of one build are apart, in one metric.
+
+    Attributes:
+        sd: Standard deviation of the score of a whole pass, points.
+        correlation: Of the two passes' scores, sample by sample; None where they do not vary.
+        passes: Passes compared with the one that is kept.
+    """
+
+    sd: float
+    correlation: float | None
+    passes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sd < math.inf or self.passes < 1:
+            raise ValueError(f"re-run sd {self.sd!r} from {self.passes!r} passes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyBaseline:
+    """What an accuracy baseline file holds; the scores of each sample lie beside it.
+
+    Attributes:
+        schema: Version of the file format.
+        round: MLPerf round, e.g. "v4.1".
+        workload: MLPerf benchmark with its accuracy target.
+        engine: Engine name of the suite.
+        precision: The suite's word.
+        scenario: The scenario whose pass was kept: the suite's first.
+        samples: Samples of the data set, all of them scored.
+        scores: Aggregate score by metric, as MLPerf's reference script prints it.
+        steps: By metric, into how many steps a point is divided where each sample's score is kept.
+        scores_sha256: Of the file with each sample's scores: the two belong together.
+        scorer: What scored them, with its options, as JSON.
+        identity: The hardware it was measured on; recorded, and no part of any key.
+        fingerprint: Engine version, weights, options, data.
+        history: Oldest first.
+        rerun: By metric, how far further passes of this build were from the one that is kept;
+            empty where none was made.
+    """
+
+    schema: int = ACCURACY_SCHEMA
+    round: str
+    workload: str
+    engine: str
+    precision: str
+    scenario: str
+    samples: int
+    scores: dict[str, float]
+    steps: dict[str, int]
+    scores_sha256: str
+    scorer: str
+    identity: dict[str, Property]
+    fingerprint: dict[str, str]
+    history: tuple[Accepted, ...]
+    rerun: dict[str, Rerun] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples is {self.samples!r}; at least 1 is needed")
+        for name, value in self.scores.items():
+            if not math.isfinite(value):
+                raise ValueError(f"score {name!r} is {value!r}; must be finite")
+
+
+def steps_per_point(values: Sequence[float | None]) -> int:
+    """Return how finely scores are kept: 0.01 points, or 0.0001 for scores between 0 and 1."""
+    return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
+
+
+def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
+    """Return scores as a baseline keeps them; those of two passes are compared in this form."""
+    return [None if value is None else round(value * steps) / steps for value in values]
+
+
+def why_not_comparable(
+    baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
+) -> str | None:
+    """Return why scores must not be set against a baseline's, or None."""
+    before, now = baseline.fingerprint, subject.fingerprint
+    if before.get("dataset") != now.get("dataset") or baseline.samples != samples:
+        return f"data or prompts differ from the baseline's: {_data_change(before, now)}"
+    settings = sorted(key for key in {*before, *now} if key.startswith(GENERATION))
+    changed = [
+        f"{key.removeprefix(GENERATION)} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
+        for key in settings
+        if before.get(key) != now.get(key)
+    ]
+    if changed:
+        return f"generation settings differ from the baseline's: {', '.join(changed)}"
+    if baseline.scorer != scorer:
+        return f"scored otherwise than the baseline: {baseline.scorer} → {scorer}"
+    return None
+
+
+def _data_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    old, new = before.get("dataset.options", ""), now.get("dataset.options", "")
+    if old != new:
+        return f"dataset options {old} → {new}"
+    return f"content {before.get('dataset', '')[:12]} → {now.get('dataset', '')[:12]}"

@@ -1,14 +1,66 @@
-"""A case: what is measured and judged as one, and how it is named."""
+"""A case: what is measured and judged as one, how it is named, and the words for precisions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pytest_mlperf.core.errors import BaselineError
 
-ScenarioName = Literal["Offline", "Server", "Interactive", "SingleStream", "MultiStream"]
+PrecisionName = Literal[
+    "fp64",
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "int8",
+    "fp4",
+    "nvfp4",
+    "mxfp4",
+    "int4",
+    "int4-awq",
+    "w4a8-awq",
+    "gptq",
+    "mixed",
+    "int4-g128",
+]
+"""What a recipe makes, an engine runs and a limit is computed for; a suite's own engine may have
+further words, for which no limit is known."""
+
+PRECISION_NAMES: tuple[PrecisionName, ...] = get_args(PrecisionName)
+
+PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
+"""Weights of language and diffusion models that are not quantised."""
+
+
+TECHNIQUES: Mapping[str, str] = {
+    "2:4-sparsity": "two of each four weights are zero and are skipped",
+    "pruning": "layers, heads or channels were taken out",
+    "distillation": "trained to answer as a larger model does",
+    "retraining": "the weights were trained further",
+    "deepcache": "deep features of a diffusion model are reused between steps",
+    "fewer-steps": "fewer denoising steps than the reference",
+    "latent-consistency": "a diffusion model that was trained to need few steps",
+    "early-exit": "samples may leave before the last layer",
+    "speculative-decoding": "a draft of several tokens is checked at once",
+    "prefix-caching": "work on a beginning that prompts share is kept between samples",
+}
+"""What each means. One that skips work also changes what is physically possible, so that a name
+must be known: a free word could not."""
+
+
+ScenarioName = Literal[
+    "Offline", "Server", "Interactive", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"
+]
+"""MLPerf's, and two of our own: Concurrency keeps a number of requests under way; in OpenLoop
+requests arrive whatever the server does."""
+
+Arrivals = Literal["poisson", "constant", "gamma", "trace"]
+"""When requests of OpenLoop arrive; "trace": when a recorded trace says."""
+
 Profile = Literal["quick", "official"]
 Division = Literal["closed", "open"]
 Kind = Literal["accuracy", "performance", "efficiency", "pair"]
@@ -43,23 +95,16 @@ class Case:
         )
 
 
-def path_part(what: str, name: str) -> str:
+def path_part(noun: str, name: str) -> str:
     """Return a name that becomes one part of a path, where it may.
 
     Names also come from files that were made elsewhere: whatever builds a path of them asks here,
     so that none leads out of its folder.
-
-    Args:
-        what: What it names, for the message: "workload".
-        name: The name.
-
-    Raises:
-        BaselineError: It is no plain name.
     """
     if NAME.fullmatch(name):
         return name
     shown = name if len(name) <= 60 else f"{name[:60]}..."
     raise BaselineError(
-        f"{what} {shown!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
+        f"{noun} {shown!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
         "single inner '-' only"
     )

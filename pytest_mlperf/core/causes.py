@@ -3,18 +3,214 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from statistics import median
+from functools import cached_property
+from statistics import fmean, geometric_mean, median
+from typing import Literal
 
-from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes_machine import cap_compared, clocks, control, power
-from pytest_mlperf.core.causes_siblings import Points, moved, siblings_of
-from pytest_mlperf.core.metrics import COUNTS, METRICS
-from pytest_mlperf.core.numbers import change, quantity
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
+from pytest_mlperf.core.judge.stragglers import stragglers
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import COUNTS, METRICS, SAMPLES_PER_JOULE, Direction
+from pytest_mlperf.core.numbers import change, percent, points, quantity
+from pytest_mlperf.core.reason import Sign, SignKey
+from pytest_mlperf.core.verdict import Outcome, Verdict
+
+DROPS = frozenset(
+    {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.ACC_DROP, Outcome.GATE_FAIL, Outcome.SUSPECT}
+)
+KEPT = frozenset({Outcome.OK, Outcome.IMPROVED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """Where else it happened: sentences, each with whether it tells one part from another."""
+
+    says: tuple[tuple[str, bool], ...] = ()
+    points_to: Literal["engine", "machine", ""] = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    case: str
+    verdict: Verdict
+    engine: str
+    moved: int
+    share: float | None
+    points: float | None
+
+
+class Siblings(tuple[Verdict, ...]):
+    """Verdicts of a session, sorted once however many of them are explained."""
+
+    @cached_property
+    def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        """What was judged, by kind and engine."""
+        return self._grouped(lambda one: one.engine)
+
+    @cached_property
+    def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        """What was judged, by kind and accelerator."""
+        return self._grouped(lambda one: one.verdict.case.accelerator)
+
+    @cached_property
+    def _judged(self) -> Collection[_Judged]:
+        last = {}
+        for verdict in self:
+            way = moved(verdict)
+            if way is not None:
+                case = verdict.case.id
+                last[verdict.kind, case] = _Judged(
+                    case=case,
+                    verdict=verdict,
+                    engine=_engine(verdict),
+                    moved=way,
+                    share=_largest(verdict),
+                    points=_points(verdict),
+                )
+        return last.values()
+
+    def _grouped(
+        self, key: Callable[[_Judged], str]
+    ) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
+        groups: dict[tuple[Kind, str], list[_Judged]] = defaultdict(list)
+        for one in self._judged:
+            groups[one.verdict.kind, key(one)].append(one)
+        return groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Cases with a verdict, and those among them that went the same way."""
+
+    cases: Sequence[_Judged]
+    same: Sequence[_Judged]
+
+    @property
+    def counted(self) -> str:
+        return f"{len(self.same)} of {len(self.cases)}"
+
+
+def moved(verdict: Verdict) -> int | None:
+    """Return -1 where something got worse, proven, +1 where it got better, 0 where neither.
+
+    None where nothing was judged: no baseline, an error, undecided. The outcomes of the metrics
+    count, for the test's own may be INVALID because of the machine, or expected.
+    """
+    if verdict.ratio or verdict.outcome is Outcome.ERROR:
+        return None
+    outcomes = {
+        verdict.outcome,
+        *(metric.outcome for metric in verdict.metrics),
+        *(metric.outcome for metric in verdict.paired),
+    }
+    if outcomes & DROPS:
+        return -1
+    if Outcome.INCONCLUSIVE in outcomes:
+        return None
+    if Outcome.IMPROVED in outcomes:
+        return 1
+    return 0 if outcomes & KEPT else None
+
+
+def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
+    """Return what other cases say that were judged on the same question."""
+    session = others if isinstance(others, Siblings) else Siblings(others)
+    mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
+    of_engine = session.by_engine.get((verdict.kind, mine), ())
+    beside = session.by_accelerator.get((verdict.kind, here), ())
+    engine = _group([one for one in of_engine if one.case != case], direction)
+    rest = _group([one for one in beside if one.engine != mine and one.case != case], direction)
+    way = "worse" if direction < 0 else "better"
+    if rest.cases and len(rest.same) * 2 > len(rest.cases):
+        return _everywhere(engine, rest, way, verdict)
+    if engine.same:
+        return _same_engine(engine, rest, way, verdict)
+    return _only_here(engine, rest, way, mine)
+
+
+def _group(judged: Sequence[_Judged], direction: int) -> _Group:
+    return _Group(cases=judged, same=[one for one in judged if one.moved == direction])
+
+
+def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
+    names = sorted({one.engine for one in rest.cases})
+    also = f", and {engine.counted} others of {_engine(verdict)}" if engine.cases else ""
+    says = (
+        f"{rest.counted} cases of other engines on {verdict.case.accelerator} "
+        f"({', '.join(names)}) got {way} as well, by {_by(rest.same)}{also}: the machine, its "
+        "driver or what all of them share"
+    )
+    whole = len(rest.same) == len(rest.cases)
+    return Points(says=((says, whole),), points_to="machine" if whole else "")
+
+
+def _same_engine(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Points:
+    workloads = [one.case.workload for one in (verdict, *(o.verdict for o in engine.cases))]
+    models = "models" if len(set(workloads)) == len(workloads) else "cases"
+    says = (
+        f"{_engine(verdict)} got {way} in {engine.counted} other {models} too, "
+        f"by {_by(engine.same)}"
+    )
+    if not rest.cases:
+        return Points(says=((says, False),))
+    clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
+    says += f"; of other engines on {verdict.case.accelerator} {rest.counted}"
+    return Points(says=((says, clear),), points_to="engine" if clear else "")
+
+
+def _only_here(engine: _Group, rest: _Group, way: str, name: str) -> Points:
+    others = []
+    if engine.cases:
+        others.append(f"{engine.counted} other cases of {name}")
+    if rest.cases:
+        others.append(f"{rest.counted} of other engines")
+    if not others or rest.same:
+        return Points()
+    return Points(says=((f"only this case: {' and '.join(others)} got {way}", False),))
+
+
+def _engine(verdict: Verdict) -> str:
+    """Return what tells engines apart: what the entry uses, else its name."""
+    fingerprint = verdict.subject.fingerprint if verdict.subject else {}
+    return fingerprint.get("engine", verdict.case.engine)
+
+
+def _by(cases: Sequence[_Judged]) -> str:
+    """Return by how much each case changed at most: "5.1 % to 7.9 %"."""
+    shares = sorted(one.share for one in cases if one.share is not None)
+    if not shares:
+        scores = sorted(one.points for one in cases if one.points is not None)
+        ends = dict.fromkeys(points(x)[1:] for x in scores[:1] + scores[-1:])
+        return f"{' to '.join(ends)} points" if ends else "what their own messages say"
+    return " to ".join(dict.fromkeys(percent(x) for x in (shares[0], shares[-1])))
+
+
+def _largest(verdict: Verdict) -> float | None:
+    """Return the size of the largest proven change of a metric, as a share."""
+    sizes = [
+        abs(m.change)
+        for m in verdict.metrics
+        if m.change is not None and m.outcome in DROPS | {Outcome.IMPROVED}
+        if m.metric in METRICS and METRICS[m.metric].direction is not Direction.NEITHER
+    ]
+    return max(sizes, default=None)
+
+
+def _points(verdict: Verdict) -> float | None:
+    sizes = [abs(p.change) for p in verdict.paired if p.outcome in DROPS | {Outcome.IMPROVED}]
+    return max(sizes, default=None)
+
+
+POWER = 0.03
+"""Mean power that differs by less is told as unchanged."""
 
 OUTPUT = 0.01
 """A shift of the output's length from this share on is told."""
@@ -32,14 +228,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One sentence with its evidence in numbers or names.
-
-    Attributes:
-        rule: Which rule found it.
-        says: The sentence, without a full stop.
-        strength: A HINT is beside the verdict and explains it only together with others; NONE is
-            the sentence that no cause was found.
-    """
+    """One sentence with its evidence; a HINT explains only with others, NONE: no cause found."""
 
     rule: str
     says: str
@@ -48,14 +237,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What the rules look at.
-
-    Attributes:
-        verdict: The verdict to explain.
-        baseline: What its runs were compared with, where it is here.
-        siblings: Verdicts of other cases on the same question.
-        direction: -1 where it got worse, +1 where it got better.
-    """
+    """What the rules look at; `direction` is -1 where it got worse, +1 where it got better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -66,18 +248,11 @@ class _Facts:
 def causes(
     verdict: Verdict, baseline: Record | None, siblings: Sequence[Verdict]
 ) -> tuple[Cause, ...]:
-    """Return why a verdict came out as it did, the strongest cause first.
+    """Return why a verdict came out as it did, the strongest cause first; nothing where it stayed.
 
-    Args:
-        verdict: What was found; of a performance or efficiency test, or of an accuracy test.
-        baseline: The record its runs were compared with; None: not known here.
-        siblings: Other verdicts of the session; the verdict itself may be among them. As
-            `Siblings` where many are explained.
-
-    Returns:
-        Nothing where nothing got worse or better. Otherwise one entry per rule that has evidence;
-        where there are no more than hints, the last one says that no cause was found, and what
-        was looked at.
+    Where there are no more than hints, the last one says that no cause was found, and what was
+    looked at. Siblings are other verdicts of the session, as `Siblings` where many are explained;
+    the verdict itself may be among them.
     """
     direction = moved(verdict)
     if not direction:
@@ -88,39 +263,39 @@ def causes(
         siblings=siblings_of(verdict, siblings, direction),
         direction=direction,
     )
-    found = sorted(
+    explained = sorted(
         (cause for rule in _RULES for cause in rule(facts)), key=lambda cause: -cause.strength
     )
-    if not any(cause.strength > Strength.HINT for cause in found):
-        found.append(_none(facts))
-    return tuple(found)
+    if not any(cause.strength > Strength.HINT for cause in explained):
+        explained.append(_none(facts))
+    return tuple(explained)
 
 
 # --- rules -----------------------------------------------------------------------------------
 
 
 def _handicap(facts: _Facts) -> Iterator[Cause]:
-    for note in facts.verdict.notes:
-        if (given := re.search(r"--mlperf-handicap (\S+)", note)) and facts.direction < 0:
-            says = f"the handicap of {given[1].rstrip('%')} %: work was slowed on purpose"
-            yield Cause(rule="handicap", says=says, strength=Strength.CERTAIN)
+    handicap = facts.verdict.handicap
+    if handicap and facts.direction < 0:
+        says = f"the handicap of {100 * handicap:.0f} %: work was slowed on purpose"
+        yield Cause(rule="handicap", says=says, strength=Strength.CERTAIN)
 
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
     """Engine, weights and options, and what is beside them, as far as they changed."""
     groups: dict[str, list[str]] = {}
     for text in facts.verdict.changed:
-        groups.setdefault(_group(text, facts.verdict), []).append(shortened(text))
+        groups.setdefault(_part_of(text, facts.verdict), []).append(shortened(text))
     for name, texts in groups.items():
         shown = ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
         only = "; nothing else that is recorded changed" if len(groups) == 1 else ""
-        what = "other data than the baseline's: " if name == "data" else ""
-        since = "" if what else " since the baseline"
+        other = "other data than the baseline's: " if name == "data" else ""
+        since = "" if other else " since the baseline"
         strength = _weight(name, facts.siblings, alone=bool(only))
-        yield Cause(rule=name, says=f"{what}{shown}{since}{only}", strength=strength)
+        yield Cause(rule=name, says=f"{other}{shown}{since}{only}", strength=strength)
 
 
-def _group(text: str, verdict: Verdict) -> str:
+def _part_of(text: str, verdict: Verdict) -> str:
     """Return which part of the environment a line of "what changed" speaks of."""
     key = text.split(" ", 1)[0]
     if key in {"dataset", "dataset.options"}:
@@ -138,15 +313,15 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
 
 def shortened(text: str) -> str:
     """Return a line of "what changed" without the bulk of checksums and of equal options."""
-    if found := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
+    if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
-            before, now = json.loads(found[2]), json.loads(found[3])
+            before, now = json.loads(match[2]), json.loads(match[3])
         except (ValueError, RecursionError):
             pass
         else:
             keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
-            told = [f"{k} {before.get(k, 'absent')} → {now.get(k, 'absent')}" for k in keys]
-            text = f"{found[1]}: {', '.join(told)}" if told else text
+            options = [f"{k} {before.get(k, 'absent')} → {now.get(k, 'absent')}" for k in keys]
+            text = f"{match[1]}: {', '.join(options)}" if options else text
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b", r"\1…", text)
 
 
@@ -170,7 +345,6 @@ def _output(facts: _Facts) -> Iterator[Cause]:
 
 
 def _title(metric: str) -> str:
-    """Return a metric's title; a score's own name stands for it."""
     return METRICS[metric].title if metric in METRICS else metric
 
 
@@ -179,9 +353,9 @@ def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
     for paired in facts.verdict.paired:
         if paired.metric in COUNTS and paired.baseline > 0 and paired.now > 0:
             yield _title(paired.metric), paired.baseline, paired.now
-    told = {paired.metric for paired in facts.verdict.paired}
+    paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
-        if metric.metric in COUNTS - told and metric.baseline and metric.now:
+        if metric.metric in COUNTS - paired_counts and metric.baseline and metric.now:
             yield _title(metric.metric), metric.baseline, metric.now
 
 
@@ -200,15 +374,20 @@ def _errors(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="errors", says=says, strength=Strength.PLAUSIBLE)
 
 
-_SEEN = (
-    (re.compile(r"([\d.]+) ?% of the window"), "nothing to do", Strength.PLAUSIBLE),
-    (re.compile(r"([\d.]+) ?% of the window"), "", Strength.HINT),
-    (re.compile(r"the PCIe link ran at \S+(?: \d+)?, not"), "", Strength.PLAUSIBLE),
-    (re.compile(r"the PCIe link fell from"), "", Strength.PLAUSIBLE),
-    (re.compile(r"GiB were in use before"), "", Strength.PLAUSIBLE),
-    (re.compile(r"\d+ (?:corrected memory errors|replays)"), "", Strength.HINT),
-)
-"""Which notes of the sampler are evidence, with words that they must hold, and how strong."""
+_SIGNS = {
+    SignKey.GPU_IDLE: Strength.PLAUSIBLE,
+    SignKey.PCIE_GENERATION: Strength.PLAUSIBLE,
+    SignKey.PCIE_WIDTH: Strength.PLAUSIBLE,
+    SignKey.PCIE_WIDTH_FELL: Strength.PLAUSIBLE,
+    SignKey.NVLINK_DOWN: Strength.PLAUSIBLE,
+    SignKey.NVSWITCH: Strength.PLAUSIBLE,
+    SignKey.GPUS_DIFFER: Strength.PLAUSIBLE,
+    SignKey.MEMORY_IN_USE: Strength.PLAUSIBLE,
+    SignKey.ECC_CORRECTED: Strength.HINT,
+    SignKey.PCIE_REPLAYS: Strength.HINT,
+    SignKey.NVLINK_ERRORS: Strength.HINT,
+}
+"""How strong signs are as evidence; what else held the clocks back for a while is a hint too."""
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
@@ -217,45 +396,42 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
     Most of it may have been so when the baseline was recorded, as a board under full load may be at
     its power limit always: a hint, and none where the shares of both sides are compared.
     """
-    runs, told = facts.verdict.runs, dict[str, list[tuple[str, Strength]]]()
-    compared = facts.baseline is not None and cap_compared(runs, facts.baseline.runs)
-    for run in runs if facts.direction < 0 and facts.verdict.kind != "accuracy" else ():
-        for note in run.notes:
-            if compared and "stay within the power limit" in note:
-                continue
-            for pattern, word, strength in _SEEN:
-                if pattern.search(note) and word in note:
-                    told.setdefault(re.sub(r"[\d.,]+", "#", note), []).append((note, strength))
-                    break
-    for found in told.values():
-        note, strength = found[-1]
-        where = f"in {len(found)} of {len(runs)} runs: " if len(runs) > 1 else ""
-        yield Cause(rule="seen", says=f"{where}{_share(note, found)}", strength=strength)
+    if facts.direction > 0 or facts.verdict.kind == "accuracy":
+        return
+    runs = facts.verdict.runs
+    compared = facts.baseline is not None and _cap_compared(runs, facts.baseline.runs)
+    signs: dict[tuple[str, SignKey], list[Sign]] = {}
+    for sign in (sign for run in runs for sign in run.signs):
+        evidence = sign.key in _SIGNS or sign.share is not None
+        if evidence and not (compared and sign.key is SignKey.SW_POWER_CAP):
+            signs.setdefault((sign.gpu, sign.key), []).append(sign)
+    for (_, key), alike in signs.items():
+        where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
+        shares = [100 * sign.share for sign in alike if sign.share is not None]
+        middle = f"{median(shares):.3g} % of the window in the middle" if len(shares) > 1 else None
+        strength = _SIGNS.get(key, Strength.HINT)
+        yield Cause(rule="seen", says=f"{where}{alike[-1].in_words(middle)}", strength=strength)
 
 
-def _share(note: str, found: Sequence[tuple[str, Strength]]) -> str:
-    """Return a note with the median of its share in all runs that have it."""
-    shares = [re.search(r"([\d.]+) ?% of the window", text) for text, _ in found]
-    known = [float(share[1]) for share in shares if share]
-    if len(known) < 2:
-        return note
-    middle = f"{median(known):.3g} % of the window in the middle"
-    return re.sub(r"(for|:) [\d.]+ s, [\d.]+ ?% of the window", rf"\1 {middle}", note)
+def _replicas(facts: _Facts) -> Iterator[Cause]:
+    """A replica that is behind the others: the whole is no faster than its share allows."""
+    if facts.direction < 0 and facts.verdict.kind != "accuracy":
+        for one in stragglers([(run.replicas, run.gpus) for run in facts.verdict.runs]):
+            yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
-    """Clocks, power and the fixed micro-benchmark, beside the baseline's."""
     if facts.baseline is None or facts.verdict.kind == "accuracy":
         return
     runs, before = facts.verdict.runs, facts.baseline.runs
-    if (found := clocks(runs, before)) and found.differs:
-        fits = found.share * facts.direction > 0
-        yield Cause(rule="clocks", says=found.says, strength=_either(fits))
-    if (watts := power(runs, before)) and watts.differs:
+    if (clock := _clocks(runs, before)) and clock.differs:
+        fits = clock.share * facts.direction > 0
+        yield Cause(rule="clocks", says=clock.says, strength=_either(fits))
+    if (watts := _power(runs, before)) and watts.differs:
         efficiency = facts.verdict.kind == "efficiency"
         fits = efficiency and (watts.share > 0) == (facts.direction < 0)
         yield Cause(rule="power", says=watts.says, strength=_either(fits))
-    for figure in control(runs, before, facts.verdict.case.accelerator):
+    for figure in _control(runs, before, facts.verdict.case.accelerator):
         if figure.differs and (figure.share < 0) == (facts.direction < 0):
             yield Cause(rule="control", says=figure.says, strength=_either(figure.beyond))
 
@@ -270,16 +446,103 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
     _siblings,
     _output,
     _seen,
+    _replicas,
     _errors,
     _machine,
 )
+
+
+# --- the machine, beside the baseline's ----------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MachineChange:
+    """A quantity beside the baseline's: `differs` than expected, or even `beyond` chance."""
+
+    says: str
+    share: float
+    differs: bool
+    beyond: bool = False
+
+
+def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
+    """Return SM clock and power cap; None where one side was not sampled."""
+    now, before = (
+        [run.state for run in side if run.state.get(CLOCK, 0.0) > 0] for side in (runs, baseline)
+    )
+    if not now or not before:
+        return None
+    here, there = (median(state[CLOCK] for state in side) for side in (now, before))
+    moved = clocks_moved(now, before)
+    return _MachineChange(
+        says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
+        share=here / there - 1,
+        differs=moved is not None,
+    )
+
+
+def _cap_compared(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> bool:
+    """Whether both sides know for how long the power limit held the clocks back."""
+    return all(any(CAP in run.state for run in side) for side in (runs, baseline))
+
+
+def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
+    """Return the mean power of the accelerators in the timed part; None where it is not known.
+
+    Joules are samples / (samples per joule), which baselines keep; watts are joules / seconds.
+    """
+    now, before = (
+        [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
+    )
+    if not now or not before:
+        return None
+    here, there = map(geometric_mean, (now, before))
+    logs = [math.log(watts) for watts in before]
+    spread = math.sqrt(fmean((x - fmean(logs)) ** 2 for x in logs))
+    share = here / there - 1
+    return _MachineChange(
+        says=f"mean power {here:,.0f} W, {there:,.0f} W in the baseline ({change(share)})",
+        share=share,
+        differs=abs(share) > max(POWER, 2 * spread),
+    )
+
+
+def _watts(run: Run | BaselineRun) -> float | None:
+    per_joule = run.metrics.get(SAMPLES_PER_JOULE, 0.0)
+    if per_joule <= 0 or run.samples <= 0 or run.duration_s <= 0:
+        return None
+    watts = run.samples / per_joule / run.duration_s
+    return watts if 0 < watts < math.inf else None
+
+
+def _control(
+    runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
+) -> Iterator[_MachineChange]:
+    """Yield each figure of the micro-benchmark that both sides have.
+
+    It differs where it is off by more than one standard deviation of such a comparison, beyond
+    chance by more than four: `pytest_mlperf.core.control.compared` has the formula.
+    """
+    sides = [run.control for run in runs], [run.control for run in baseline]
+    if not all(any(side) for side in sides):
+        return
+    for now in compared(*sides, floor=floor_of(accelerator)):
+        within = "beyond" if now.off else "within"
+        yield _MachineChange(
+            says=(
+                f"the machine's own speed: {QUANTITIES[now.quantity][0]} {change(now.share)} of "
+                f"the baseline's, {within} chance, which goes to {percent(now.least)} here"
+            ),
+            share=now.share,
+            differs=now.deviations > 1,
+            beyond=now.off,
+        )
 
 
 # --- nothing found ---------------------------------------------------------------------------
 
 
 def _none(facts: _Facts) -> Cause:
-    """Return that no cause was found, and what was looked at and is as it was."""
     looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
     return Cause(rule="none", says=f"no cause found: {looked}", strength=Strength.NONE)
 
@@ -293,5 +556,5 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
     if facts.baseline is not None and verdict.kind != "accuracy":
         sides = verdict.runs, facts.baseline.runs
-        looked = (clocks(*sides), power(*sides), *control(*sides, verdict.case.accelerator))
-        yield from (found.says for found in looked if found and not found.differs)
+        looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
+        yield from (figure.says for figure in looked if figure and not figure.differs)

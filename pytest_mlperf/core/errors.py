@@ -4,19 +4,45 @@ MlperfError
 ├── SuiteError          a suite file, a marker or an option is wrong (exit code 2)
 ├── BaselineError       a baseline file cannot be read or written
 ├── EnvironmentFault    this machine lacks what was asked for (exit code 3)
-├── UnavailableError    a model or data set is not here: a skip, or a failure under --mlperf-strict
+├── UnavailableError    a model or data set is not here: a skip, or a failure (--mlperf-fail-on)
 └── RunError            an engine, LoadGen or a worker process broke: outcome ERROR
+    └── LoggedError     its log tells more
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
 
 class MlperfError(Exception):
-    """Base class of every error this package raises for its user."""
+    """Base class of every error this package raises for its user.
+
+    Attributes:
+        options: Names of the options at fault, the likeliest first: the message gets the line of
+            the first one that the suite writes.
+    """
+
+    def __init__(self, message: str = "", *, option: str | Sequence[str] = ()) -> None:
+        """Keep beside the message the option at fault, or several of which one is."""
+        super().__init__(message)
+        self.options = (option,) if isinstance(option, str) else tuple(option)
 
 
 class SuiteError(MlperfError):
     """A suite file, a marker or an option is wrong."""
+
+
+Rule = tuple[str, object, bool, str]
+"""Of an option: its name, its value, whether that is valid, and what is expected."""
+
+
+def require_options(subject: str, rules: Iterable[Rule]) -> None:
+    """Refuse the first option that is not valid, in the name of an engine or builder."""
+    for name, value, valid, expected in rules:
+        if not valid:
+            who = f"{subject}: " if subject else ""
+            raise SuiteError(f"{who}{name} = {value!r} is not {expected}", option=name)
 
 
 class BaselineError(MlperfError):
@@ -28,7 +54,14 @@ class EnvironmentFault(MlperfError):
 
 
 class UnavailableError(MlperfError):
-    """A model or data set is not here; the message says what to set."""
+    """A model or data set is not here; the message says what to set, `path` what is lacking."""
+
+    def __init__(
+        self, message: str = "", *, path: Path | str | None = None, option: str | Sequence[str] = ()
+    ) -> None:
+        """Keep beside the message what is not here."""
+        super().__init__(message, option=option)
+        self.path = None if path is None else Path(path)
 
 
 class RunError(MlperfError):
@@ -36,7 +69,8 @@ class RunError(MlperfError):
 
     Attributes:
         layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
-            "lease", "build", or "pytest-mlperf" for what nobody foresaw.
+            "lease", "build", "gpu" where one was lost meanwhile, or "pytest-mlperf" for what
+            nobody foresaw.
         log: Path of the log to read, or None.
     """
 
@@ -45,6 +79,10 @@ class RunError(MlperfError):
         super().__init__(message)
         self.layer = layer
         self.log = log
+
+
+class LoggedError(RunError):
+    """One whose log, a file of its run's folder, tells more: its end is shown below the message."""
 
 
 def text_of(error: BaseException) -> str:

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_mlperf.core.job import LoadGenSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leverage:
+    """What single samples weigh in a score that is no mean over samples, such as mAP or AUC.
+
+    A sample that holds much of a class moves the class's mean towards itself, so that its
+    pseudo-value deviates less than its chance does; alone in its class it does not deviate at all.
+
+    Attributes:
+        seen: Share of the score's variance that the variance of the pseudo-values is expected to
+            show, 0 to 1.
+        df: Degrees of freedom of that variance, above 0: how many samples of equal weight would
+            know it as well, less 1.
+        hidden: Points by which one sample may move the score without any pseudo-value's deviating.
+
+    Raises:
+        ValueError: A figure is out of its range.
+    """
+
+    seen: float
+    df: float
+    hidden: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.seen <= 1 and self.df > 0 and self.hidden >= 0):
+            raise ValueError(
+                f"{self!r} is no leverage: seen must be 0 to 1, df above 0, hidden 0 or more"
+            )
 
 
 class Sink(Protocol):
@@ -23,12 +54,32 @@ class Sink(Protocol):
     `next_tokens` is then read too, and may be left out by an engine that sees no single token.
     """
 
+    needs_first_tokens: bool
+    """True where LoadGen waits for them. False in Offline, where tokens are timed: both may be left
+    out, and what is told is kept beside."""
+
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Report that the first token of each of these samples is there (language models)."""
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Report that each of these samples has one more token, after its first (optional)."""
+        ...
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Report why these samples end, just before `done` or `failed` (optional).
+
+        Args:
+            ids: The ids given to `submit`.
+            reasons: Of answers "stop" or "length", as OpenAI's API has them; of what failed, the
+                kind of failure.
+            prompt_tokens: Length of each prompt, None where nobody counts it.
+        """
         ...
 
     def done(
@@ -52,7 +103,19 @@ class Sink(Protocol):
 
 
 class Dataset(Protocol):
-    """Samples by index; built as `factory(path=..., **options)` inside the worker process."""
+    """Samples by index; built as `factory(path=..., **options)` inside the worker process.
+
+    A class may further have `group(index)`, which returns what a sample belongs to, such as its
+    article, document or conversation, as a text or a whole number; None where it is alone. Samples
+    of one group may change together, so accuracy is then judged by groups; without it all samples
+    are taken as independent. And `sizes(indices)`, means that decide the work of a sample. And
+    `arrival_s(index)`, of a recorded trace: when a request came, seconds, in ascending order. And
+    `look(path=..., **options)`, a class method that checks options and looks for files.
+
+    What is wrong is raised by its kind: an option as SuiteError, a file that is not here as
+    UnavailableError, a library as EnvironmentFault, content that is not as it should be as
+    RunError, and an index outside of the set as IndexError.
+    """
 
     @property
     def digest(self) -> str:
@@ -73,26 +136,43 @@ class Dataset(Protocol):
 
 
 class Engine:
-    """Base class of engines; every method but `submit` has a sensible default.
+    """Base class of engines; every method but `__init__` and `submit` has a sensible default.
 
     Built as `factory(dataset=..., model=..., precision=..., **options)` inside the worker process,
-    so the keyword-only parameters of `__init__` are the engine's options. The module of a
+    so the keyword parameters of `__init__` are the engine's options. A class with many may declare
+    them in a frozen dataclass, its class attribute `options`, with a line for each under
+    "Attributes:"; `__init__` then takes `**options` and makes one of them. The module of a
     registered engine must be light: import the engine's library in `__enter__`.
 
     A class may further say, for what is known before a run: `libraries`, names of modules that it
-    imports whatever its options; `install`, what to do where they are not; `check_library()`, a
-    class method that tries them; `require()`, which does so for the options given; `reach()`, which
-    looks for a server that should run; `checkpoints`, by format of a builder the precisions that
-    it loads.
+    imports whatever its options; `optional_libraries`, those that some options need; `install`,
+    what to do where they are not; `precisions`, the words that it takes for them;
+    `check_library()`, a class method that tries its libraries; `require()`, which does so for the
+    options given; `reach()`, which looks for a server that should run; `checkpoints`, by format of
+    a builder the precisions that it loads.
+    """
+
+    client: ClassVar[bool] = False
+    """It works through a server, which has replicas of its own."""
+
+    harness: ClassVar[str] = ""
+    """Who measures points of Concurrency in place of the worker's own loop; "": nobody.
+
+    Such an engine has `measure_point`. What `python` or `command` of its entry names is that
+    harness's, and comes as the option `client`; the engine itself runs in this Python.
     """
 
     @classmethod
-    def check_gpus(cls, count: int, options: Mapping[str, Any]) -> None:
-        """Refuse a number of GPUs that these options do not use; asked before anything is built.
+    def parallelism(
+        cls,
+        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
+    ) -> Mapping[str, Any] | None:
+        """Return what says how many GPUs one process uses; asked before anything is built.
 
-        Raises:
-            SuiteError: They use fewer, or need more; it says what to set.
+        The product of the values is their number; the names are what a suite writes, such as
+        "tensor_parallel_size". {}: always one. None: nobody knows before it runs.
         """
+        return None
 
     def __enter__(self) -> Self:
         """Load the model; may take minutes."""
@@ -122,6 +202,23 @@ class Engine:
         """
         raise NotImplementedError
 
+    def measure_point(
+        self,
+        concurrency: int,
+        settings: LoadGenSettings,
+        folder: Path,
+        alive: Callable[[], None],
+    ) -> None:
+        """Have the engine's harness keep so many requests under way; only one with `harness` does.
+
+        Args:
+            concurrency: Requests under way.
+            settings: Length, seeds and whether tokens are counted.
+            folder: Where its result is to be; it makes it.
+            alive: To be called whenever it is seen to work.
+        """
+        raise NotImplementedError
+
     def client_lateness(self) -> Mapping[str, float]:
         """Return how late an engine that is only a client was since it was last asked, seconds.
 
@@ -130,6 +227,14 @@ class Engine:
         client, or nobody knows.
         """
         return {}
+
+    def accepted_drafts(self) -> int | None:
+        """Return how many drafted tokens were accepted since it was last asked.
+
+        Of speculative decoding: tokens of answers that took no step of the model of their own.
+        None: nothing is drafted, or nobody knows.
+        """
+        return None
 
     def describe(self) -> Mapping[str, str]:
         """Return versions and settings that belong to the fingerprint, e.g. library and weights."""
@@ -143,30 +248,39 @@ class Scores:
     Attributes:
         per_sample: For each metric, one score per sample, in the order given, 0–100 scale unless
             the metric says otherwise; None where the metric does not apply to the sample. Their
-            mean is the aggregate, up to the rounding of what is printed.
+            mean, of a count their sum, is the aggregate, up to the rounding of what is printed.
         aggregate: For each metric, the figure MLPerf's reference script prints; one without scores
             per sample is reported and held against a gate, not against the baseline.
         lower: Metrics that are better when lower, e.g. FID; the others are better when higher.
         whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
             pseudo-value, aggregate + samples x the sample's influence on it.
+        leverage: For such metrics, how much of chance the pseudo-values show; without it all.
     """
 
     per_sample: Mapping[str, Sequence[float | None]]
     aggregate: Mapping[str, float]
     lower: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+    leverage: Mapping[str, Leverage] = field(default_factory=dict)
 
 
 class Scorer(Protocol):
     """Scores outputs as MLPerf's reference script does.
 
     Built as `factory(model=..., **options)` in a process of its own; `model` is the workload's
-    model as the engine gets it (a language model's tokenizer lies there), or None.
+    model as the engine gets it (a language model's tokenizer lies there), or None. What is wrong
+    is raised by its kind, as a data set does.
     """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score outputs against references of the same samples."""
         ...
+
+
+Prompts = Sequence[Sequence[int]]
+
+Progress = Callable[[int, int, str], None]
+"""Takes what is done, of how many, and of what: (3, 64, "samples")."""
 
 
 class Builder:
@@ -194,11 +308,7 @@ class Builder:
     calibrates: bool = False
 
     def build(
-        self,
-        source: Path,
-        target: Path,
-        prompts: Sequence[Sequence[int]],
-        progress: Callable[[int, int, str], None],
+        self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
         """Write a checkpoint that engines can load: config.json and safetensors, no pickles.
 
@@ -207,8 +317,7 @@ class Builder:
             target: An empty folder. Files of `source` that are neither weights nor written here,
                 such as the tokenizer's, are copied afterwards.
             prompts: Token ids to look at; empty unless `calibrates`.
-            progress: Takes what is done, of how many, and of what: (3, 64, "samples"). Output to
-                stdout and stderr counts as progress too.
+            progress: Takes what is done; output to stdout and stderr counts as progress too.
 
         Returns:
             What belongs to the fingerprint beside versions and options: how weights were

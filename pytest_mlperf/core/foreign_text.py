@@ -1,11 +1,13 @@
-"""Text that others wrote: what no terminal obeys, and what every file can hold."""
+"""Text that others wrote, for terminals, files and messages."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 BROKEN = ":\u200b:"
@@ -20,11 +22,8 @@ def visible(text: str, keep: str = "") -> str:
     r"""Return text whose control, format and separator characters are shown and not obeyed.
 
     ESC becomes "\x1b", a right-to-left override "\u202e": no terminal is cleared or recoloured by
-    it, nothing is hidden, and no line is ended or turned round.
-
-    Args:
-        text: Anybody's.
-        keep: Characters that stay as they are, such as the newlines of our own layout.
+    it, nothing is hidden, and no line is ended or turned round. Kept are newlines of our own
+    layout.
     """
     if text.isprintable():
         return text
@@ -37,41 +36,34 @@ def broken(text: str) -> str:
 
 
 def encodable(value: T) -> T:
-    r"""Return a value whose texts can be written as UTF-8; all others stay as they are.
+    r"""Return text, or data that holds some, that can be written as UTF-8; all else stays as is.
 
     A lone surrogate, as Python makes it from a file name that is no UTF-8, becomes "\udcff".
-
-    Args:
-        value: Text, or data that holds some: mappings, sequences and dataclasses.
     """
     return every_text(value, _escaped)
 
 
 def every_text(value: T, change: Callable[[str], str]) -> T:
     """Return a value with every text in it changed, keys of mappings among them."""
-    found: Any = value
-    match found:
+    result: Any = value
+    match result:
         case str():
-            found = change(found)
+            result = change(result)
         case Mapping():
-            found = {every_text(k, change): every_text(v, change) for k, v in found.items()}
+            result = {every_text(k, change): every_text(v, change) for k, v in result.items()}
         case list() | tuple():
-            found = type(found)(every_text(item, change) for item in found)
-        case _ if dataclasses.is_dataclass(found) and not isinstance(found, type):
-            fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.init}
+            result = type(result)(every_text(item, change) for item in result)
+        case _ if dataclasses.is_dataclass(result) and not isinstance(result, type):
+            fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.init}
             changed = {name: every_text(item, change) for name, item in fields.items()}
-            found = dataclasses.replace(found, **changed) if changed != fields else found
-    return found  # type: ignore[no-any-return]
+            result = dataclasses.replace(result, **changed) if changed != fields else result
+    return result  # type: ignore[no-any-return]
 
 
 def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return JSON as people read it, in which no character is invisible or obeyed by a terminal.
 
     It says the same to a program: such characters stand as JSON's escapes.
-
-    Args:
-        content: What `json.dumps` takes.
-        default: As there.
     """
     return escaped(json.dumps(encodable(content), indent=1, ensure_ascii=False, default=default))
 
@@ -98,3 +90,36 @@ def _escaped(text: str) -> str:
     if not _SURROGATE.search(text):
         return text  # also what is more than a text, such as a word of an enumeration
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def clean(line: str) -> str:
+    """Return a line with its control characters escaped and no workflow command at its start.
+
+    Test ids hold "::" and are there to be copied, so only a line that begins so is broken up.
+    """
+    shown = visible(line)
+    start = len(shown) - len(shown.lstrip())
+    if shown.startswith(("::", "##["), start):
+        return f"{shown[:start]}\\{shown[start:]}"
+    return shown
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?", or the list of what is known."""
+    names = list(words)
+    return meant(word, names) or f"; known: {', '.join(names) or 'none'}"
+
+
+def meant(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?", or "" where nothing is like it."""
+    close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
+def shown(value: object) -> str:
+    """Return a value as messages show it: its repr, a long one cut."""
+    return _REPR.repr(value)

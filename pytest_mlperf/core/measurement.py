@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
-from pytest_mlperf.core.clocks import State
-from pytest_mlperf.core.control import Control
-from pytest_mlperf.core.found import Found
-from pytest_mlperf.core.meter import WallEnergy
+from pytest_mlperf.core.contention import Contention
+from pytest_mlperf.core.control import Control, State
+from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy.host import HostEnergy
+from pytest_mlperf.core.energy.meter import WallEnergy
+from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.metrics import BY_METER, OF_ENERGY
-from pytest_mlperf.core.power import Power
-from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Seconds
-from pytest_mlperf.core.reason import Reason
-from pytest_mlperf.core.roofline.light import Light
+from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
+from pytest_mlperf.core.reason import Reason, Sign
+from pytest_mlperf.core.roofline import Light
+from pytest_mlperf.core.search import SearchOutcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuRun:
+    """One GPU of several in a run's window.
+
+    Attributes:
+        uuid: As its driver names it.
+        name: What a person calls it: "GPU 3"; "": older results have none.
+        joules: Its energy; None where that is not known.
+        uncertainty_j: By which that may be off either way; None likewise.
+        mean_w: Its mean power; None where it is not known.
+        state: Its clocks, heat and how long its power cap held it back, as far as they were read,
+            and what it sent and received over NVLink, B/s (nvlink_sent, nvlink_received).
+    """
+
+    uuid: str
+    name: str = ""
+    joules: NotNegative | None = None
+    uncertainty_j: NotNegative | None = None
+    mean_w: NotNegative | None = None
+    state: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaRun:
+    """One replica in a run.
+
+    Attributes:
+        name: "replica 3 (GPU 5)".
+        gpus: UUIDs of its GPUs; empty on a CPU.
+        samples: What it completed.
+        throughput: Samples/s of the time in which it had any.
+        latency_s: Mean time of a sample.
+        shares: Its speed in equal parts of the run, as shares of the median replica's; empty where
+            replicas cannot be compared, as in SingleStream, which only the first one answers.
+    """
+
+    name: str
+    gpus: tuple[str, ...] = ()
+    samples: Count
+    throughput: NotNegative
+    latency_s: NotNegative
+    shares: tuple[NotNegative, ...] = ()
+
+    @property
+    def share(self) -> float | None:
+        """Its speed over the run as a share of the median replica's; None: not compared."""
+        return fmean(self.shares) if self.shares else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +90,26 @@ class Run:
         power: Energy of the timed part; None where it was not sampled.
         power_unknown: Why nothing could be sampled, where it should have been.
         wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
+        host: Energy of the host's processors and memory; None where their counters may not be read.
         client: How late the client was by itself, seconds: "issue_p99" until a request began,
             "loop_p99" until an answer was seen; empty where the engine is no client.
+        contention: Who else used the processor in its window, and what it waited for; None: not
+            read.
         notes: What the sampler saw and nobody is failed for, such as a power cap.
+        signs: The same as values, where it has figures; empty in results of older releases.
         state: What its GPUs were like in its window; empty where nobody sampled them.
-        timeline: Picture of power, clock and temperature; None where none was drawn.
         control: What the fixed micro-benchmark found just before it; empty: not made.
         light: How near its figures came to what is physically possible, the case's own first;
             empty on CPUs whose figures nobody gave.
         search: The search that found its throughput; None: it was offered, or measured. The other
             figures are those of the highest rate that held.
+        zero: Metrics that are 0, which `metrics` cannot hold: goodput where no request met its
+            limits.
+        warmed: Its accelerator had worked in this session before; None: unknown, as of older files.
+        gpus: Each GPU in its window, where there are several.
+        replicas: What each replica did, in their order; empty: the engine was one process.
+        finishes: How often answers ended for which reason: "stop", "length"; of a curve at each
+            point, "stop@64"; empty: nobody tells.
     """
 
     metrics: Mapping[str, Positive]
@@ -63,13 +127,20 @@ class Run:
     power: Power | None = None
     power_unknown: str | None = None
     wall: WallEnergy | None = None
+    host: HostEnergy | None = None
     client: Mapping[str, Number] = field(default_factory=dict)
+    contention: Contention | None = None
     notes: tuple[str, ...] = ()
+    signs: tuple[Sign, ...] = ()
     state: State = field(default_factory=dict)
-    timeline: str | None = None
     control: Control = field(default_factory=dict)
     light: tuple[Light, ...] = ()
-    search: Found | None = None
+    search: SearchOutcome | None = None
+    zero: tuple[str, ...] = ()
+    warmed: bool | None = None
+    gpus: tuple[GpuRun, ...] = ()
+    replicas: tuple[ReplicaRun, ...] = ()
+    finishes: Mapping[str, Count] = field(default_factory=dict)
 
     def energy_of(self, metric: str) -> Power | WallEnergy | None:
         """Return the energy that a metric of efficiency rests on; None: not sampled."""
@@ -115,10 +186,18 @@ class Scored:
         indices: Data set indices, ascending.
         per_sample: By metric, one score for each of `indices`; None where the metric does not apply
             to the sample.
+        groups: The group of each of `indices`, such as its article; None: all are independent, or
+            nobody knows (passes of older releases).
+        leverage: Of metrics that only a whole data set has, where their scorer tells it; passes of
+            older releases have none.
+        outputs: A digest of each output; None: an older release kept none.
     """
 
     indices: tuple[int, ...]
     per_sample: Mapping[str, Sequence[float | None]]
+    groups: tuple[int, ...] | None = None
+    leverage: Mapping[str, Leverage] = field(default_factory=dict)
+    outputs: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,3 +219,29 @@ class Subject:
     def dummy(self) -> bool:
         """The weights are random: speed may be judged, accuracy never."""
         return self.fingerprint.get("engine.weights") == "dummy"
+
+
+def moment_of(started: str) -> dt.datetime | None:
+    """Return the time that ISO 8601 text names, without a zone UTC; None where it names none."""
+    try:
+        moment = dt.datetime.fromisoformat(started)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+DIGEST_BYTES = 2
+"""Two bytes a sample, no more than a score takes in git; 1 change of 65,536 goes unseen."""
+
+
+def digest(output: bytes) -> int:
+    """Return the digest of one output, 0 to 65,535."""
+    return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
+
+
+def others(before: Sequence[int] | None, scored: Scored) -> int | None:
+    """Return how many outputs are others than the baseline's, or None where nobody knows."""
+    if before is None or scored.outputs is None:
+        return None
+    pairs = zip(scored.indices, scored.outputs, strict=True)
+    return sum(before[index] != own for index, own in pairs)

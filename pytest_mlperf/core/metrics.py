@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
-from pytest_mlperf.core.units import Kind
+
+class Dimension(StrEnum):
+    """What a metric counts, whatever its unit."""
+
+    TIME = "time"
+    SAMPLES_PER_TIME = "samples per time"
+    TOKENS_PER_TIME = "tokens per time"
+    SAMPLES_PER_ENERGY = "samples per energy"
+    TOKENS_PER_ENERGY = "tokens per energy"
+    TOKENS_PER_SAMPLE = "tokens per sample"
+    ENERGY_PER_SAMPLE = "energy per sample"
+    SHARE = "share"
 
 
 class Direction(StrEnum):
@@ -17,27 +32,23 @@ class Direction(StrEnum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One measured quantity.
 
     Attributes:
-        name: Key in suites, baselines and results.
-        title: Words for tables.
-        unit: SI unit of the stored value.
-        kind: What it counts; only a figure in a unit of this kind can be this metric.
-        direction: Which way it gets better.
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
+        unit: SI unit of the stored value.
         min_queries: Below this many queries in a run the metric is reported, not gated.
         shown: Tables name it also where it is not gated; results hold it in any case.
     """
 
     name: str
     title: str
-    unit: str
-    kind: Kind
-    direction: Direction
+    dimension: Dimension
     limit: float
+    unit: str = "1/s"
+    direction: Direction = Direction.HIGHER
     min_queries: int = 0
     shown: bool = True
 
@@ -47,119 +58,140 @@ class Metric:
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"
 
 
-_H, _L, _N = Direction.HIGHER, Direction.LOWER, Direction.NEITHER
+_time = partial(Metric, dimension=Dimension.TIME, unit="s", direction=Direction.LOWER)
+_p90 = partial(_time, limit=0.05, min_queries=100, shown=False)
+
+SLOWEST_REPLICA = "slowest_replica"
+"""Speed of the slowest replica as a share of the median one's."""
+
+POINT_LIMIT = 0.05
+"""Default limit of the throughput of one point of a curve: its mean over all points has less noise,
+and the limit of that one is smaller."""
+
+POINT = r"[1-9][0-9]{0,6}|(0|[1-9][0-9]{0,6})\.[0-9]{0,2}[1-9]"
+"""A whole number, or one with three digits at most behind the point; each number is written in one
+way only."""
+
+AT = re.compile(rf"(?P<base>\w+)@(?P<point>{POINT})")
+"""A metric of one point of a curve: "tokens_per_second@64" is that with 64 requests under way,
+"ttft_p50@0.5" that of an open loop with one request in two seconds."""
 
 
-def _rate(name: str, title: str, unit: str, kind: Kind, limit: float = math.inf) -> Metric:
-    return Metric(name=name, title=title, unit=unit, kind=kind, direction=_H, limit=limit)
+def at_point(metric: str, point: float) -> str:
+    """Return the name of a metric at one point of a curve."""
+    return f"{metric}@{point}"
 
 
-def _time(
-    name: str, title: str, limit: float, min_queries: int = 0, *, shown: bool = True
-) -> Metric:
-    return Metric(
-        name=name,
-        title=title,
-        unit="s",
-        kind=Kind.TIME,
-        direction=_L,
-        limit=limit,
-        min_queries=min_queries,
-        shown=shown,
-    )
+def point_of(metric: str) -> int | float | None:
+    """Return the point of a curve that a metric is of; None: it is of none."""
+    named = AT.fullmatch(metric)
+    return _number(named["point"]) if named else None
 
 
-def _p90(name: str, title: str) -> Metric:
-    return _time(name, title, 0.05, min_queries=100, shown=False)
+def _number(point: str) -> int | float:
+    return float(point) if "." in point else int(point)
 
 
-_WALL = "at the wall"
+class _Table(dict[str, Metric]):
+    """Metrics by name; those at points of a curve are made of theirs when somebody asks."""
 
-METRICS: dict[str, Metric] = {
-    m.name: m
+    def __missing__(self, name: str) -> Metric:
+        named = AT.fullmatch(name)
+        if named is None or named["base"] not in self:
+            raise KeyError(name)
+        whole = self[named["base"]]
+        limit = max(whole.limit, POINT_LIMIT) if named["base"] in RATES else whole.limit
+        title = f"{whole.title} at {_number(named['point']):,}"
+        return replace(whole, name=name, title=title, limit=limit)
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        named = AT.fullmatch(name) if isinstance(name, str) else None
+        return named is not None and super().__contains__(named["base"])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+RATES = ("tokens_per_second", "throughput")
+"""What a curve over requests under way is judged by, at each point and in the mean over all."""
+
+METRICS: dict[str, Metric] = _Table(
+    (m.name, m)
     for m in (
-        _rate("throughput", "samples/s", "1/s", Kind.SAMPLES_PER_TIME, 0.03),
-        _rate("tokens_per_second", "tokens/s", "1/s", Kind.TOKENS_PER_TIME, 0.03),
-        _time("latency_p50", "p50 latency", 0.05),
-        _time("latency_p90", "p90 latency", 0.03),
-        _time("latency_p99", "p99 latency", 0.10, min_queries=1000),
-        _time("ttft_p50", "p50 TTFT", 0.05),
+        Metric("throughput", "samples/s", Dimension.SAMPLES_PER_TIME, 0.03),
+        Metric("tokens_per_second", "tokens/s", Dimension.TOKENS_PER_TIME, 0.03),
+        _time("latency_p50", "p50 latency", limit=0.05),
+        _time("latency_p90", "p90 latency", limit=0.03),
+        _time("latency_p99", "p99 latency", limit=0.10, min_queries=1000),
+        _time("ttft_p50", "p50 TTFT", limit=0.05),
         _p90("ttft_p90", "p90 TTFT"),
-        _time("ttft_p99", "p99 TTFT", 0.10, min_queries=1000),
-        _time("tpot_p50", "p50 TPOT", 0.05),
+        _time("ttft_p99", "p99 TTFT", limit=0.10, min_queries=1000),
+        _time("tpot_p50", "p50 TPOT", limit=0.05),
         _p90("tpot_p90", "p90 TPOT"),
-        _time("tpot_p99", "p99 TPOT", 0.10, min_queries=1000),
-        _time("itl_p50", "p50 inter-token", 0.05),
+        _time("tpot_p99", "p99 TPOT", limit=0.10, min_queries=1000),
+        _time("itl_p50", "p50 inter-token", limit=0.05),
         _p90("itl_p90", "p90 inter-token"),
-        _time("itl_p99", "p99 inter-token", 0.10, min_queries=1000),
+        _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),
+        Metric("goodput", "goodput/s", Dimension.SAMPLES_PER_TIME, 0.05, min_queries=100),
+        Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
+        # MLPerf Endpoints' interactivity, endpoints_rules.md of v1.0.
+        Metric("tps_per_user", "1/p90 TPOT", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(
-            name="goodput",
-            title="goodput/s",
-            unit="1/s",
-            kind=Kind.SAMPLES_PER_TIME,
-            direction=_H,
-            limit=0.05,
-            min_queries=100,
-        ),
-        _rate("tokens_per_second_per_user", "tokens/s/user", "1/s", Kind.TOKENS_PER_TIME, 0.05),
-        Metric(
-            name="tokens_per_second_per_gpu",
-            title="tokens/s/GPU",
-            unit="1/s",
-            kind=Kind.TOKENS_PER_TIME,
-            direction=_H,
-            limit=0.03,
+            "tokens_per_second_per_gpu",
+            "tokens/s/GPU",
+            Dimension.TOKENS_PER_TIME,
+            0.03,
             shown=False,
         ),
+        Metric(SLOWEST_REPLICA, "slowest replica", Dimension.SHARE, 0.05, unit="1", shown=False),
         Metric(
-            name="tokens_per_sample",
-            title="tokens/sample",
+            "tokens_per_sample",
+            "tokens/sample",
+            Dimension.TOKENS_PER_SAMPLE,
+            math.inf,
             unit="1",
-            kind=Kind.TOKENS_PER_SAMPLE,
-            direction=_N,
-            limit=math.inf,
+            direction=Direction.NEITHER,
         ),
-        _rate("samples_per_joule", "samples/J", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
-        _rate("tokens_per_joule", "tokens/J", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
+        Metric("samples_per_joule", "samples/J", Dimension.SAMPLES_PER_ENERGY, 0.05, unit="1/J"),
+        Metric("tokens_per_joule", "tokens/J", Dimension.TOKENS_PER_ENERGY, 0.05, unit="1/J"),
         Metric(
-            name="net_joules_per_sample",
-            title="J/sample above idle",
+            "net_joules_per_sample",
+            "J/sample above idle",
+            Dimension.ENERGY_PER_SAMPLE,
+            0.05,
             unit="J",
-            kind=Kind.ENERGY_PER_SAMPLE,
-            direction=_L,
-            limit=0.05,
+            direction=Direction.LOWER,
         ),
-        _rate("samples_per_joule_wall", f"samples/J {_WALL}", "1/J", Kind.SAMPLES_PER_ENERGY, 0.05),
-        _rate("tokens_per_joule_wall", f"tokens/J {_WALL}", "1/J", Kind.TOKENS_PER_ENERGY, 0.05),
-    )
-}
-
-_WHOLE = "of the whole system"
-
-PUBLISHED: dict[str, Metric] = {
-    m.name: m
-    for m in (
-        _rate("samples_per_watt_system", f"samples/s/W {_WHOLE}", "1/J", Kind.SAMPLES_PER_ENERGY),
-        _rate("tokens_per_watt_system", f"tokens/s/W {_WHOLE}", "1/J", Kind.TOKENS_PER_ENERGY),
-        _rate("decode_tokens_per_second", "tokens/s while decoding", "1/s", Kind.TOKENS_PER_TIME),
         Metric(
-            name="usd_per_gpu_hour",
-            title="USD per GPU-hour",
-            unit="USD/h",
-            kind=Kind.PRICE,
-            direction=_L,
-            limit=math.inf,
+            "samples_per_joule_wall",
+            "samples/J at the wall",
+            Dimension.SAMPLES_PER_ENERGY,
+            0.05,
+            unit="1/J",
         ),
-        _rate("tokens_per_usd", "tokens/USD", "1/USD", Kind.TOKENS_PER_MONEY),
-        _rate("relative_value", "relative value", "1", Kind.RATIO),
+        Metric(
+            "tokens_per_joule_wall",
+            "tokens/J at the wall",
+            Dimension.TOKENS_PER_ENERGY,
+            0.05,
+            unit="1/J",
+        ),
     )
-}
-"""What others print and no run here measures; a suite cannot gate it.
+)
 
-The two "per_watt_system" are by the wall meter of the whole system, as MLPerf Power asks;
-samples_per_joule and tokens_per_joule are by the accelerators' own counters, which see a part of
-that. They never compare.
-"""
+_PLACES = {name: place for place, name in enumerate(METRICS)}
+
+
+def in_order(metric: str) -> tuple[float, int]:
+    """Return a key that sorts metrics as the table does, those of a curve's points behind it."""
+    base, _, point = metric.partition("@")
+    return float(point or 0), _PLACES[base]
+
 
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 """Counts of output that have no better and no worse: they are compared, never gated."""
@@ -192,8 +224,17 @@ FOUND = frozenset({"throughput"})
 SERVED = frozenset({"goodput"})
 """Metrics that only a scenario with limits has: Server and Interactive."""
 
-LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED
+LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED - {"tps_per_user"}
 """Metrics that a suite can gate in every other scenario."""
+
+CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
+"""Metrics that a curve has as a whole: geometric means over its points."""
+
+TIMES = LATENCIES - SERVED - {SLOWEST_REPLICA}
+"""What a curve over rates of arrival is judged by, likewise; its throughput is what was offered."""
+
+AT_POINTS = TIMES | {*RATES, "tps_per_user"}
+"""Metrics that each point of a curve has."""
 
 _GATED: dict[str, tuple[str, ...]] = {
     "Offline": ("throughput",),
@@ -201,14 +242,26 @@ _GATED: dict[str, tuple[str, ...]] = {
     "Interactive": ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"),
     "SingleStream": ("latency_p90",),
     "MultiStream": ("latency_p99",),
+    "Concurrency": ("throughput",),
+    "OpenLoop": ("latency_p50",),
 }
+
+LOOPS = ("Concurrency", "OpenLoop")
+"""Scenarios of our own loops, which measure a curve."""
+
+
+def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
+    """Return what a scenario's curve is judged by, of what was measured; (): it is no curve."""
+    for tokens in (True, False) if scenario in LOOPS else ():
+        wholes = gated_metrics(scenario, tokens=tokens)
+        points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
+        if points:
+            return *wholes, *sorted(points, key=in_order)
+    return ()
 
 
 def gated_metrics(scenario: str, *, tokens: bool = False) -> tuple[str, ...]:
-    """Return the performance metrics a scenario is judged by when the suite names none.
-
-    Args:
-        scenario: Offline, Server, Interactive, SingleStream or MultiStream.
-        tokens: The workload is a language model: Server is judged by token latencies.
-    """
+    """Return what a scenario is judged by when the suite names nothing; Server may time tokens."""
+    if tokens and scenario in LOOPS:
+        return ("tokens_per_second",) if scenario == "Concurrency" else ("ttft_p50", "tpot_p50")
     return _GATED["Interactive" if tokens and scenario == "Server" else scenario]

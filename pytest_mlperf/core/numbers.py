@@ -1,8 +1,50 @@
-"""Write numbers the way every table and message does."""
+"""Numbers: what those of a measurement may be, and how every table and message writes them."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Interval
+
 from pytest_mlperf.core.metrics import METRICS, Direction
+
+WIDEST = 1e100
+"""No score, no change and no bound of one is further from 0."""
+
+LONGEST_S = 1e10
+"""Seconds: 300 years."""
+
+COUNTED = 2**53
+"""The most that is counted; every reader of JSON knows such a number exactly."""
+
+Number = Annotated[float, Interval(ge=-WIDEST, le=WIDEST)]
+"""A score, a change, a bound of an interval."""
+
+LEAST, MOST = 1e-30, 1e30
+"""Between these lies every rate, latency and limit."""
+
+Positive = Annotated[float, Interval(ge=LEAST, le=MOST)]
+"""A rate, a latency, any metric of a run; SI units."""
+
+NotNegative = Annotated[float, Interval(ge=0, le=WIDEST)]
+"""A standard error, an energy, a limit."""
+
+Seconds = Annotated[float, Interval(ge=0, le=LONGEST_S)]
+
+Probability = Annotated[float, Interval(ge=0, le=1)]
+
+Slowdown = Annotated[float, Interval(ge=0, lt=1)]
+"""A share of the speed that is taken away."""
+
+Count = Annotated[int, Interval(ge=0, le=COUNTED)]
+
+AtLeastOne = Annotated[int, Interval(ge=1, le=COUNTED)]
+
+MOST_RUNS = 1000
+"""Runs of a case at most: the looks of a rule are computed one by one."""
+
+Runs = Annotated[int, Interval(ge=1, le=MOST_RUNS)]
+
 
 MINUS = "−"
 
@@ -22,8 +64,8 @@ def interval(low: float, high: float) -> str:
 
 def limit(metric: str, share: float) -> str:
     """Return a limit with the sign of what is worse: "−3 %" of throughput, "+10 %" of a latency."""
-    known = METRICS.get(metric)
-    rises = known is not None and known.direction is Direction.LOWER
+    declared = METRICS.get(metric)
+    rises = declared is not None and declared.direction is Direction.LOWER
     return ("+" if rises else MINUS) + percent(share)
 
 
@@ -35,6 +77,11 @@ def percent(share: float) -> str:
 def times(ratio: float) -> str:
     """Return how many times better something is: 1.214 is "1.21x"."""
     return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.3g}x"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 run" or "2 runs"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def points(value: float) -> str:
@@ -52,6 +99,13 @@ def quantity(metric: str, value: float) -> str:
             if _rounded(value * factor) >= 1 or name == "µs":
                 return f"{_digits(value * factor)} {name}"
     return _digits(value)
+
+
+def rounded(value: float) -> str:
+    """Return four significant digits, and all before the point: 118.4, 20,139, 0.002369."""
+    if value >= 1000 or not value:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.4g}'):,}".removesuffix(".0")
 
 
 def _rounded(value: float) -> float:

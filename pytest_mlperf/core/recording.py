@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pytest_mlperf.core.accuracy_baseline import Accepted
 from pytest_mlperf.core.baseline import (
+    SESSIONS,
+    Accepted,
     Baseline,
     BaselineRun,
     HistoryEntry,
@@ -21,9 +23,42 @@ from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import percent
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
+
+
+def same_day(record: Record) -> str | None:
+    """Return what a session that is not the first of its day shows less of, or None."""
+    days = {run.session: run.started[:10] for run in record.runs}
+    last = days[record.runs[-1].session]
+    if Counter(days.values())[last] < 2:
+        return None
+    return (
+        f"more than one session is of {last}: sessions of different days show more of what "
+        "they differ by"
+    )
+
+
+def lacking(record: Record) -> str | None:
+    """Return what a record of too few sessions lacks, and how it gets it; None: nothing."""
+    has = len(record.sessions)
+    if has >= SESSIONS:
+        return None
+    commit = record.runs[-1].commit
+    if commit is not None and commit.endswith("+"):
+        return (
+            f"{has} of {SESSIONS} sessions, and no other can be added: files were changed and not "
+            f"committed ({commit}); commit them, then record anew"
+        )
+    return (
+        f"{has} of {SESSIONS} sessions: each time --mlperf-update=missing adds one of the same "
+        "build, best on other days"
+    )
+
 
 Action = Literal["record", "append", "replace"]
+
+APPEND_RUNS = 2
+"""A session that is added to a baseline has so many runs (a baseline of 8 is 4 sessions x 2)."""
 
 
 def baseline_run(run: Run) -> BaselineRun:
@@ -38,21 +73,14 @@ def baseline_run(run: Run) -> BaselineRun:
         commit=run.commit,
         control=dict(run.control),
         state=dict(run.state),
+        busy=run.contention.share if run.contention else None,
+        warmed=run.warmed,
     )
 
 
 def empty_baseline(case: Case, *, round_name: str, profile: str) -> Baseline:
     """Return a baseline file of a case that holds no record yet."""
-    return Baseline(
-        round=round_name,
-        profile=profile,
-        workload=case.workload,
-        scenario=case.scenario,
-        engine=case.engine,
-        precision=case.precision,
-        accelerator=case.accelerator,
-        records=(),
-    )
+    return Baseline(round=round_name, profile=profile, records=(), **dataclasses.asdict(case))
 
 
 def new_record(
@@ -67,22 +95,7 @@ def new_record(
     limits: Mapping[str, float],
     rule: RuleR,
 ) -> Record:
-    """Return the record that these runs make, with its history and what it can prove.
-
-    Args:
-        fresh: The runs to keep, oldest first.
-        old: The record they replace or are appended to.
-        action: "append" keeps the old runs.
-        reason: Why, in the user's words.
-        subject: Machine, engine and data of the fresh runs.
-        target_qps: The rate they were offered or sized by.
-        qps_source: Where that rate comes from.
-        limits: Gated metrics; what can be proven is computed for these.
-        rule: Settings of rule R.
-
-    Raises:
-        BaselineError: Runs of another engine, weights, options or data cannot be appended.
-    """
+    """Return the record that these runs make, or extend by "append", and what it can prove."""
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,
@@ -124,6 +137,20 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...
     )
 
 
+def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, ...]:
+    """Return how the first run of now is unlike the first ones of the baseline's sessions, if so.
+
+    One on an accelerator that had not worked yet in its session is not like the later ones. Runs
+    are oldest first.
+    """
+    first = {run.session: run.warmed for run in reversed(before)}
+    ours, theirs = now[0].warmed if now else None, set(first.values())
+    if ours is None or None in theirs or ours in theirs or not theirs:
+        return ()
+    words = {True: "after other work", False: "of a session"}
+    return (f"machine.first_run {words[not ours]} → {words[ours]}",)
+
+
 def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
     """Return where a baseline comes from: date, commit and reason of its last entry."""
     if not history:
@@ -133,13 +160,7 @@ def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
 
 
 def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
-    """Return one entry per gated metric of a record that was just written.
-
-    Args:
-        record: The record.
-        limits: Gated metrics with their limits.
-        runs: Runs made for it in this session.
-    """
+    """Return one entry per gated metric of a record that was just written."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(
@@ -159,21 +180,35 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 def provable(record: Record) -> str:
     """Return what a record can prove: "can prove changes of 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
+    if not shares:
+        return "can prove no change: no gated metric has enough queries a run"
     shown = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
     return f"can prove changes of {shown}"
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """Return a sentence for each metric whose baseline cannot prove its own limit."""
-    return tuple(filter(None, map(detectable_note, metrics)))
-
-
-def detectable_note(metric: MetricVerdict) -> str | None:
-    """Say when a baseline cannot prove its own limit."""
-    if metric.detectable is None or not metric.limit or metric.detectable <= metric.limit:
-        return None
-    return (
+    return tuple(
         f"{metric.metric}: can prove changes of {percent(metric.detectable)} and more, "
         f"the limit is {percent(metric.limit)}: record a longer baseline "
         "(--mlperf-update=append) or widen it"
+        for metric in metrics
+        if metric.detectable is not None and metric.limit and metric.detectable > metric.limit
     )
+
+
+MISSES = 2
+"""Runs that miss their latency limit before the rate does not hold; one may be chance."""
+
+
+def why_never(verdict: Verdict) -> str | None:
+    """Return why neither scores nor speed of a verdict may be recorded, or None.
+
+    An expected failure lets a test pass; what it excuses is no baseline all the same.
+    """
+    if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
+        return f"accuracy: {verdict.gate.in_words}"
+    missed = sum(run.limit_missed for run in verdict.runs)
+    if missed >= MISSES:
+        return f"{missed} of {len(verdict.runs)} runs missed their latency limit"
+    return None

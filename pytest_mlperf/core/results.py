@@ -1,17 +1,151 @@
-"""The results file: everything a session found, in one versioned document."""
+"""Results of sessions: the file, failures that are expected, suspects, and parts joined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import dataclasses
+import datetime as dt
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_mlperf.core.case import Division, Profile
-from pytest_mlperf.core.expectation import Known
-from pytest_mlperf.core.ranges import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.judge.many import FEW
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.together import FALLS, Before, is_open, reopened, settle
+from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+
+FIELDS = ("scenario", "engine", "precision", "accelerator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A failure that a suite expects; None in a field matches everything.
+
+    Attributes:
+        scenario, engine, precision, accelerator: Of the case.
+        metric: What may fail.
+        reason: Why it is known.
+        until: The last day on which it is expected.
+        strict: The test fails when the failure stays away.
+    """
+
+    scenario: str | None = None
+    engine: str | None = None
+    precision: str | None = None
+    accelerator: str | None = None
+    metric: str | None = None
+    reason: str
+    until: dt.date
+    strict: bool = True
+
+
+def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdict:
+    """Apply a suite's expected failures to a verdict.
+
+    A test is expected to fail when each of its metrics that failed is: a second one that falls
+    beside a known one is news. After its last day an entry excuses nothing. A failure that stays
+    away fails the test, unless its entry is not strict: then it is only said.
+    """
+    case = verdict.case
+    entries = [
+        e for e in expected if all(getattr(e, f) in {None, getattr(case, f)} for f in FIELDS)
+    ]
+    judged = _judged(verdict)
+    if verdict.fails and verdict.outcome not in {Outcome.ERROR, Outcome.INVALID}:
+        failed = [name for name, fails in judged if fails]
+        covering = [_entry(entries, metric, today) for metric in failed or (None,)]
+        return _expected(verdict, [e for e in covering if e], today) if all(covering) else verdict
+    if verdict.outcome in {Outcome.OK, Outcome.IMPROVED}:
+        names = {None, *(name for name, _ in judged)}
+        return _passed(verdict, [e for e in entries if e.metric in names], today)
+    return verdict
+
+
+def _judged(verdict: Verdict) -> list[tuple[str, bool]]:
+    """Return what was judged, metrics of runs and scores by gate and by pairs, and what failed."""
+    judged = [
+        *((m.metric, m.fails) for m in verdict.metrics if m.outcome),
+        *((p.metric, p.outcome.fails) for p in verdict.paired if p.outcome),
+        *((r.metric, r.outcome.fails) for r in (verdict.ratio,) if r),
+    ]
+    return list(dict.fromkeys(judged))
+
+
+def _entry(entries: Sequence[Known], metric: str | None, today: dt.date) -> Known | None:
+    """Return the entry for a metric that failed: one that still holds before one that is over."""
+    matching = [e for e in entries if e.metric in {None, metric}]
+    return next((e for e in matching if today <= e.until), matching[0] if matching else None)
+
+
+def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
+    first = min(entries, key=lambda entry: entry.until)
+    until, reason = first.until, first.reason
+    if today > until:
+        note = f"was expected until {until} ({reason}); that day is over"
+        return dataclasses.replace(verdict, notes=(note, *verdict.notes))
+    headline = f"{verdict.outcome} {verdict.headline}; until {until}: {reason}"
+    return dataclasses.replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
+
+
+def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
+    holding = [entry for entry in entries if today <= entry.until]
+    strict = next((entry for entry in holding if entry.strict), None)
+    if strict:
+        headline = f"remove the expected failure ({strict.reason}): {verdict.headline}"
+        return dataclasses.replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
+    notes = [
+        f"the expected failure ({entry.reason}) stayed away; it is not strict, so this passes"
+        if entry in holding
+        else f"remove the expected failure ({entry.reason}): its day, {entry.until}, is over"
+        for entry in entries
+    ]
+    return dataclasses.replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
+
+
+Key = tuple[str, str, frozenset[tuple[str, object]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A test of which some metrics would have failed, had each been judged alone.
+
+    Attributes:
+        test: Pytest's node id.
+        metrics: Which of its metrics.
+        date: Of the session that it is suspect since, ISO 8601, UTC.
+        profile: "quick" or "official"; they have runs of their own.
+        identity: Properties of the hardware; on another one it is another pair.
+    """
+
+    test: str
+    metrics: tuple[str, ...]
+    date: str
+    profile: Profile
+    identity: Mapping[str, str | int | float | bool | None]
+
+    @property
+    def key(self) -> Key:
+        """What is the same pair in another session."""
+        return self.test, self.profile, frozenset(self.identity.items())
+
+
+def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    """Return the newest of those of one key, in the order of the first of each."""
+    latest: dict[Key, Suspect] = {}
+    for suspect in suspects:
+        there = latest.get(suspect.key)
+        if there is None or suspect.date > there.date:
+            latest[suspect.key] = suspect
+    return tuple(latest.values())
+
 
 SCHEMA = 1
 LABEL = "Result not verified by MLCommons Association."
+
+IMPORTED = "imported"
+"""Stands in the place of a suite where another harness measured: nothing can be run again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +173,7 @@ class CaseResult:
         elsewhere: The other Python in which its engine runs, as the suite writes it; "": none.
         pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
         expected_failures: Failures that the suite expects.
+        suspected: What was SUSPECT of it in the last session that decided it; None: nothing.
     """
 
     test: str
@@ -61,6 +196,7 @@ class CaseResult:
     elsewhere: str = ""
     pairs: Count = 0
     expected_failures: tuple[Known, ...] = ()
+    suspected: Suspect | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +214,7 @@ class Results:
         cases: One entry per judged test.
         skipped: Tests that were collected and not run, with the reason.
         pairs: Gated pairs of case and metric that were judged together; 0: each alone.
+        suspects: What the next session judges alone: SUSPECT here, or before and not decided here.
         label: How MLCommons wants such figures to be labelled.
     """
 
@@ -91,6 +228,7 @@ class Results:
     cases: tuple[CaseResult, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
     pairs: Count = 0
+    suspects: tuple[Suspect, ...] = ()
     label: str = LABEL
 
 
@@ -100,3 +238,201 @@ def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
     for result in results:
         cases.setdefault((result.suite, result.verdict.case.id), []).append(result)
     return tuple(result for case in cases.values() for result in case)
+
+
+DECIDED = {
+    Outcome.OK,
+    Outcome.IMPROVED,
+    Outcome.SUSPECT,
+    Outcome.EXPECTED,
+    Outcome.UNEXPECTED_PASS,
+    *FALLS.values(),
+}
+"""After such a word on a test nothing is left of an earlier suspicion. Everything else, from NO
+BASELINE to what was recorded, says nothing of it."""
+
+OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
+"""A metric that is left so remains suspect beside another one that is."""
+
+
+def remaining(
+    before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str
+) -> tuple[Suspect, ...]:
+    """Return what is suspect after a session, that of this session first."""
+    earlier = newest(before)
+    judged = [result for result in results if _decides(result)]
+    decided = {_suspect(result, (), date).key for result in judged}
+    suspects = [
+        _suspect(result, names, _since(suspected(earlier, result), names) or date)
+        for result in judged
+        if (names := _metrics(result, earlier))
+    ]
+    return (*suspects, *(one for one in earlier if one.key not in decided))
+
+
+def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None:
+    """Return what was suspect of a test, on this hardware and in this profile."""
+    key = _suspect(result, (), "").key
+    return next((one for one in suspects if one.key == key), None)
+
+
+def again(results: Iterable[CaseResult]) -> dict[int, Before]:
+    """Return which of these were suspect before, by index, as `settle` takes it.
+
+    A session that slows its engines or pretends its hardware decides nothing.
+    """
+    return {
+        index: Before(one.date[:10], one.metrics)
+        for index, result in enumerate(results)
+        if (one := result.suspected) and _counts(result)
+    }
+
+
+def _decides(result: CaseResult) -> bool:
+    verdict = result.verdict
+    return verdict.kind in FALLS and verdict.outcome in DECIDED and _counts(result)
+
+
+def _counts(result: CaseResult) -> bool:
+    return not result.handicap and not result.pretended
+
+
+def _metrics(result: CaseResult, earlier: Iterable[Suspect]) -> tuple[str, ...]:
+    if result.verdict.outcome is not Outcome.SUSPECT:
+        return ()
+    one = suspected(earlier, result)
+    before = one.metrics if one else ()
+
+    def stays(metric: MetricVerdict) -> bool:
+        is_open = metric.outcome in OPEN and metric.metric in before
+        return metric.outcome is Outcome.SUSPECT or is_open
+
+    return tuple(metric.metric for metric in result.verdict.metrics if stays(metric))
+
+
+def _since(before: Suspect | None, metrics: tuple[str, ...]) -> str | None:
+    return before.date if before and {*before.metrics} & {*metrics} else None
+
+
+def _suspect(result: CaseResult, metrics: tuple[str, ...], date: str) -> Suspect:
+    subject = result.verdict.subject
+    identity: Mapping[str, str | int | float | bool | None] = subject.identity if subject else {}
+    return Suspect(
+        test=result.test, metrics=metrics, date=date, profile=result.profile, identity=identity
+    )
+
+
+SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A planned test without a verdict."""
+
+    test: str
+    reason: str
+
+
+def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
+    """Return the planned tests that no part judged."""
+    judged = {result.test for result in merged.cases}
+    never = "in no results file: it was deselected, or what ran it ended before it"
+    return [
+        Absent(test=test, reason=merged.skipped.get(test, never))
+        for test in planned
+        if test not in judged
+    ]
+
+
+def merge(
+    parts: Mapping[str, Results], *, run: str, pairs: int, today: dt.date, strict: bool
+) -> Results:
+    """Join parts, by what to call them, and give verdicts that depend on others their last word.
+
+    A part may have failed a drop that, among all, is only SUSPECT, or that all pairs of its machine
+    show to be none: its word is replaced. What the parts hold counts where it is more than the
+    plan's pairs. Where strict, what is INCONCLUSIVE or SUSPECT fails.
+    """
+    _check(parts)
+    results = list(parts.values())
+    cases = [result for part in results for result in part.cases]
+    held = sum(len(c.limits) for c in cases if _is_judged(c.verdict))
+    total = max(pairs, held, *(part.pairs for part in results))
+    if total > FEW:
+        cases = _together(cases, total, today, strict=strict)
+    order = sorted(range(len(cases)), key=lambda i: (cases[i].suite, cases[i].verdict.case.id, i))
+    deselected: Counter[str] = Counter()
+    for part in results:
+        deselected.update(part.deselected)
+    judged = {case.test for case in cases}
+    before = [suspect for part in results for suspect in part.suspects]
+    before += [case.suspected for case in cases if case.suspected]
+    return Results(
+        run=run,
+        started=min(part.started for part in results),
+        seconds=round(sum(part.seconds for part in results), 1),
+        commit=next((part.commit for part in results if part.commit), None),
+        versions=_versions(results),
+        deselected=dict(deselected),
+        cases=tuple(cases[i] for i in order),
+        skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
+        pairs=total if total > FEW else 0,
+        suspects=remaining(before, cases, date=min(part.started for part in results)),
+    )
+
+
+def _is_judged(verdict: Verdict) -> bool:
+    return verdict.kind in FALLS and verdict.outcome is not Outcome.RECORDED
+
+
+def _together(
+    cases: Sequence[CaseResult], pairs: int, today: dt.date, *, strict: bool
+) -> list[CaseResult]:
+    judged = [case for case in cases if _is_judged(case.verdict)]
+    anew = {case.test: reopened(case.verdict, pairs) for case in judged}
+    open_ = {test: verdict for test, verdict in anew.items() if is_open(verdict)}
+    final = [verdict for test, verdict in anew.items() if test not in open_]
+    waiting = [case for case in judged if case.test in open_]
+    settled = settle(list(open_.values()), final, pairs, RuleR(), again(waiting))
+    last = dict(zip(open_, settled, strict=True))
+    results = []
+    for case in cases:
+        if case.test in last:
+            verdict = expect(last[case.test], case.expected_failures, today)
+            undecided = verdict.outcome in {
+                Outcome.INCONCLUSIVE,
+                Outcome.PROVISIONAL,
+                Outcome.SUSPECT,
+            }
+            failed = verdict.fails or (strict and undecided)
+            case = replace(case, verdict=verdict, failed=failed)  # noqa: PLW2901
+        results.append(replace(case, pairs=pairs) if _is_judged(case.verdict) else case)
+    return results
+
+
+def _check(parts: Mapping[str, Results]) -> None:
+    commits = {part.commit: name for name, part in parts.items() if part.commit}
+    if len(commits) > 1:
+        (one, a), (other, b) = list(commits.items())[:2]
+        raise MlperfError(
+            f"{a} is of commit {one[:SHORT]}, {b} of {other[:SHORT]}: parts of one plan measure "
+            "one commit"
+        )
+    seen: dict[str, str] = {}
+    for name, part in parts.items():
+        for test in (result.test for result in part.cases):
+            if test in seen:
+                raise MlperfError(
+                    f"{test} is in {seen[test]} and in {name}; name each part once, and the newer "
+                    "file of a part that was run again"
+                )
+            seen[test] = name
+
+
+def _versions(parts: Collection[Results]) -> dict[str, str]:
+    """Return versions; where parts differ, all of them."""
+    names = dict.fromkeys(name for part in parts for name in part.versions)
+    return {
+        name: " and ".join(dict.fromkeys(p.versions[name] for p in parts if name in p.versions))
+        for name in names
+    }

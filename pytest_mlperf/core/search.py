@@ -14,11 +14,160 @@ the run was, not how far off the limit is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from pytest_mlperf.core.found import Found, Tried
-from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.numbers import Positive, percent, quantity
+
+CLAMP = 1.0
+"""The excess, log(latency / limit), that counts at most: 2.7 times the limit, or its inverse."""
+
+LEAST = 0.02
+"""The excess that counts at least, so that the two ends of a bracket always differ."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """A latency, seconds, that must stay below a limit."""
+
+    metric: str
+    below: Positive
+
+    @property
+    def in_words(self) -> str:
+        """The condition as a suite writes it: "ttft_p99 < 1 s"."""
+        return f"{self.metric} < {quantity(self.metric, self.below)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """One run of a search.
+
+    Attributes:
+        rate: Offered rate, per second.
+        metric: The latency that is nearest to its limit, or farthest beyond it.
+        value: What it was, seconds.
+        limit: Its limit, seconds.
+        held: Every limit was met.
+        folder: Folder with the run's logs.
+    """
+
+    rate: Positive
+    metric: str
+    value: Positive
+    limit: Positive
+    held: bool
+    folder: str = ""
+
+    @property
+    def excess_seen(self) -> float:
+        """How far its latency is from its limit on either side, as a logarithm."""
+        return abs(math.log(self.value / self.limit))
+
+    @property
+    def excess(self) -> float:
+        """How far beyond its limit the latency is, as a logarithm that counts to `CLAMP`."""
+        size = min(max(abs(math.log(self.value / self.limit)), LEAST), CLAMP)
+        if self.held:
+            return -size
+        # A run may be late as LoadGen counts, though not by this value.
+        return size if self.value > self.limit else LEAST
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOutcome:
+    """The outcome of a search.
+
+    Attributes:
+        at: The conditions in words.
+        rate: The rate found, per second; between `low` and `high`.
+        low: The highest rate that held.
+        high: The lowest rate above it that did not.
+        metric: The latency that limits: what was beyond its limit at `high`.
+        precision: The width of the bracket that was asked for, as a share of the rate.
+        reached: The bracket is as narrow as that.
+        tried: Every run, in order.
+    """
+
+    at: str
+    rate: Positive
+    low: Positive
+    high: Positive
+    metric: str
+    precision: Positive
+    reached: bool
+    tried: tuple[Tried, ...]
+
+    @property
+    def in_words(self) -> str:
+        """What was found and how sure it is."""
+        runs = len(self.tried)
+        words = (
+            f"{quantity('', self.rate)} samples/s at {self.at}: {quantity('', self.low)}/s held, "
+            f"{quantity('', self.high)}/s did not ({self.metric}); {runs} runs"
+        )
+        if self.reached:
+            return words
+        return f"{words} did not reach a precision of {percent(self.precision)}"
+
+    @property
+    def resolution(self) -> float:
+        """Relative standard error of a rate anywhere in the bracket: its width / sqrt 12."""
+        return math.log(self.high / self.low) / math.sqrt(12)
+
+    @property
+    def scatter(self) -> float:
+        """Relative standard error of where the latency meets its limit, as its runs lie about it.
+
+        The excess of the runs is fitted by a line over the logarithm of the rate. What they lie
+        off it by, over its slope, is what the rate is off by, at most as far as they lie apart; 0
+        where fewer than three runs are near the limit, or the latency does not rise.
+        """
+        near = [one for one in self.tried if one.metric == self.metric and one.excess_seen < CLAMP]
+        if len(near) < 3:
+            return 0.0
+        x = [math.log(one.rate / self.rate) for one in near]
+        y = [math.log(one.value / one.limit) for one in near]
+        x0, y0 = fmean(x), fmean(y)
+        spread = math.fsum((a - x0) ** 2 for a in x)
+        slope = math.fsum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True))
+        if spread <= 0 or slope <= 0:
+            return 0.0
+        slope /= spread
+        squares = math.fsum((b - y0 - slope * (a - x0)) ** 2 for a, b in zip(x, y, strict=True))
+        off = math.sqrt(squares / (len(near) - 2)) / slope
+        return min(off * math.sqrt(1 / len(near) + x0**2 / spread), max(x) - min(x))
+
+    @property
+    def standard_error(self) -> float:
+        """Relative standard error of the rate: that of its bracket and that of its runs."""
+        return math.hypot(self.resolution, self.scatter)
+
+
+def tried(
+    rate: float,
+    metrics: Mapping[str, float],
+    conditions: Sequence[Condition],
+    *,
+    late: bool = False,
+    folder: str = "",
+) -> Tried:
+    """Return what a run says about its rate.
+
+    The limits that LoadGen was told are among the conditions; `late` is what LoadGen says itself.
+    """
+    first = max(conditions, key=lambda one: metrics[one.metric] / one.below)
+    value = metrics[first.metric]
+    return Tried(
+        rate=rate,
+        metric=first.metric,
+        value=value,
+        limit=first.below,
+        held=value < first.below and not late,
+        folder=folder,
+    )
+
 
 LONGEST_STEP = math.log(2)
 """A step outwards at most doubles the rate or halves it."""
@@ -41,17 +190,12 @@ class NoRate(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class SearchPlan:
     """How to search.
 
     Attributes:
-        start: The first rate, per second.
         step: The first step outwards, as a logarithm of the rate.
         precision: Width of the final bracket, as a share of the rate.
-        max_runs: Tries at most.
-
-    Raises:
-        ValueError: A value is out of range.
     """
 
     start: float
@@ -71,22 +215,13 @@ class Plan:
 
 
 def narrow_step(limit: float) -> float:
-    """Return the first step from a rate that was found before.
-
-    Args:
-        limit: The smallest change of throughput that matters, as a share; two of them are the step.
-    """
+    """Return the first step from a rate found before: twice the limit of throughput, a share."""
     least, most = NARROW
     return math.log1p(min(max(2 * limit, least), most))
 
 
-def next_rate(tries: Sequence[Tried], plan: Plan) -> float | None:
-    """Return the rate to try next, or None: the search is over.
-
-    Args:
-        tries: The runs so far, in order.
-        plan: How to search.
-    """
+def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
+    """Return the rate to try next, or None: the search is over."""
     if not tries:
         return plan.start
     if len(tries) >= plan.max_runs:
@@ -114,17 +249,8 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
     return max(held, key=lambda one: one.rate, default=None), high
 
 
-def result(tries: Sequence[Tried], plan: Plan, at: str) -> Found:
-    """Return what a search found.
-
-    Args:
-        tries: Its runs, at least one.
-        plan: How it searched.
-        at: The conditions in words.
-
-    Raises:
-        NoRate: All rates held, or none did; says which and what to do.
-    """
+def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
+    """Return what a search found; NoRate says that all rates held, or none, and what to do."""
     low, high = bracket(tries)
     if high is None:
         assert low is not None
@@ -137,7 +263,7 @@ def result(tries: Sequence[Tried], plan: Plan, at: str) -> Found:
             f"no rate found: {quantity('', high.rate)}/s, the lowest of {len(tries)} tried, does "
             f"not hold {at} ({_measured(high)}); set a lower start, or a higher limit"
         )
-    return Found(
+    return SearchOutcome(
         at=at,
         rate=low.rate * math.exp(_meeting(low, high)),
         low=low.rate,
@@ -153,7 +279,7 @@ def _measured(one: Tried) -> str:
     return f"{one.metric} {quantity(one.metric, one.value)}"
 
 
-def _step(end: float, plan: Plan) -> float:
+def _step(end: float, plan: SearchPlan) -> float:
     """Return the next step outwards: 1, 2, 4, … times the first one, as a logarithm."""
     return min(abs(math.log(end / plan.start)) + plan.step, LONGEST_STEP)
 
@@ -200,3 +326,19 @@ def _stalls(tries: Sequence[Tried], width: float) -> bool:
     """Whether the last two tries did not halve the bracket together."""
     low, high = bracket(tries[:-2]) if len(tries) > 2 else (None, None)
     return low is not None and high is not None and width > _width(low, high) / 2
+
+
+CONDITIONS = {
+    "find": ("the condition of the rate differs", "offered"),
+    "points": ("the points of the curve differ", "none"),
+}
+"""Parts of a fingerprint without which a figure means something else, and what stands for none."""
+
+
+def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
+    """Return how what was measured differs by two fingerprints; "" where it does not."""
+    for key, (words, nothing) in CONDITIONS.items():
+        one, other = a.get(key, nothing), b.get(key, nothing)
+        if one != other:
+            return f"{words}: {one} → {other}"
+    return ""

@@ -4,13 +4,128 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
+from pytest_mlperf.core.baseline import SESSIONS
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.gate import Gate
+from pytest_mlperf.core.control import ControlComparison
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
-from pytest_mlperf.core.ranges import Count, NotNegative, Number, Positive, Probability
+from pytest_mlperf.core.numbers import (
+    Count,
+    NotNegative,
+    Number,
+    Positive,
+    Probability,
+    Slowdown,
+    plural,
+)
+from pytest_mlperf.core.promise import APPEND, GROW, Promise
 from pytest_mlperf.core.reason import Reason
-from pytest_mlperf.core.roofline.cost import PerDollar
+from pytest_mlperf.core.roofline.gpu import PerDollar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What one comparison found.
+
+    Attributes:
+        change: Logarithm of the ratio of the means, below 0 where the runs are the worse ones.
+        se: Its standard error, as rule R expects it.
+        df: Degrees of freedom of that.
+        session: Of a session of the baseline beside its other sessions: its id.
+    """
+
+    change: Number
+    se: NotNegative
+    df: NotNegative
+    session: str = ""
+
+
+class Turns(StrEnum):
+    """What runs in turns with the baseline's own build said, or why there are none."""
+
+    PROVEN = "proven"
+    EXCLUDED = "excluded"
+    UNDECIDED = "undecided"
+    NO_BUILD = "no build"
+    UNCHANGED = "unchanged"
+    NOT_COMPARABLE = "not comparable"
+    NOT_MADE = "not made"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTurns:
+    """How a drop was confirmed, or why it could not be.
+
+    Attributes:
+        state: PROVEN: it is there; EXCLUDED: none of the limit is; UNDECIDED: neither. Without runs
+            NO_BUILD: the build of the baseline cannot be had; UNCHANGED: it is this very one, at
+            the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
+            ended before.
+        metrics: Names of the metrics that seemed to have dropped.
+        build: What ran beside this build, in words; "" where nothing did.
+        pairs: Pairs of runs up to the decision.
+        runs: Runs that were made for it, on both sides together.
+        reason: Why nothing was decided, in words; "" where it was.
+    """
+
+    state: Turns
+    metrics: tuple[str, ...] = ()
+    build: str = ""
+    pairs: Count = 0
+    runs: Count = 0
+    reason: str = ""
+
+
+UNKNOWN = "no reference score is known"
+
+
+class GateState(StrEnum):
+    """What the gate says of a pass."""
+
+    KEPT = "kept"
+    FAILED = "failed"
+    UNDECIDED = "not decided"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """What was said of the gate, and on what.
+
+    Attributes:
+        state: The answer. KEPT needs the whole data set and all scores; FAILED on a part is proven;
+            NONE: nobody gave a reference score.
+        samples: Samples scored.
+        total: Samples that the gate is defined on; more than `samples` for a part of them.
+        unscored: Scores of the gate that the scorer did not give.
+    """
+
+    state: GateState
+    samples: Count
+    total: Count
+    unscored: tuple[str, ...] = ()
+
+    @property
+    def evaluated(self) -> bool:
+        """There is an answer."""
+        return self.state in {GateState.KEPT, GateState.FAILED}
+
+    @property
+    def answer(self) -> str:
+        """What stands behind a label: "kept on 50,000 samples"."""
+        if self.state is GateState.NONE:
+            return f"none: {UNKNOWN}"
+        on = f"on {self.samples:,} samples"
+        if self.samples < self.total:
+            on = f"on {self.samples:,} of {self.total:,} samples"
+        lacks = f", without {', '.join(self.unscored)}" if self.unscored else ""
+        return f"{self.state} {on}{lacks}"
+
+    @property
+    def in_words(self) -> str:
+        """The answer for people: "gate kept on 50,000 samples"."""
+        return f"no gate: {UNKNOWN}" if self.state is GateState.NONE else f"gate {self.answer}"
 
 
 class Outcome(StrEnum):
@@ -26,6 +141,7 @@ class Outcome(StrEnum):
     INVALID = "INVALID"
     ERROR = "ERROR"
     SUSPECT = "SUSPECT"
+    PROVISIONAL = "PROVISIONAL"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO BASELINE"
     NOT_EVALUATED = "not evaluated"
@@ -39,19 +155,6 @@ class Outcome(StrEnum):
         return self in _FAILING
 
 
-_FAILING = frozenset(
-    {
-        Outcome.PERF_DROP,
-        Outcome.PAIR_FAIL,
-        Outcome.ACC_DROP,
-        Outcome.POWER_DROP,
-        Outcome.GATE_FAIL,
-        Outcome.INVALID,
-        Outcome.ERROR,
-        Outcome.UNEXPECTED_PASS,
-    }
-)
-
 SEVERITY = (
     Outcome.ERROR,
     Outcome.INVALID,
@@ -61,6 +164,7 @@ SEVERITY = (
     Outcome.PAIR_FAIL,
     Outcome.POWER_DROP,
     Outcome.SUSPECT,
+    Outcome.PROVISIONAL,
     Outcome.INCONCLUSIVE,
     Outcome.NO_BASELINE,
     Outcome.NOT_EVALUATED,
@@ -72,10 +176,37 @@ SEVERITY = (
 )
 """From what decides a case first to what decides it last."""
 
+_FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PASS}
+
 
 def worst(outcomes: list[Outcome]) -> Outcome:
     """Return the outcome that decides for several metrics of one case."""
     return min(outcomes, key=SEVERITY.index)
+
+
+class Unchecked(StrEnum):
+    """Why a verdict on speed or energy does not vouch for the answers' accuracy."""
+
+    DUMMY = "dummy weights"
+    SCORER_BROKE = "scorer broke"
+    NOT_CHECKED = "not checked"
+
+    @property
+    def in_words(self) -> str:
+        """What is said behind a headline."""
+        return _UNCHECKED[self]
+
+
+_UNCHECKED = {
+    Unchecked.DUMMY: "accuracy not evaluated (dummy weights)",
+    Unchecked.SCORER_BROKE: "accuracy not checked: the scorer broke",
+    Unchecked.NOT_CHECKED: "accuracy not checked",
+}
+
+
+def beside_accuracy(headline: str, unchecked: Unchecked | None) -> str:
+    """Return a headline on speed or energy, with what it does not vouch for."""
+    return f"{headline}, {unchecked.in_words}" if unchecked else headline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +230,16 @@ class MetricVerdict:
         p: Chance that an unchanged metric looks this bad at any look of rule R; 1 after a pass,
             None where rule R did not judge.
         confirmed: Runs in turns with the baseline's own build proved the drop as well.
+        leans: Of a PROVISIONAL metric: what it is if sessions differ by no more than is expected.
+        holds_to: Relative standard deviation of sessions up to which what was decided holds; None
+            where nothing was decided.
+        lacking: What the baseline lacks for a final word: "few sessions" or "old".
+        stands: A drop is final, where it is one: what the baseline shows of sessions bears it.
+        sessions_baseline: Sessions of the baseline.
+        strays: Runs that are worse than every run of the baseline, and by far.
+        interrupted: The session ended before it was decided.
+        looks: What rule R saw after each run, oldest first; empty where it did not judge.
+        sessions: Each session of the baseline beside its other ones; empty where it has but one.
     """
 
     metric: str
@@ -115,6 +256,31 @@ class MetricVerdict:
     note: str = ""
     p: Probability | None = None
     confirmed: bool = False
+    leans: Literal["ok", "drop"] | None = None
+    holds_to: NotNegative | None = None
+    lacking: Literal["few sessions", "old"] | None = None
+    stands: bool = False
+    sessions_baseline: Count = 0
+    strays: Count = 0
+    interrupted: bool = False
+    looks: tuple[Look, ...] = ()
+    sessions: tuple[Look, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        """Whether this metric alone makes the test fail.
+
+        A provisional drop does against a baseline that has its sessions: it is proven if they
+        differ no more than is expected. Against fewer it is advice, as one against few runs is.
+        """
+        provisional = self.outcome is Outcome.PROVISIONAL and self.leans == "drop"
+        enough = self.sessions_baseline >= SESSIONS
+        return (provisional and enough) or (self.outcome is not None and self.outcome.fails)
+
+    @property
+    def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
+        """What the baseline lacks for this word; None also where runs in turns proved it."""
+        return None if self.confirmed else self.lacking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,10 +391,17 @@ class Verdict:
         baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
         cost: What a dollar buys, where the suite says what a GPU costs.
         folder: Folder with the logs of the last run.
-        timeline: Picture of the last run's power, clock and temperature.
-        steady: After a drop: the machine's own speed was compared with the baseline's, and is the
-            same; None: it was not compared.
+        steady: After a change: nothing of the machine's own speed was further from the baseline's
+            than chance explains; None: it was not compared.
+        machine: What was compared then, by the fixed micro-benchmark.
         log: The log to read after an ERROR.
+        promise: What rule R promises against that baseline; None: it judged nothing, or an older
+            release did.
+        turns: How a drop was measured again beside the build of its baseline, or why not; None: no
+            drop was to be confirmed.
+        unchecked: Why it does not vouch for accuracy; None: it does, or is on accuracy itself.
+        handicap: Share of speed that was taken away from its runs.
+        log_tail: The last lines of that log, where what broke is told there alone.
     """
 
     case: Case
@@ -250,11 +423,67 @@ class Verdict:
     baseline_set: str | None = None
     cost: PerDollar | None = None
     folder: str | None = None
-    timeline: str | None = None
     steady: bool | None = None
+    machine: tuple[ControlComparison, ...] = ()
     log: str | None = None
+    promise: Promise | None = None
+    turns: InTurns | None = None
+    unchecked: Unchecked | None = None
+    handicap: Slowdown = 0.0
+    log_tail: tuple[str, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        """Whether it makes its test fail, whatever is asked."""
+        provisional = self.outcome is Outcome.PROVISIONAL
+        return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 
     @property
     def measured_again(self) -> tuple[Run, ...]:
         """The INVALID runs that another run stands for."""
         return self.invalid_runs[:-1] if self.reasons else self.invalid_runs
+
+
+CALIBRATE = "pytest-mlperf calibrate"
+
+_BUILD = (
+    "name the baseline's build in the suite (baseline_engine): a drop is then measured again "
+    "beside it, in turns"
+)
+
+
+def final_word(verdict: Verdict) -> str | None:
+    """Return what a PROVISIONAL verdict lacks, and what would settle it; None of any other."""
+    if verdict.outcome is not Outcome.PROVISIONAL:
+        return None
+    open_ = [m for m in verdict.metrics if m.outcome is Outcome.PROVISIONAL]
+    # Of several a drop says more.
+    metric = next((m for m in open_ if m.leans == "drop"), open_[0] if open_ else None)
+    if metric is None:
+        return None
+    age = verdict.promise.age_days if verdict.promise else None
+    return f"{_lacks(metric, age)}: {_cure(metric)}"
+
+
+def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
+    has = metric.sessions_baseline
+    of = plural(has, "session")
+    if metric.lacking == "old":
+        when = "too long" if age_days is None else f"{age_days:.0f} days"
+        return f"the baseline's last session was {when} ago"
+    if metric.lacking is None:
+        return "the baseline's sessions differ by too much"
+    if has < SESSIONS:
+        return f"the baseline has {has} of {SESSIONS} sessions"
+    return f"{of} of the baseline show too little of what sessions differ by"
+
+
+def _cure(metric: MetricVerdict) -> str:
+    """Return what to do; the baseline's build proves a drop, and no ok."""
+    if metric.lacking != "few sessions":
+        steps = f"append a session of its build ({APPEND})"
+    elif metric.sessions_baseline < SESSIONS:
+        steps = f"run its build with {GROW}, best on other days, and it grows"
+    else:
+        steps = f"calibrate on other days ({CALIBRATE})"
+    return f"{steps}, or {_BUILD}" if metric.leans == "drop" else steps

@@ -2,114 +2,73 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.datasets.files import FileDataset, require_enough, wrong
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-class Prompts(Protocol):
-    """Prompts by index."""
-
-    def prompt(self, index: int) -> list[int] | str:
-        """Return one prompt, as an engine takes it."""
-        ...
-
-    def content(self, index: int) -> bytes:
-        """Return the bytes of one prompt that a digest is made of."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A file of samples, for messages.
-
-    Attributes:
-        file: Where it lies.
-        row: What one sample is called there; they are counted from 0.
-        column: What a part of it is called there.
-        whole: What the file is.
-    """
+class SampleFile:
+    """What a file, its samples (counted from 0) and their parts are called in messages."""
 
     file: Path
     row: str = "row"
     column: str = "column"
     whole: str = "table"
 
-    def wrong(self, row: int, column: str, what: str) -> RunError:
-        """Return the error for one cell."""
-        return RunError(
-            "dataset",
-            f"{self.file}: {self.row} {row}, {self.column} {column!r}: {what}; correct the "
-            f"{self.whole}, or get it from its source again",
+    def wrong(self, row: int, column: str, defect: str) -> RunError:
+        return wrong(
+            f"{self.file}: {self.row} {row}, {self.column} {column!r}",
+            defect,
+            f"correct the {self.whole}, or get it from its source again",
         )
 
     def check_size(self, rows: int, count: int | None) -> None:
-        """Refuse a file without samples, or with fewer than `count`.
-
-        Raises:
-            RunError: There are none.
-            SuiteError: There are too few.
-        """
+        """Refuse a file without samples, or with fewer than `count`."""
         if rows == 0:
-            raise RunError(
-                "dataset",
-                f"{self.file}: the {self.whole} has no {self.row}s; get it from its source again",
+            raise wrong(
+                self.file, f"the {self.whole} has no {self.row}s", "get it from its source again"
             )
-        if count is not None and count > rows:
-            raise SuiteError(
-                f"{self.file}: count = {count!r}, but the {self.whole} has {rows} {self.row}s; "
-                "lower count, or leave it out to use all"
-            )
+        require_enough(self.file, count, rows, f"the {self.whole} has {rows} {self.row}s")
 
     def texts(self, column: str, cells: Sequence[Any]) -> list[str]:
-        """Return cells that must be text.
+        """Return cells that must be text."""
+        return [self.text(row, column, cell) for row, cell in enumerate(cells)]
 
-        Raises:
-            RunError: One is something else.
-        """
-        for row, cell in enumerate(cells):
-            if not isinstance(cell, str):
-                kind = type(cell).__name__
-                raise self.wrong(row, column, f"a value of type {kind} is no text")
-        return list(cells)
+    def text(self, row: int, column: str, cell: Any) -> str:
+        if not isinstance(cell, str):
+            kind = type(cell).__name__
+            raise self.wrong(row, column, f"a value of type {kind} is no text")
+        return cell
 
 
 class TokenLists:
     """Lists of token ids, one after the other: as lists they would take nine times the memory."""
 
     def __init__(
-        self, source: Source, column: str, cells: Sequence[Any], *, what: str = "prompt"
+        self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        """Check and join the lists.
-
-        Args:
-            source: Where they are from.
-            column: Name of the column or key.
-            cells: One list each: an array of whole numbers of shape (ids,).
-            what: What a list is, for messages.
-
-        Raises:
-            RunError: A cell is empty, or no list of token ids.
-        """
+        """Check and join the lists, which are arrays of whole numbers; `kind` is for messages."""
         import numpy as np
 
         for row, cell in enumerate(cells):
-            if defect := token_defect(cell, what):
+            if defect := token_defect(cell, kind):
                 raise source.wrong(row, column, defect)
         self._tokens: NDArray[np.int32] = np.concatenate(cells, dtype=np.int32, casting="unsafe")
         self._ends: NDArray[np.int64] = np.cumsum([len(cell) for cell in cells])
 
     def prompt(self, index: int) -> list[int]:
-        """Return one list."""
         tokens: list[int] = self._slice(index).tolist()
         return tokens
 
@@ -125,11 +84,55 @@ class TokenLists:
         return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
 
 
-def mean_prompt(prompts: Prompts, indices: Sequence[int]) -> dict[str, float]:
-    """Return the mean prompt of some samples, "input_tokens", where it is given as tokens."""
-    if not isinstance(prompts, TokenLists):
-        return {}
-    return {"input_tokens": prompts.mean_length(indices)}
+class TextPrompts:
+    """Prompts as text, put together when asked for.
+
+    They are kept as UTF-8: as a str, one rare character can make an article four times as large.
+    """
+
+    def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
+        self._template = template
+        self._columns = {name: columns[name] for name in template.fields}
+
+    def prompt(self, index: int) -> str:
+        return self._template.fill(
+            {
+                name: cells[index].decode("utf-8", "surrogatepass")
+                for name, cells in self._columns.items()
+            }
+        )
+
+    def content(self, index: int) -> bytes:
+        return encode(self.prompt(index))
+
+
+class PromptDataset(FileDataset[Any]):
+    """Prompts of a language model by index; its samples are what answers are compared with."""
+
+    _prompts: TokenLists | TextPrompts
+
+    def input(self, index: int) -> list[int] | str:
+        """Return the prompt of one sample: its token ids, or its text."""
+        return self._prompts.prompt(self._checked(index))
+
+    def sizes(self, indices: Sequence[int]) -> dict[str, float]:
+        """Return the mean prompt of these samples, "input_tokens", where it is given as tokens."""
+        if not isinstance(self._prompts, TokenLists):
+            return {}
+        return {"input_tokens": self._prompts.mean_length(indices)}
+
+    def reference(self, index: int) -> Any:
+        """Return what the answer to one sample is compared with."""
+        return self._sample(index)
+
+
+def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
+    """Return the SHA-256 over the parts of all samples, in order."""
+    total = hashlib.sha256(kind)
+    for parts in samples:
+        for part in framed(parts):
+            total.update(part)
+    return total
 
 
 class Template:
@@ -143,50 +146,36 @@ class Template:
         """Parse a template: `{name}` is a field, `{{` and `}}` are braces.
 
         Args:
-            dataset: Name of the data set, for messages.
-            text: The template.
+            dataset: For messages.
             valid: Names of the fields that may occur.
             required: The one that must.
-
-        Raises:
-            SuiteError: The template is malformed, or has other fields.
         """
+        title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
-            raise SuiteError(f"data set {dataset}: template = {text!r} is no text")
+            raise SuiteError(f"{title} is no text", option="template")
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
             raise SuiteError(
-                f"data set {dataset}: template = {text!r}: {error}; write {{{{ and }}}} for braces "
-                "that are part of the prompt"
+                f"{title}: {error}; write {{{{ and }}}} for braces that are part of the prompt",
+                option="template",
             ) from error
-        names = " and ".join(f"{{{name}}}" for name in valid)
         for _, name, layout, conversion in parsed:
             if name is not None and (name not in valid or layout or conversion):
+                names = " and ".join(f"{{{name}}}" for name in valid)
                 raise SuiteError(
-                    f"data set {dataset}: template = {text!r} has the field {name!r}; only "
-                    f"{names} can be filled in, without a format"
+                    f"{title} has the field {name!r}; only {names} can be filled in, without a "
+                    "format",
+                    option="template",
                 )
-        self._pieces = [(fixed, name or "") for fixed, name, _, _ in parsed]
-        self.fields = frozenset(name for _, name in self._pieces if name)
+        self.fields = frozenset(name for _, name, _, _ in parsed if name)
         if required not in self.fields:
-            raise SuiteError(f"data set {dataset}: template = {text!r} lacks {{{required}}}")
+            raise SuiteError(f"{title} lacks {{{required}}}", option="template")
+        self._text = text
 
     def fill(self, values: Mapping[str, str]) -> str:
         """Return the prompt with the values of its fields."""
-        return "".join(fixed + (values[name] if name else "") for fixed, name in self._pieces)
-
-
-def check_count(dataset: str, count: object) -> None:
-    """Refuse an option `count` that is neither None nor a number from 1 on.
-
-    Raises:
-        SuiteError: It is none.
-    """
-    if count is not None and (type(count) is not int or count < 1):
-        raise SuiteError(
-            f"data set {dataset}: count = {count!r} is not a number of samples, at least 1"
-        )
+        return self._text.format_map(values)
 
 
 def encode(text: str) -> bytes:
@@ -201,54 +190,12 @@ def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
         yield part
 
 
-def find_file(
-    path: Path,
-    *,
-    official: Sequence[str],
-    endings: tuple[str, ...],
-    lacks: str,
-    whole: str,
-    advice: str,
-) -> Path:
-    """Return the file of samples: the path itself, or the official or the only one in a folder.
-
-    Files are only looked for, not read.
-
-    Args:
-        path: What the suite names.
-        official: Names of the official files; the first one found wins.
-        endings: How other names end.
-        lacks: What a folder without official files has not, e.g. "no a.json".
-        whole: What the file is, for messages.
-        advice: What to do where there is none.
-
-    Raises:
-        UnavailableError: There is no such file, or it is not clear which.
-    """
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise UnavailableError(f"{path}: this {whole} does not exist; {advice}")
-    for name in official:
-        if (path / name).is_file():
-            return path / name
-    found = sorted(entry for entry in path.iterdir() if entry.name.endswith(endings))
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(entry.name for entry in found[:5])
-    raise UnavailableError(
-        f"{path}: this folder has {lacks}, and "
-        + (f"more than one other {whole} ({names})" if found else f"no other {whole}")
-        + f"; {advice}"
-    )
-
-
-def token_defect(cell: Any, what: str) -> str | None:
+def token_defect(cell: Any, kind: str) -> str | None:
     """Return what is wrong with a list of token ids, or None."""
     import numpy as np
 
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:
-        return f"the {what} is empty"
+        return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
         return f"{_describe(cell)} is no list of whole numbers"
     if cell.min() < 0 or cell.max() >= 2**31:

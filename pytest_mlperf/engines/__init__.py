@@ -1,1 +1,190 @@
-"""Adapters of inference engines, one module each."""
+"""Engines: files of a model, never run as code, and refusals that several of them share."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from pytest_mlperf.core.errors import EnvironmentFault, Rule, RunError, require_options, text_of
+
+WORTH_BYTES = 1 << 30
+"""What takes a second or more to read is worth remembering."""
+
+SETTLED_S = 2.0
+"""Files that changed within this time may change again without another time of change."""
+
+LARGEST_INDEX = 64 * 2**20
+"""Bytes of an index of weights; 100,000 tensors take about 10 MB."""
+
+
+def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
+    """Return the safetensors files of a checkpoint, by name; `option` of an engine runs without."""
+    import safetensors
+
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.is_file():
+        files = [single]
+    elif index.is_file():
+        files = [folder / name for name in _named(index)]
+    elif list(folder.glob("*.bin")):
+        raise broken(
+            folder,
+            "has weights as .bin files only, which can carry code; convert them once with "
+            "model.save_pretrained(folder) of transformers, which writes model.safetensors",
+        )
+    else:
+        raise broken(folder, f'has no model.safetensors; {option} = "dummy" runs without')
+    for file in files:
+        if not file.is_file():
+            raise broken(file, f"is missing, but {index.name} names it; copy it here again")
+        try:
+            with safetensors.safe_open(file, "pt"):
+                pass
+        except safetensors.SafetensorError as error:
+            raise broken(
+                file, f"is cut short or is no safetensors file ({error}); copy it here again"
+            ) from error
+    return files
+
+
+def _named(index: Path) -> list[str]:
+    """Return the files that an index names, all of them in its own folder."""
+    if index.stat().st_size > LARGEST_INDEX:
+        raise broken(index, f"is larger than {LARGEST_INDEX >> 20} MiB, which no index is")
+    try:
+        named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise broken(index, f"is no index of safetensors files: {text_of(error)}") from error
+    for name in named:
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise broken(index, f"is no index of safetensors files: it names {name!r}")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise broken(index, f"names {name!r}, which lies outside its folder; correct it")
+    return sorted(named)
+
+
+TOLD_S = 10.0
+"""Time between two lines in the log while large files are hashed."""
+
+
+def sha256(files: Sequence[Path]) -> str:
+    """Return the hex SHA-256 of files read one after the other.
+
+    Large ones are read once: a fresh process for each run would spend minutes on it. What they had
+    is kept in the user's cache, by place, device, number, size and times of each, and not where one
+    changed a moment ago, when the next change could leave all of these as they are.
+    """
+    looks = _looks(files)
+    if sum(look[3] for look in looks) < WORTH_BYTES:
+        return _hashed(files)
+    place = _cache() / hashlib.sha256(repr(looks).encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        stored = place.read_text("ascii").strip()
+        if re.fullmatch("[0-9a-f]{64}", stored):
+            return stored
+    began_s = time.time()
+    digest = _hashed(files)
+    settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_S
+    if settled and _looks(files) == looks:
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary = place.with_name(f".{secrets.token_hex(8)}.tmp")
+            temporary.write_text(f"{digest}\n", "ascii")
+            temporary.replace(place)
+    return digest
+
+
+def _hashed(files: Sequence[Path]) -> str:
+    digest, told_s, done = hashlib.sha256(), time.monotonic(), 0
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+                done += len(block)
+                if time.monotonic() - told_s > TOLD_S:  # a log that grows is no process that hangs
+                    told_s = time.monotonic()
+                    print(f"weights: {done / 1e9:,.0f} GB hashed", file=sys.stderr, flush=True)
+    return digest.hexdigest()
+
+
+def _looks(files: Sequence[Path]) -> list[tuple[str, int, int, int, int, int]]:
+    states = [(path.resolve(), path.stat()) for path in files]
+    return [
+        (str(place), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        for place, s in states
+    ]
+
+
+def _cache() -> Path:
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
+    return base / "pytest-mlperf" / "sha256"
+
+
+SHOWN = 3
+
+
+def engine_error(message: str, log: str | None = None) -> RunError:
+    """Return the error of an engine that cannot go on."""
+    return RunError("engine", message, log)
+
+
+def broken(place: Path | str, problem: str) -> RunError:
+    """Return the error that names a file, a folder or a server, and what is wrong with it."""
+    return engine_error(f"{place}: {problem}")
+
+
+def refused_sample(index: int, problem: object) -> RunError:
+    """Return the error of a sample; `problem` goes on after its number."""
+    return engine_error(f"sample {index} of the data set {problem}")
+
+
+def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
+    """Return the error that somebody needs what an extra of this package brings."""
+    return EnvironmentFault(
+        f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
+        option=option or (),
+    )
+
+
+def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
+    """Look for a module, which is not imported."""
+    if importlib.util.find_spec(name) is None:
+        raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def is_count(value: object) -> bool:
+    """Whether this is a whole number, at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
+    """Return the rule of an option that is one of some words."""
+    return name, value, value in words, f"one of {', '.join(filter(None, words))}"
+
+
+def number_of(name: str, value: object, things: str) -> Rule:
+    """Return the rule of an option that is a number of things, at least 1, or None."""
+    return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
+
+
+def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
+    """Refuse options whose value is none of their words."""
+    rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
+    require_options(f"engine {engine}", rules)

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.queueing import WorkQueue
+from pytest_mlperf.engines.llm.queueing import WorkQueue
 
 SPIN_BELOW_S = 1e-3
 """Shorter waits spin: a sleep would overshoot by the timer's slack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullOptions:
+    """How much work is made believe.
+
+    Attributes:
+        latency_s: Seconds of work per sample.
+        batch_size: Samples completed together.
+        threads: Long-lived threads that work; 0 completes inside `submit`.
+        tokens: Output tokens reported per sample; 0 for an engine that has no tokens.
+    """
+
+    latency_s: float = 0.0
+    batch_size: int = 1
+    threads: int = 0
+    tokens: int = 0
 
 
 class NullEngine(Engine):
     """Takes a known time per sample and answers with the index as 8 bytes, little-endian."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[type] = NullOptions
 
     def __init__(
-        self,
-        dataset: Dataset,
-        model: str | None = None,
-        precision: str = "",
-        *,
-        latency_s: float = 0.0,
-        batch_size: int = 1,
-        threads: int = 0,
-        tokens: int = 0,
+        self, dataset: Dataset, model: str | None = None, precision: str = "", **options: Any
     ) -> None:
         """Keep the options.
 
@@ -36,55 +47,44 @@ class NullEngine(Engine):
             dataset: Not read.
             model: Not read.
             precision: Not read.
-            latency_s: Seconds of work per sample.
-            batch_size: Samples completed together.
-            threads: Long-lived threads that work; 0 completes inside `submit`.
-            tokens: Output tokens reported per sample; 0 for an engine that has no tokens.
-
-        Raises:
-            ValueError: An option is out of range.
+            options: Those of `NullOptions`.
         """
         del dataset, model, precision
-        if latency_s < 0 or batch_size < 1 or threads < 0 or tokens < 0:
-            raise ValueError(
-                f"null engine: latency_s={latency_s!r}, batch_size={batch_size!r}, "
-                f"threads={threads!r}, tokens={tokens!r}; batch_size must be at least 1, "
-                "the others at least 0"
+        asked = NullOptions(**options)
+        least = {"latency_s": 0, "batch_size": 1, "threads": 0, "tokens": 0}
+        if wrong := [name for name in least if getattr(asked, name) < least[name]]:
+            raise SuiteError(
+                f"null engine: latency_s={asked.latency_s!r}, batch_size={asked.batch_size!r}, "
+                f"threads={asked.threads!r}, tokens={asked.tokens!r}; batch_size must be at least "
+                "1, the others at least 0",
+                option=wrong,
             )
-        self._latency_s = latency_s
-        self._batch_size = batch_size
-        self._tokens = tokens
-        self._instant = not latency_s and not tokens
-        self._threads = threads
+        # Kept one by one: they are read for every sample.
+        self._latency_s = asked.latency_s
+        self._batch_size = asked.batch_size
+        self._threads = asked.threads
+        self._tokens = asked.tokens
+        self._instant = not asked.latency_s and not asked.tokens
         self._queue: WorkQueue | None = None
 
     def __enter__(self) -> NullEngine:
-        """Start the threads."""
         if self._threads:
             # One thread may take all that waits; several share it by batches.
             batch = None if self._threads == 1 else self._batch_size
             self._queue = WorkQueue(self._complete, threads=self._threads, max_batch=batch)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop the threads."""
+    def __exit__(self, *_: object) -> None:
         if self._queue is not None:
             self._queue.close()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Complete the samples here, or hand them to the threads."""
         if self._queue is None:
             self._complete(ids, indices, sink)
         else:
             self._queue.put(ids, indices, sink)
 
     def describe(self) -> Mapping[str, str]:
-        """Return the options that decide how long work takes."""
         return {
             "engine": "null",
             "latency_s": repr(self._latency_s),

@@ -3,8 +3,9 @@
     python -m pytest_mlperf.hardware.control [--cuda COUNT]
 
 On the CPU with numpy, in as many threads as its BLAS is set to; with --cuda with torch on each of
-so many GPUs in turn, of which the slowest counts: those that work together wait for it. It prints
-one JSON object: {"matmul_flops":, "copy_bytes_per_s":, "matmul_library":}, see core.control, or
+so many GPUs in turn, of which the slowest counts: those that work together wait for it. Of several
+each copies to the next one as well, and the slowest pair counts. It prints one JSON object:
+{"matmul_flops":, "copy_bytes_per_s":, "matmul_library":, "peer_bytes_per_s":}, see core.control, or
 {"unavailable": why}. It ends when its stdin, if that is a pipe, ends.
 
 Sizes, seeds and measuring times are fixed, and so is what a figure is: the median of as many
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import math
 import os
 import select
 import stat
@@ -26,10 +28,11 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL
+from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
 
 FEWEST = 5
 """Repeats, however slow the machine is."""
@@ -43,17 +46,14 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
+class ControlSizes:
     """What is done.
 
     Attributes:
-        matrix: Rows and columns of the square matrices.
         copied_bytes: Size of each of the two buffers, tried from the left until one fits; larger
             than a last-level cache, lest the figure be that of the cache. Some servers have a
             larger one, of which one core can hardly use all.
         batch: Calls per repeat: it hides what it takes to start one.
-        warm_s: Time to warm up before each measurement.
-        measured_s: Time of each measurement.
     """
 
     matrix: int
@@ -63,10 +63,10 @@ class Sizes:
     measured_s: float
 
 
-CPU = Sizes(matrix=1024, copied_bytes=(96 * MIB,), batch=1, warm_s=0.02, measured_s=0.12)
+CPU = ControlSizes(matrix=1024, copied_bytes=(96 * MIB,), batch=1, warm_s=0.02, measured_s=0.12)
 """2.1 GFLOP and 192 MiB a call, 192 MiB of memory."""
 
-GPU = Sizes(
+GPU = ControlSizes(
     matrix=8192,
     copied_bytes=(1024 * MIB, 512 * MIB, 256 * MIB),
     batch=4,
@@ -76,11 +76,21 @@ GPU = Sizes(
 """1.1 TFLOP and 2 GiB a call, 2 GiB of memory. Clocks need the warm-up to rise."""
 
 
+PEERS = ControlSizes(
+    matrix=0,
+    copied_bytes=(256 * MIB, 64 * MIB),
+    batch=4,
+    warm_s=0.05,
+    measured_s=0.1,
+)
+"""1 GiB a repeat between two GPUs, 256 MiB of memory on each."""
+
+
 class UnavailableControl(Exception):
     """The benchmark cannot be made here; the message says why and what to do."""
 
 
-def on_cpu(sizes: Sizes = CPU) -> dict[str, float]:
+def on_cpu(sizes: ControlSizes = CPU) -> dict[str, float]:
     """Measure with numpy: a float32 product, and a copy by one thread."""
     import numpy as np
 
@@ -101,11 +111,7 @@ def on_cpu(sizes: Sizes = CPU) -> dict[str, float]:
 
 
 def on_gpus(count: int) -> dict[str, float]:
-    """Measure with torch on each of so many GPUs, and return the lowest figures.
-
-    Raises:
-        UnavailableControl: There is no torch that sees them, or too little memory.
-    """
+    """Measure with torch on each of so many GPUs, and return the lowest; or UnavailableControl."""
     try:
         import torch
     except ImportError:
@@ -120,17 +126,16 @@ def on_gpus(count: int) -> dict[str, float]:
     seen = torch.cuda.device_count()
     if seen != count:
         raise UnavailableControl(f"torch {torch.__version__} sees {seen} of {count} GPUs")
-    return slowest([with_torch(f"cuda:{index}", GPU) for index in range(count)])
+    devices = [f"cuda:{index}" for index in range(count)]
+    figures = slowest([with_torch(device, GPU) for device in devices])
+    return {**figures, PEER: between(devices, PEERS)} if count > 1 else figures
 
 
-def with_torch(device: str, sizes: Sizes) -> dict[str, float]:
+def with_torch(device: str, sizes: ControlSizes) -> dict[str, float]:
     """Measure on one device of torch: a half-precision product, and a copy within its memory.
 
     Half precision is one thing on every GPU, other than float32, which is TF32 where that is
     allowed. Drawn numbers, since a product of zeros needs less power and runs at higher clocks.
-
-    Raises:
-        UnavailableControl: There is too little memory.
     """
     import torch
 
@@ -157,15 +162,41 @@ def with_torch(device: str, sizes: Sizes) -> dict[str, float]:
     }
 
 
-def buffers(device: str, wanted: Sequence[int]) -> tuple[Any, Any]:
-    """Return two buffers of the first size, in bytes, that there is memory for.
+def between(devices: Sequence[str], sizes: ControlSizes) -> float:
+    """Return the B/s at which each device of torch copies to the next one, of the slowest pair.
 
-    Raises:
-        UnavailableControl: There is none for the last either.
+    One pair after the other, around the ring: each sends and receives once. Where they may not
+    reach each other's memory torch copies through the host's, which is what an engine gets too.
     """
     import torch
 
-    for size in wanted:
+    slowest_pair = math.inf
+    for device, other in zip(devices, [*devices[1:], devices[0]], strict=True):
+        cuda = device.startswith("cuda")
+        if cuda:
+            torch.cuda.set_device(device)  # the copy is queued, and timed, where it starts
+        source, target = ends(device, other, sizes.copied_bytes)
+        watch = by_events if cuda else by_clock
+        copy_s = median_s(watch(partial(target.copy_, source), sizes.batch), sizes)
+        slowest_pair = min(slowest_pair, source.nbytes / copy_s)
+    return slowest_pair
+
+
+def ends(device: str, other: str, sizes: Sequence[int]) -> tuple[Any, Any]:
+    """Return a buffer on each of two devices, of the first size that both have memory for."""
+    import torch
+
+    for size in sizes:
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            return tuple(torch.ones(size, dtype=torch.uint8, device=d) for d in (device, other))
+    raise UnavailableControl(TOO_LITTLE)
+
+
+def buffers(device: str, sizes: Sequence[int]) -> tuple[Any, Any]:
+    """Return two buffers of the first size, in bytes, that there is memory for."""
+    import torch
+
+    for size in sizes:
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             both = torch.ones(2 * size, dtype=torch.uint8, device=device)
             return both[:size], both[size:]
@@ -202,17 +233,17 @@ def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
     return repeat
 
 
-def median_s(repeat: Callable[[], float], sizes: Sizes) -> float:
+def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
     """Warm up, repeat, and return the median."""
     warm_s = perf_counter() + sizes.warm_s
     repeat()
     while perf_counter() < warm_s:
         repeat()
-    found: list[float] = []
+    times_s: list[float] = []
     end_s = perf_counter() + sizes.measured_s
-    while len(found) < FEWEST or perf_counter() < end_s:
-        found.append(repeat())
-    return statistics.median(found)
+    while len(times_s) < FEWEST or perf_counter() < end_s:
+        times_s.append(repeat())
+    return statistics.median(times_s)
 
 
 def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dict[str, float]:
@@ -252,12 +283,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pytest_mlperf.hardware.control")
     parser.add_argument("--cuda", type=int, default=0, metavar="COUNT", help="that many GPUs")
     options = parser.parse_args(arguments)
-    found: Mapping[str, object]
+    figures: Mapping[str, object]
     try:
-        found = on_gpus(options.cuda) if options.cuda else on_cpu()
+        figures = on_gpus(options.cuda) if options.cuda else on_cpu()
     except UnavailableControl as error:
-        found = {"unavailable": str(error)}
-    sys.stdout.write(json.dumps(found) + "\n")
+        figures = {"unavailable": str(error)}
+    sys.stdout.write(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

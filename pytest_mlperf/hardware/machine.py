@@ -2,29 +2,103 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import combinations
+from pathlib import Path
 
-from pytest_mlperf.hardware import cpu, nvidia, surroundings
-from pytest_mlperf.hardware.visible import (
-    DEVICES,
-    ORDER,
-    PCI_ORDER,
-    AmbiguousOrder,
-    Device,
-    visible,
-)
+from pytest_mlperf.hardware import host as cpu
+from pytest_mlperf.hardware import host as surroundings
+from pytest_mlperf.hardware import nvidia
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.processes import answer_of, last_line
 
-Property = str | int | float | bool | None
+DEVICES, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+PCI_ORDER = "PCI_BUS_ID"
+
+
+class AmbiguousOrder(ValueError):
+    """A GPU is named by its place in an order that cannot be told from outside of CUDA."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisibleDevice:
+    """A GPU or a MIG instance that can be named.
+
+    Attributes:
+        index: Place of its physical GPU in PCI order.
+        product: Name of the physical GPU's product; None: not known.
+        gpu: UUID of its physical GPU, its own without MIG; None: not known.
+        address: "MIG-GPU-…/gi/ci" of an instance.
+    """
+
+    uuid: str
+    index: int
+    product: str | None = None
+    gpu: str | None = None
+    address: str | None = None
+
+
+def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> list[str]:
+    """Return the UUIDs of what a CUDA process with these variables sees, in its order.
+
+    A number raises AmbiguousOrder where CUDA puts the fastest first and products differ.
+    """
+    listed = environ.get(DEVICES)
+    if listed is None:
+        return [device.uuid for device in devices]
+    uuids: list[str] = []
+    for word in listed.split(","):
+        uuid = _named(word.strip(), devices, environ)
+        if uuid is None:
+            break
+        if uuid in uuids:
+            return []
+        uuids.append(uuid)
+    return uuids
+
+
+def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> str | None:
+    if word.startswith("MIG-"):
+        fitting = [device for device in devices if word in (device.uuid, device.address)]
+    elif word.startswith("GPU-"):
+        fitting = [device for device in devices if (device.gpu or "").startswith(word)]
+        if len({device.gpu for device in fitting}) > 1:
+            return None
+    else:
+        number = _number(word)
+        fitting = [device for device in devices if device.index == number]
+        if fitting:
+            _require_an_order(devices, environ, word)
+    return fitting[0].uuid if fitting else None
+
+
+def _number(word: str) -> int | None:
+    """Read a number as C does: what follows its digits is not looked at."""
+    digits = re.match(r"[+-]?[0-9]{1,9}", word)
+    return int(digits[0]) if digits else None
+
+
+def _require_an_order(
+    devices: Sequence[VisibleDevice], environ: Mapping[str, str], word: str
+) -> None:
+    """Refuse a number where it may mean one GPU to CUDA and another to NVML."""
+    products = sorted({device.product or "an unknown GPU" for device in devices})
+    if environ.get(ORDER) == PCI_ORDER or len(products) == 1:
+        return
+    raise AmbiguousOrder(
+        f"{DEVICES} names GPU {word} by its place in CUDA's order, fastest first, which is not "
+        f"known where products differ ({', '.join(products)}): set {ORDER}={PCI_ORDER}, or name "
+        "GPUs by UUID as nvidia-smi -L prints them"
+    )
+
 
 LIMIT_S = 60.0
 """NVML answers within a second or two; a driver that needs longer hangs."""
@@ -38,21 +112,29 @@ class Machine:
     """What is here.
 
     Attributes:
-        cpu: Identity of the CPU.
         gpus: One entry per GPU or MIG instance that CUDA_VISIBLE_DEVICES leaves visible, in CUDA's
-            order: the identity that `nvidia.read` gives, with "uuid", "nvlink" and "index" beside
-            it, which is its number to CUDA in PCI order; None where that is not certain.
+            order: the identity that `nvidia.read` gives, with "uuid", "bus" and "index" beside it,
+            which is its number to CUDA in PCI order; None where that is not certain.
         host: What may change a speed and is no part of an identity, of Linux and the CPU.
         cards: The same of each GPU, by UUID.
+        unread: Why quantities of a GPU cannot be sampled, by its UUID and their names.
+        paths: How GPUs reach each other, by both UUIDs, see `nvidia.paths`.
         nvml_trouble: Why there is no GPU, or why one is left out, in one sentence; None: all is
             well, or nobody asked.
+        shared: Other cases may be measured on its other GPUs at the same time.
+        harness: Who measures on it in place of LoadGen and our own loop; figures of one are never
+            compared with another's.
     """
 
     cpu: Mapping[str, Property]
     gpus: tuple[Mapping[str, Property], ...] = ()
     host: Mapping[str, str] = field(default_factory=dict)
     cards: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    paths: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    unread: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     nvml_trouble: str | None = None
+    shared: bool = False
+    harness: str = ""
 
     @property
     def classes(self) -> Counter[str]:
@@ -85,42 +167,127 @@ class Machine:
 
         Where the GPUs of one accelerator differ, a property is the list of what they have.
         """
+        by: dict[str, Property] = {"harness": self.harness} if self.harness else {}
         if accelerator == "cpu":
-            return dict(self.cpu)
+            return {**self.cpu, **by}
         used = self._used(accelerator)
         if not used:
-            return {"pretended": accelerator}
-        beside = {"uuid", "index"} if len(used) > 1 else {"uuid", "index", "nvlink"}
-        names = [name for name in used[0] if name not in beside]
-        return {"gpus": len(used), **{n: _common([gpu.get(n) for gpu in used]) for n in names}}
+            return {"pretended": accelerator, **by}
+        names = [name for name in used[0] if name not in {"uuid", "index", "bus"}]
+        properties = {n: _common([gpu.get(n) for gpu in used]) for n in names}
+        if len(used) > 1:
+            properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
+        if self.shared:
+            properties["shared_host"] = True
+        return {"gpus": len(used), **properties, **by}
+
+    def _topology(self, uuids: Sequence[str]) -> str | None:
+        """Return how GPUs reach each other: "NV18 NVSwitch", "12 x PIX; 16 x SYS"; None: unknown.
+
+        Numbers are of pairs, where these differ.
+        """
+        pairs = [self.paths.get(one, {}).get(other) for one, other in combinations(uuids, 2)]
+        counts = Counter(path for path in pairs if path is not None)
+        if counts.total() < len(pairs):
+            return None
+        if len(counts) == 1:
+            return pairs[0]
+        return "; ".join(f"{counts[path]} x {path}" for path in sorted(counts))
 
     def leases(self, accelerator: str) -> list[str]:
-        """Return the names of the locks a run on an accelerator takes, sorted."""
+        """Return what a run on an accelerator works on: its GPUs, else the processors."""
         return sorted(self.uuids(accelerator)) or ["cpu"]
+
+    def choice(self, accelerator: str) -> list[str]:
+        """Return the GPUs of an accelerator's class, of which any will do; none for the CPU."""
+        count, name = split(accelerator)
+        every = [str(gpu["uuid"]) for gpu in self.gpus if _class(gpu) == name]
+        return every if len(every) >= count else []
+
+    def as_in(self, identity: Mapping[str, Property]) -> Machine:
+        """Return the machine, with neighbours and the harness that an identity has."""
+        harness = str(identity.get("harness") or "")
+        return replace(self, shared=identity.get("shared_host") is True, harness=harness)
+
+    def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
+        """Return the machine with these GPUs of an accelerator's class, and no others of it."""
+        _, name = split(accelerator)
+        kept = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
+        return replace(self, gpus=tuple(kept))
 
     def uuids(self, accelerator: str) -> list[str]:
         """Return the GPUs that a run on an accelerator uses, by UUID; none for the CPU."""
         return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
 
-    def power_limits_w(self, accelerator: str) -> dict[str, float | None]:
-        """Return the power limit of each GPU that a run uses, by UUID; None: not known."""
-        used = ((str(gpu["uuid"]), gpu.get("power_limit_w")) for gpu in self._used(accelerator))
-        return {uuid: w if isinstance(w, int | float) else None for uuid, w in used}
+    def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
+        """Return what is to be known of each GPU that a run uses, by UUID."""
+        gpus = self._used(accelerator)
+        each = len(gpus) // replicas or 1
+        return {
+            str(gpu["uuid"]): UsedGpu(
+                uuid=str(gpu["uuid"]),
+                name=f"GPU {_called(gpu)}",
+                bus=gpu.get("bus"),
+                limit_w=w if isinstance(w := gpu.get("power_limit_w"), int | float) else None,
+                replica=f"replica {number // each}" if replicas > 1 else "",
+            )
+            for number, gpu in enumerate(gpus)
+        }
+
+    def differing(self, accelerator: str) -> list[str]:
+        """Return in what the GPUs of an accelerator differ: "power_limit_w is 700, 500 on GPU 3".
+
+        What most of them have stands first. Their places and serial numbers are no difference.
+        """
+        used = self._used(accelerator)
+        facts = [{**gpu, **self.cards.get(str(gpu["uuid"]), {})} for gpu in used]
+        differences = []
+        for name in dict.fromkeys(name for each in facts for name in each):
+            values = [each.get(name) for each in facts]
+            (usual, count), *_ = Counter(values).most_common()
+            if count < len(values) and name not in {"uuid", "index", "bus", "card"}:
+                others = [
+                    f"{value} on GPU {_called(gpu)}"
+                    for gpu, value in zip(used, values, strict=True)
+                    if value != usual
+                ]
+                differences.append(f"{name} is {usual}, {', '.join(others)}")
+        return differences
 
     def environment(self, accelerator: str) -> dict[str, str]:
         """Return the variables by which a process sees the GPUs of an accelerator, and no other.
 
         Whole GPUs go by their numbers, which every library reads: vLLM before 0.24 takes nothing
         else. A MIG instance has none, and beside one, or beside a GPU that may not be asked, those
-        of others are not certain: then all go by UUID.
-
-        None are needed for the CPU, nor for an accelerator that is pretended.
+        of others are not certain: then all go by UUID. The CPU and what is pretended need none.
         """
-        used = self._used(accelerator)
-        names = [gpu.get("index") for gpu in used]
-        if None in names:
-            names = [gpu["uuid"] for gpu in used]
-        return {DEVICES: ",".join(map(str, names)), ORDER: PCI_ORDER} if used else {}
+        return _environment(self._used(accelerator))
+
+    def shares(self, accelerator: str, count: int) -> list[Share]:
+        """Return an accelerator in equal shares, one for each of several processes.
+
+        GPUs go with the processors of the nearest NUMA node; a CPU's processors are divided.
+
+        Args:
+            accelerator: Class and count.
+            count: Of the processes; it divides the GPUs.
+        """
+        gpus, name = split(accelerator)
+        if name == "cpu":
+            here = sorted(os.sched_getaffinity(0))
+            each = len(here) // count
+            return [Share(cpus=tuple(here[n * each : (n + 1) * each])) for n in range(count)]
+        used, each = self._used(accelerator), gpus // count
+        shares = [used[n * each : (n + 1) * each] for n in range(count)]
+        return [
+            Share(
+                gpus=tuple(str(gpu["uuid"]) for gpu in share),
+                title=", ".join(f"GPU {_called(gpu)}" for gpu in share),
+                environment=_environment(share),
+                cpus=nearest(gpu.get("bus") for gpu in share),
+            )
+            for share in shares
+        ]
 
     def surroundings(self, accelerator: str) -> dict[str, str]:
         """Return what is shown when it changed and is no part of the identity.
@@ -128,103 +295,168 @@ class Machine:
         Keys are "machine.kernel", "machine.driver", …; what is not known is left out. Of several
         GPUs that differ, a value is the list of theirs.
         """
-        told = dict(self.host)
+        facts = dict(self.host)
         if uuids := self.uuids(accelerator):
             about = [self.cards.get(uuid, {}) for uuid in uuids]
             names = {name for each in about for name in each}
-            told |= {n: ", ".join(sorted({a[n] for a in about if n in a})) for n in names}
-            told |= {
+            facts |= {n: ", ".join(sorted({a[n] for a in about if n in a})) for n in names}
+            facts |= {
                 name: str(self.cpu[name]) for name in ("cpu", "governor") if self.cpu.get(name)
             }
-        return {f"machine.{name}": told[name] for name in sorted(told)}
+        return {f"machine.{name}": facts[name] for name in sorted(facts)}
 
     def _used(self, accelerator: str) -> list[Mapping[str, Property]]:
         count, name = split(accelerator)
         return [gpu for gpu in self.gpus if _class(gpu) == name][:count]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedGpu:
+    """A GPU that a run uses.
+
+    Attributes:
+        name: What a person calls it: "GPU 3", or by its UUID where numbers are not certain.
+        bus: Its place in sysfs; None: not known.
+        limit_w: Its power limit, watts; None: not known.
+        replica: The process of several that it belongs to; "": there is one.
+    """
+
+    uuid: str
+    name: str
+    bus: Property = None
+    limit_w: float | None = None
+    replica: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, UUID, place and replica: "GPU 3 (GPU-7f…, PCI 0000:3b:00.0) of replica 1"."""
+        beside = [self.uuid] if self.uuid not in self.name else []
+        beside += [f"PCI {self.bus}"] if self.bus else []
+        title = f"{self.name} ({', '.join(beside)})" if beside else self.name
+        return f"{title} of {self.replica}" if self.replica else title
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one of several processes gets of an accelerator.
+
+    Attributes:
+        gpus: UUIDs.
+        title: The same in words: "GPU 3"; "": there are none, or they have no numbers.
+        environment: Variables by which it sees these GPUs and no other.
+        cpus: Processors that it should use; empty: any.
+    """
+
+    gpus: tuple[str, ...] = ()
+    title: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+
+
+def _called(gpu: Mapping[str, Property]) -> Property:
+    """Return what a person calls a GPU: its number, else its UUID."""
+    index = gpu.get("index")
+    return gpu["uuid"] if index is None else index
+
+
+def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...]:
+    """Return the processors next to GPUs by their places on the PCI bus; (): not known."""
+    cpus: set[int] = set()
+    for bus in buses:
+        try:
+            text = (root / f"sys/bus/pci/devices/{bus}/local_cpulist").read_text("utf-8")
+            cpus |= set(_listed(text))
+        except (OSError, ValueError):
+            return ()
+    return tuple(sorted(cpus & os.sched_getaffinity(0)))
+
+
+def _listed(text: str) -> Iterator[int]:
+    """Yield the numbers of a list as the kernel writes it: "0-3,8"."""
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _environment(used: Sequence[Mapping[str, Property]]) -> dict[str, str]:
+    names = [gpu.get("index") for gpu in used]
+    if None in names:
+        names = [gpu["uuid"] for gpu in used]
+    return {DEVICES: ",".join(map(str, names)), ORDER: PCI_ORDER} if used else {}
+
+
 def split(accelerator: str) -> tuple[int, str]:
     """Return (8, "H100") for "8xH100", (1, "H100") for "H100"."""
-    found = re.fullmatch(r"(?:(\d+)x)?(.*)", accelerator, re.DOTALL)
-    assert found is not None
-    return int(found[1] or 1), found[2]
+    match = re.fullmatch(r"(?:(\d+)x)?(.*)", accelerator, re.DOTALL)
+    assert match is not None
+    return int(match[1] or 1), match[2]
 
 
 @cache
 def detect(*, gpus: bool) -> Machine:
-    """Look at this machine.
-
-    Args:
-        gpus: Also ask NVML, in a child process; skipped where only "cpu" is of interest.
-    """
+    """Look at this machine; NVML is asked in a child process, where GPUs are of interest."""
     here, host = cpu.identity(), surroundings.read()
     if not gpus:
         return Machine(cpu=here, host=host)
-    found = ask_nvml()
+    report = ask_nvml()
     try:
-        seen = visible([_device(gpu) for gpu in found["gpus"]], os.environ)
-        trouble = found["trouble"] or (None if seen else _all_hidden(found["gpus"]))
+        seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
+        trouble = report["trouble"] or (None if seen else _all_hidden(report["gpus"]))
     except AmbiguousOrder as error:
         seen, trouble = [], str(error)
-    by_uuid = {gpu["uuid"]: gpu for gpu in found["gpus"]}
+    by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
     # CUDA need not count what is divided or may not be asked, and numbers behind it would shift.
-    counted = not found["trouble"] and not any(gpu["identity"]["mig"] for gpu in found["gpus"])
+    counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
     return Machine(
         cpu=here,
         gpus=tuple(
             {
                 "uuid": uuid,
                 **by_uuid[uuid]["identity"],
-                "nvlink": by_uuid[uuid]["nvlink"],
                 "index": by_uuid[uuid]["index"] if counted else None,
+                "bus": by_uuid[uuid]["bus"],
             }
             for uuid in seen
         ),
         host=host,
         cards={uuid: by_uuid[uuid]["surroundings"] for uuid in seen},
+        unread={uuid: by_uuid[uuid]["unread"] for uuid in seen},
+        paths={uuid: by_uuid[uuid]["paths"] for uuid in seen},
         nvml_trouble=trouble,
     )
 
 
-def ask_nvml(limit_s: float = LIMIT_S) -> nvidia.Found:
+def ask_nvml(limit_s: float = LIMIT_S) -> nvidia.NvmlReport:
     """Return what the NVML child prints; a driver that hangs or crashes counts as no GPU."""
     command = [sys.executable, "-m", nvidia.__name__]
-    silent, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        child = subprocess.Popen(
-            command, stdin=silent, stdout=pipe, stderr=pipe, text=True, errors="replace"
-        )
+        answer = answer_of(command, limit_s=limit_s, killed_s=KILLED_S)
     except OSError as error:
         return _none(f"no process could be started to ask NVML: {error.strerror}")
-    try:
-        printed, said = child.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.communicate(timeout=KILLED_S)
+    if answer is None:
         return _none(f"NVIDIA's driver did not answer within {limit_s:g} s: see dmesg, or reboot")
-    if child.returncode < 0:
-        how = signal.strsignal(-child.returncode)
+    code, printed, errors = answer
+    if code < 0:
+        how = signal.strsignal(-code)
         return _none(f"NVIDIA's library crashed when it was asked for GPUs: {how}")
     try:
-        found: nvidia.Found = json.loads(printed)
+        report: nvidia.NvmlReport = json.loads(printed)
     except ValueError:
-        return _none(f"NVML could not be asked: {(said.strip().splitlines() or ['no word'])[-1]}")
-    return found
+        return _none(f"NVML could not be asked: {last_line(errors) or 'no word'}")
+    return report
 
 
-def _none(trouble: str) -> nvidia.Found:
+def _none(trouble: str) -> nvidia.NvmlReport:
     return {"gpus": [], "trouble": trouble}
 
 
-def _all_hidden(found: Sequence[nvidia.Gpu]) -> str:
-    return f"{DEVICES}={os.environ.get(DEVICES)!r} leaves none of {len(found)} GPUs visible"
+def _all_hidden(gpus: Sequence[nvidia.GpuState]) -> str:
+    return f"{DEVICES}={os.environ.get(DEVICES)!r} leaves none of {len(gpus)} GPUs visible"
 
 
-def _device(gpu: nvidia.Gpu) -> Device:
-    """Return how CUDA may be told to use a GPU."""
+def _device(gpu: nvidia.GpuState) -> VisibleDevice:
     product = gpu["identity"]["gpu"]
-    return Device(
+    return VisibleDevice(
         uuid=gpu["uuid"],
         index=gpu["index"],
         product=None if product is None else re.sub(r" MIG \S+$", "", str(product)),

@@ -6,36 +6,241 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, TypedDict
 
-from pytest_mlperf.hardware.nvidia_identity import (
-    Property,
-    ask,
-    decoded,
-    hashed,
-    linked,
-    properties,
-    surroundings,
-)
-from pytest_mlperf.hardware.nvml import (
+from pytest_mlperf.hardware._nvml import (
     ADVICE,
     INVALID_ARGUMENT,
     NOT_FOUND,
-    Device,
-    Library,
+    NOT_SUPPORTED,
+    REFUSALS,
+    UNKNOWN_WAY,
     Lost,
+    NvmlDevice,
+    NvmlLibrary,
+    Probe,
+    ReadMethod,
     UnavailableNvml,
     patiently,
+    scope,
     words,
 )
-from pytest_mlperf.hardware.nvml_quantities import identity
+from pytest_mlperf.hardware._nvml import Property as Quantity
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
+
+VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
+"""NVML's virtualization modes; "none" is bare metal, and None would be "not known"."""
+
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+
+PINNED = 0x2
+"""The clock event reason of clocks that someone has set."""
+
+
+def properties(
+    device: NvmlDevice, gpu: Mapping[str, Quantity], asked: Mapping[str, Probe]
+) -> dict[str, Property]:
+    """Return what decides how fast a GPU is and what its energy means.
+
+    Args:
+        asked: What is to be sampled of it.
+    """
+    watts, joules, reasons = (_settled(asked[n]) for n in ("power_w", "energy_j", "reasons"))
+    limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
+    # The trace is no stand-in for a counter that exists and may not be read, as when sampling.
+    traced = watts is not None and not asked["energy_j"].forbidden
+    counted = "counter" if joules is not None else None
+    return {
+        "gpu": decoded(gpu["name"]),
+        "memory_gib": _number(gpu["memory_gib"]),
+        "pci_id": _pci_id(gpu),
+        "mig": bool(mig[0]) if isinstance(mig, list) else None,
+        "power_limit_w": round(limit / 5) * 5 if isinstance(limit, float) else None,
+        "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
+        "clocks": _clocks(device, reasons),
+        "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
+        "power_scope": scope(gpu, asked["power_w"]) if gpu["name"] else None,
+        "energy": counted or ("trace" if traced else None),
+    }
+
+
+def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
+    """Return what is only shown when it changed; what is not known is left out."""
+    generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
+    facts = {
+        "vbios": decoded(gpu["vbios"]),
+        "gsp": decoded(ask(device, "nvmlDeviceGetGspFirmwareVersion")),
+        "pcie": None if generation is None or width is None else f"gen{generation} x{width}",
+        "persistence": _choice(("off", "on"), gpu["persistence"]),
+        "compute_mode": _choice(COMPUTE_MODES, gpu["compute_mode"]),
+        "card": None if gpu["uuid"] is None else hashed(str(gpu["uuid"])),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
+    """Return "free", or the SM clock in MHz that someone pinned; None: not known.
+
+    Application clocks have a getter; locked ones are only seen by their event reason, where the
+    clock is the one of this moment. A board whose default application clock is what holds it is
+    as it came: free.
+    """
+    sm = 1
+    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm)
+    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm)
+    if applied is not None and default is not None and applied != default:
+        return int(applied)
+    if reasons is None:
+        return None
+    if not reasons & PINNED:
+        return "free"
+    now = ask(device, "nvmlDeviceGetClockInfo", sm)
+    return "free" if now is not None and now == default else _number(now)
+
+
+LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""The nearest that two GPUs have in common on PCIe, in the words of nvidia-smi topo -m."""
+
+SWITCH = "NVSwitch"
+
+SWITCH_TYPE, READ_PEER = 2, 0
+"""NVML_NVLINK_DEVICE_TYPE_SWITCH, NVML_P2P_CAPS_INDEX_READ (a tuple in the binding)."""
+
+
+def paths(gpus: Mapping[str, tuple[NvmlDevice, str | None]]) -> dict[str, dict[str, str | None]]:
+    """Return how each GPU reaches each other one, by their UUIDs; None: not known.
+
+    "NV18 NVSwitch" is 18 links through switches, "NV4" four straight ones; without a link it is
+    what they share on PCIe, "PIX" to "SYS". "no P2P" where one may not read the other's memory, so
+    that copies go through the host's.
+
+    Args:
+        gpus: The device, and its place in sysfs.
+    """
+    buses = {bus for _, bus in gpus.values() if bus}
+    ends = {uuid: _ends(device, buses) for uuid, (device, _) in gpus.items()}
+    reached: dict[str, dict[str, str | None]] = {uuid: {} for uuid in gpus}
+    for one, other in combinations(gpus, 2):
+        path = _path(gpus[one][0], gpus[other][0], ends[one], ends[other], gpus[other][1])
+        reached[one][other] = reached[other][one] = path
+    return reached
+
+
+def _path(
+    one: NvmlDevice,
+    other: NvmlDevice,
+    here: Counter[str] | None,
+    there: Counter[str] | None,
+    bus: str | None,
+) -> str | None:
+    """Return how a GPU reaches another, by what the links of both end at."""
+    if here is None or there is None:
+        return None
+    if through := min(here[SWITCH], there[SWITCH]):
+        path: str | None = f"NV{through} {SWITCH}"
+    elif bus and here[bus]:
+        path = f"NV{here[bus]}"
+    else:
+        path = LEVELS.get(_or_none(one, "nvmlDeviceGetTopologyCommonAncestor", other.handle))
+    denied = _or_none(one, "nvmlDeviceGetP2PStatus", other.handle, READ_PEER)
+    return f"{path}, no P2P" if path and denied else path
+
+
+def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
+    """Return what the links of a GPU that are up end at: a switch, or a GPU's place in sysfs.
+
+    None: that is not told, so that nothing is known of any path from here.
+
+    Args:
+        buses: The places of the GPUs that are seen.
+    """
+    nvml, ends = device.library.nvml, Counter[str]()
+    try:
+        links = patiently(nvml, links_up, nvml, device.handle)
+    except nvml.NVMLError as error:
+        return ends if error.value in UNKNOWN_WAY | {NOT_SUPPORTED} else None
+    for link in (link for link, up in links.items() if up):
+        kind = _or_none(device, "nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        remote = _or_none(device, "nvmlDeviceGetNvLinkRemotePciInfo", link)
+        bus = _bus(remote.busId) if remote else None
+        if kind is None and bus not in buses:
+            return None  # a switch, or a GPU that is hidden from here
+        ends[SWITCH if kind == SWITCH_TYPE else bus or ""] += 1
+    return ends
+
+
+def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
+    """Return what one function says, None where it will not, also of a GPU that is gone by now."""
+    with contextlib.suppress(Lost):
+        return ask(device, function, *more)
+    return None
+
+
+def _pci_id(gpu: Mapping[str, Quantity]) -> str | None:
+    """Return device and subsystem, without the vendors that NVML keeps in the lower half."""
+    numbers = [gpu["pci_device"], gpu["pci_subsystem"]]
+    return ":".join(f"{n >> 16:04x}" for n in numbers if isinstance(n, int)) or None
+
+
+def _bus(written: Any) -> str | None:
+    """Return NVML's "00000000:3B:00.0" as sysfs has it."""
+    text = decoded(written)
+    return text[-12:].lower() if text else None
+
+
+def ask(device: NvmlDevice, function: str, *more: Any) -> Any:
+    """Return what one function says, None where it will not."""
+    if not hasattr(device.library.nvml, function):
+        return None  # a newer binding may have dropped what was deprecated
+    way = ReadMethod(
+        name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
+    )
+    return _settled(Probe(device=device, name=function, ways=[way]))
+
+
+def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
+    """Return why quantities that are to be sampled cannot be, by their names."""
+    for probe in asked.values():
+        _settled(probe)
+        probe.settle()
+    return {name: probe.failure for name, probe in asked.items() if probe.failure}
+
+
+def _settled(probe: Probe) -> Any:
+    """Read a quantity until it answers or has run out of ways."""
+    tries = (probe.read() for _ in range(REFUSALS * len(probe.ways)))
+    return next((value for value in tries if value is not None), None)
+
+
+def hashed(uuid: str) -> str:
+    """Return what tells one card from another, and does not name it."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
+
+
+def decoded(value: Any) -> str | None:
+    """Return what the binding gives as text or as bytes, by its age."""
+    text = value.decode() if isinstance(value, bytes) else value
+    return None if text is None else str(text)
+
+
+def _number(value: Any) -> int | float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _choice(words: Sequence[str], number: Any) -> str | None:
+    return words[number] if isinstance(number, int) and number < len(words) else None
+
 
 BRANDS = {"NVIDIA", "GeForce", "Tesla", "Quadro"}
 
@@ -45,15 +250,16 @@ LONGEST_S = 90
 MOST_INSTANCES = 7
 
 
-class Gpu(TypedDict):
+class GpuState(TypedDict):
     """One GPU, or one MIG instance of a GPU.
 
     Attributes:
-        uuid: "GPU-…" or "MIG-…".
         index: NVML's, of the physical GPU, which is its place in PCI order.
         parent: UUID of the physical GPU: its own without MIG; None where it may not be read.
         address: The older name of an instance, "MIG-GPU-…/gi/ci"; None without MIG.
-        nvlink: Whether a link to another GPU is up; None: not known.
+        bus: Its place in sysfs, "0000:3b:00.0"; None: not known.
+        paths: How it reaches each other GPU, by UUID: "NV18 NVSwitch", "SYS"; None: not known.
+        unread: Why quantities cannot be sampled, by their names.
         identity: What must equal a baseline's; the unknown is None.
         surroundings: What is only shown when it changed; the unknown is left out.
     """
@@ -62,33 +268,27 @@ class Gpu(TypedDict):
     index: int
     parent: str | None
     address: str | None
-    nvlink: bool | None
+    bus: str | None
+    paths: dict[str, str | None]
+    unread: dict[str, str]
     identity: dict[str, Property]
     surroundings: dict[str, str]
 
 
-class Found(TypedDict):
-    """What NVML told.
+class NvmlReport(TypedDict):
+    """What NVML told: GPUs in PCI order; why there is none or one is left out, None: all well."""
 
-    Attributes:
-        gpus: In NVML's order, which is that of PCI.
-        trouble: Why there is none, or why one is left out, in one sentence; None: all is well.
-    """
-
-    gpus: list[Gpu]
+    gpus: list[GpuState]
     trouble: str | None
 
 
-def read(nvml: Any) -> Found:
+def read(nvml: Any) -> NvmlReport:
     """Return every GPU with its identity and its surroundings.
 
     A GPU with MIG stands there as its instances. Every property may be unknown on its own.
-
-    Args:
-        nvml: The pynvml module.
     """
     try:
-        library = Library(nvml)
+        library = NvmlLibrary(nvml)
     except UnavailableNvml as error:
         return {"gpus": [], "trouble": str(error)}
     try:
@@ -104,9 +304,9 @@ def accelerator_class(name: str) -> str:
     480GB" is "GH200". Without one it is the words up to the number: "NVIDIA GeForce RTX 4090" is
     "RTX_4090".
     """
-    found = re.search(r"\b([A-Z]{1,3}\d{1,4}[A-Z]?)\b", name.replace("-", " "))
-    if found:
-        return found[1]
+    model = re.search(r"\b([A-Z]{1,3}\d{1,4}[A-Z]?)\b", name.replace("-", " "))
+    if model:
+        return model[1]
     words = [word for word in re.findall(r"\w+", name) if word not in BRANDS]
     numbers = [position for position, word in enumerate(words) if word.isdigit()]
     return "_".join(words[: numbers[0] + 1] if numbers else words)
@@ -118,21 +318,18 @@ def instance_class(name: str, mig: Property) -> str:
     What follows a profile becomes legal in a name: "1g.18gb+me" is "1g.18gb_me" and "1g.18gb-me",
     which lacks what the other has, is "1g.18gb_no_me". A GPU whose instances may not be seen is
     "H200_mig": it is no whole one.
-
-    Args:
-        name: Product name.
-        mig: The property of that name: a profile, True, False or None.
     """
-    own = accelerator_class(name)
+    base = accelerator_class(name)
     if not mig:
-        return own
+        return base
     profile = mig if isinstance(mig, str) else "mig"
-    return f"{own}_{re.sub(r'[^A-Za-z0-9._]', '_', profile.replace('-', '_no_'))}"
+    return f"{base}_{re.sub(r'[^A-Za-z0-9._]', '_', profile.replace('-', '_no_'))}"
 
 
-def _read(library: Library) -> Found:
+def _read(library: NvmlLibrary) -> NvmlReport:
     nvml = library.nvml
-    gpus: list[Gpu] = []
+    gpus: list[GpuState] = []
+    whole: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
         count = patiently(nvml, nvml.nvmlDeviceGetCount)
@@ -142,12 +339,17 @@ def _read(library: Library) -> Found:
     for index in range(count):
         try:
             handle = patiently(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-            device = Device(library=library, uuid="", handle=handle)
-            gpus += _gpus(device, index, versions)
+            device = NvmlDevice(library=library, uuid="", handle=handle)
+            here = list(_gpus(device, index, versions))
+            whole |= {gpu["uuid"]: (device, gpu["bus"]) for gpu in here if not gpu["address"]}
+            gpus += here
         except nvml.NVMLError as error:
             troubles.append(f"GPU {index} may not be asked: {_advice(error)}")
         except (UnavailableNvml, Lost) as error:
             troubles.append(f"GPU {index}: {error}")
+    reached = paths(whole)
+    for gpu in gpus:
+        gpu["paths"] = reached.get(gpu["uuid"], {})
     if not count:
         troubles.append("NVIDIA's driver runs, and lists no GPU")
     return {"gpus": gpus, "trouble": "; ".join(troubles) or None}
@@ -166,65 +368,62 @@ def _versions(nvml: Any) -> Iterator[tuple[str, str]]:
         yield "cuda", f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
-def _gpus(device: Device, index: int, versions: Mapping[str, str]) -> Iterator[Gpu]:
-    """Yield a GPU, or its instances.
-
-    Raises:
-        UnavailableNvml: It cannot be used.
-        Lost: It is gone.
-    """
-    found = identity(device)
-    mode = found["mig"]
+def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterator[GpuState]:
+    gpu = identity(device)
+    mode = gpu["mig"]
     handles, seen = _instances(device)
-    whole: Gpu = {
-        "uuid": str(found["uuid"]),
+    asked = probes(device, gpu, versions.get("driver", ""))
+    whole: GpuState = {
+        "uuid": str(gpu["uuid"]),
         "index": index,
-        "parent": None if found["uuid"] is None else str(found["uuid"]),
+        "parent": None if gpu["uuid"] is None else str(gpu["uuid"]),
         "address": None,
-        "nvlink": linked(device),
-        "identity": properties(device, found, versions.get("driver", "")),
-        "surroundings": {**versions, **surroundings(device, found)},
+        "bus": _bus(gpu["bus_id"]),
+        "paths": {},
+        "unread": unread(asked),
+        "identity": properties(device, gpu, asked),
+        "surroundings": {**versions, **surroundings(device, gpu)},
     }
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
     elif isinstance(mode, list) and mode[0] and seen:
         raise UnavailableNvml("MIG is on and it has no instance: create one, or turn MIG off")
-    elif found["uuid"] is None:
+    elif gpu["uuid"] is None:
         raise UnavailableNvml("it does not tell its UUID, without which no process can be given it")
     else:
         yield whole
 
 
-def _instances(device: Device) -> tuple[list[Any], bool]:
+def _instances(device: NvmlDevice) -> tuple[list[Any], bool]:
     """Return the handles of the MIG instances, and whether they could be looked for."""
-    nvml, found = device.library.nvml, []
+    nvml, handles = device.library.nvml, []
     get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
     for index in range(MOST_INSTANCES):
         try:
-            found.append(patiently(nvml, get, device.handle, index))
+            handles.append(patiently(nvml, get, device.handle, index))
         except nvml.NVMLError as error:
             if error.value == INVALID_ARGUMENT:
                 break  # a product with fewer
             if error.value != NOT_FOUND:
-                return found, False
-    return found, True
+                return handles, False
+    return handles, True
 
 
-def _instance(device: Device, handle: Any, whole: Gpu) -> Gpu:
+def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
     """Return a MIG instance: its own name and memory, and all else of the GPU that it is on."""
-    own = Device(library=device.library, uuid="", handle=handle)
-    uuid, name = decoded(ask(own, "nvmlDeviceGetUUID")), decoded(ask(own, "nvmlDeviceGetName"))
+    instance = NvmlDevice(library=device.library, uuid="", handle=handle)
+    uuid = decoded(ask(instance, "nvmlDeviceGetUUID"))
+    name = decoded(ask(instance, "nvmlDeviceGetName"))
     if uuid is None:
         raise UnavailableNvml("an instance of it does not tell its UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
-    memory = ask(own, "nvmlDeviceGetMemoryInfo")
-    number = [ask(own, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
-    known = whole["parent"] is not None and None not in number
+    memory = ask(instance, "nvmlDeviceGetMemoryInfo")
+    number = [ask(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
+    is_certain = whole["parent"] is not None and None not in number
     return {
         **whole,
         "uuid": uuid,
-        "address": f"MIG-{whole['parent']}/{number[0]}/{number[1]}" if known else None,
-        "nvlink": None,
+        "address": f"MIG-{whole['parent']}/{number[0]}/{number[1]}" if is_certain else None,
         "identity": {
             **whole["identity"],
             "gpu": name or whole["identity"]["gpu"],
@@ -242,10 +441,10 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
             nvml = importlib.import_module("pynvml")
-        found = read(nvml)
+        report = read(nvml)
     except ImportError as error:
-        found = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; pip install nvidia-ml-py"}
-    json.dump(found, sys.stdout)
+        report = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; pip install nvidia-ml-py"}
+    json.dump(report, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,21 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import FUNCTION_NOT_FOUND, GONE, REFUSALS, Device
-from pytest_mlperf.hardware.nvml_events import xids
-from pytest_mlperf.hardware.nvml_probe import Probe, Way
-from pytest_mlperf.hardware.nvml_sensor import AMPERE, Property, ga100, grace
+from pytest_mlperf.hardware._nvml import (
+    AMPERE,
+    FUNCTION_NOT_FOUND,
+    GONE,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    REFUSALS,
+    NvmlDevice,
+    Probe,
+    Property,
+    ReadMethod,
+    ga100,
+    grace,
+    xids,
+)
 
 KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union that holds a field's value, by its NVML_VALUE_TYPE."""
@@ -51,42 +62,43 @@ REASONS = {
 """Clock event reasons, by bit; the last two are newer than the oldest binding that is allowed."""
 
 
-def identity(device: Device) -> dict[str, Property]:
-    """Return what a GPU is and is set to; what it does not tell is None.
-
-    Raises:
-        Lost: The GPU is gone.
-    """
-    found: dict[str, Property] = {}
+def identity(device: NvmlDevice) -> dict[str, Property]:
+    """Return what a GPU is and is set to; what it does not tell is None."""
+    gpu: dict[str, Property] = {}
     for name, way in IDENTITY.items():
         probe = Probe(device=device, name=name, ways=[way])
         tries = (probe.read() for _ in range(REFUSALS))
         value = next((value for value in tries if value is not None), None)
-        found[name] = value.decode() if isinstance(value, bytes) else value
-    return found
+        gpu[name] = value.decode() if isinstance(value, bytes) else value
+    return gpu
 
 
-def probes(device: Device, found: Mapping[str, Property], driver: str) -> dict[str, Probe]:
-    """Return the quantities to sample.
-
-    Args:
-        device: The GPU.
-        found: Its identity.
-        driver: Version of the driver.
-    """
+def probes(device: NvmlDevice, gpu: Mapping[str, Property], driver: str) -> dict[str, Probe]:
+    """Return the quantities to sample."""
     throttle = [
-        Way(name="fields", read=_throttle_fields(driver)),
-        Way(name="nvmlDeviceGetViolationStatus", read=_violations),
+        ReadMethod(name="fields", read=_throttle_fields(driver)),
+        ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
     ]
-    average = [*_scopes(found, "POWER_AVERAGE", POWER_AVERAGE), *WAYS["average_w"]]
-    own = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
-    ways = {"power_w": _power(found), **WAYS, **own}
+    average = [*_scopes(gpu, "POWER_AVERAGE", POWER_AVERAGE), *WAYS["average_w"]]
+    methods = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
+    ways = {"power_w": _power(gpu), **WAYS, **methods}
     return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
 
 
 TRACE = ("power_w", "reasons")
 COUNTER = ("energy_j",)
-SLOW = ("processes", "ecc_uncorrected", "ecc_corrected", "pcie_replays", "limit_w", "xids")
+SLOW = (
+    "processes",
+    "ecc_uncorrected",
+    "ecc_corrected",
+    "pcie_replays",
+    "limit_w",
+    "xids",
+    "nvlinks",
+    "nvlink_bytes",
+    "nvlink_errors",
+    "fabric_health",
+)
 STATE = (
     "sm_mhz",
     "memory_mhz",
@@ -102,24 +114,23 @@ STATE = (
 )
 
 
-def _power(found: Mapping[str, Property]) -> list[Way]:
-    """Return the ways to the power of a moment."""
-    ways = _scopes(found, "POWER_INSTANT", POWER_INSTANT)
-    architecture = found["architecture"]
+def _power(gpu: Mapping[str, Property]) -> list[ReadMethod]:
+    ways = _scopes(gpu, "POWER_INSTANT", POWER_INSTANT)
+    architecture = gpu["architecture"]
     old = isinstance(architecture, int) and architecture < AMPERE
-    if old or (architecture == AMPERE and ga100(found)):
+    if old or (architecture == AMPERE and ga100(gpu)):
         ways.append(_call("nvmlDeviceGetPowerUsage", scale=1e-3))
     # A board that is polled faster than its sensor gives zeros; no board draws nothing.
-    return [Way(name=way.name, read=_nonzero(way.read)) for way in ways]
+    return [ReadMethod(name=way.name, read=_nonzero(way.read)) for way in ways]
 
 
-def _scopes(found: Mapping[str, Property], name: str, number: int) -> list[Way]:
+def _scopes(gpu: Mapping[str, Property], name: str, number: int) -> list[ReadMethod]:
     """Return the ways to a power, that of the module first where the counter counts the module."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
     ]
-    return ways[::-1] if grace(found) else ways
+    return ways[::-1] if grace(gpu) else ways
 
 
 def _nonzero(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -138,28 +149,25 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
     return read
 
 
-def _known(nvml: Any, function: str) -> Callable[..., Any]:
+def _function(nvml: Any, function: str) -> Callable[..., Any]:
     """Return a function of the binding; its newer releases drop what is deprecated."""
-    found: Callable[..., Any] | None = getattr(nvml, function, None)
-    if found is None:
+    getter: Callable[..., Any] | None = getattr(nvml, function, None)
+    if getter is None:
         raise nvml.NVMLError(FUNCTION_NOT_FOUND)
-    return found
+    return getter
 
 
-def _call(function: str, *more: int, scale: float | None = None) -> Way:
-    """Return the way through one function of the binding."""
-
+def _call(function: str, *more: int, scale: float | None = None) -> ReadMethod:
     def read(nvml: Any, handle: Any) -> Any:
-        value = _known(nvml, function)(handle, *more)
+        value = _function(nvml, function)(handle, *more)
         return value if scale is None else value * scale
 
-    return Way(name=function, read=read)
+    return ReadMethod(name=function, read=read)
 
 
-def _field(name: str, number: int, in_scope: int = GPU_SCOPE, scale: float = 1) -> Way:
-    """Return the way through one field value."""
+def _field(name: str, number: int, in_scope: int = GPU_SCOPE, scale: float = 1) -> ReadMethod:
     plain = read_field(number, in_scope)
-    return Way(name=f"field {name}", read=lambda nvml, handle: plain(nvml, handle) * scale)
+    return ReadMethod(name=f"field {name}", read=lambda nvml, handle: plain(nvml, handle) * scale)
 
 
 def _memory_used(nvml: Any, handle: Any) -> Any:
@@ -181,65 +189,180 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
     def read(nvml: Any, handle: Any) -> Any:
         entries = nvml.nvmlDeviceGetFieldValues(handle, list(numbers.values()))
-        found = {}
+        counted_ns = {}
         for name, entry in zip(numbers, entries, strict=True):
             if entry.nvmlReturn in GONE:
                 raise nvml.NVMLError(entry.nvmlReturn)
             if not entry.nvmlReturn:
-                found[name] = getattr(entry.value, KINDS[entry.valueType])
-        if not found:
+                counted_ns[name] = getattr(entry.value, KINDS[entry.valueType])
+        if not counted_ns:
             raise nvml.NVMLError(entries[0].nvmlReturn)
-        return found
+        return counted_ns
 
     return read
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
     """Read ns under each policy, the older way; "thermal" is software and hardware together."""
-    found, last = {}, None
+    counted_ns, last = {}, None
     for policy, name in enumerate(POLICIES):
         try:
-            ask = _known(nvml, "nvmlDeviceGetViolationStatus")
-            found[name] = ask(handle, policy).violationTime
+            ask = _function(nvml, "nvmlDeviceGetViolationStatus")
+            counted_ns[name] = ask(handle, policy).violationTime
         except nvml.NVMLError as error:
             if error.value in GONE:
                 raise
             last = error
-    if not found and last is not None:
+    if not counted_ns and last is not None:
         raise last
-    return found
+    return counted_ns
 
 
 def _processes(nvml: Any, handle: Any) -> Any:
     """Read the processes on a GPU: pid as the host knows it, and memory in bytes or None."""
-    found = {}
+    memory = {}
     for kind in ("Compute", "Graphics", "MPSCompute"):
         try:
-            listed = _known(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+            listed = _function(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
         except nvml.NVMLError:
             if kind == "Compute":
                 raise
             continue
-        found.update({entry.pid: entry.usedGpuMemory for entry in listed})
-    return [[pid, found[pid]] for pid in sorted(found)]
+        memory.update({entry.pid: entry.usedGpuMemory for entry in listed})
+    return [[pid, memory[pid]] for pid in sorted(memory)]
 
 
-def _pci(member: str) -> Way:
-    return Way(
-        name="nvmlDeviceGetPciInfo",
-        read=lambda nvml, handle: getattr(nvml.nvmlDeviceGetPciInfo(handle), member),
+MOST_LINKS = 36
+
+ALL_LINKS = 0xFFFFFFFF
+"""The scope of a field that counts over all links together."""
+
+
+def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
+    """Read of each NVLink whether it is up; NVMLError where the board has none."""
+    links: dict[int, bool] = {}
+    last = None
+    for link in range(MOST_LINKS):
+        try:
+            links[link] = bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
+        except nvml.NVMLError as error:
+            last = error
+            if error.value in GONE:
+                raise
+            if error.value == INVALID_ARGUMENT:  # there is no such link, nor any behind it
+                break
+    if not links and last is not None:
+        raise last
+    return links
+
+
+def _used_links(nvml: Any, handle: Any) -> list[int]:
+    """Read which links are up: where none is, what counts their traffic says nothing."""
+    up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
+    if not up:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return up
+
+
+def _link_bytes(sent: int, received: int, unit: int) -> ReadMethod:
+    """Return the way to the bytes that all links together sent and received so far."""
+    ways = [read_field(number, ALL_LINKS) for number in (sent, received)]
+
+    def read(nvml: Any, handle: Any) -> list[int]:
+        _used_links(nvml, handle)
+        return [unit * way(nvml, handle) for way in ways]
+
+    return ReadMethod(name=f"fields {sent} and {received}", read=read)
+
+
+def _link_errors(numbers: Mapping[str, int]) -> ReadMethod:
+    """Return the way to the errors of each link that had any so far, by their kind."""
+
+    def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
+        asked = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
+        fields = [(numbers[kind], link) for kind, link in asked]
+        entries = nvml.nvmlDeviceGetFieldValues(handle, fields)
+        if all(entry.nvmlReturn for entry in entries):
+            raise nvml.NVMLError(entries[0].nvmlReturn)
+        counted: dict[str, dict[int, int]] = {}
+        for (kind, link), entry in zip(asked, entries, strict=True):
+            if entry.nvmlReturn in GONE:
+                raise nvml.NVMLError(entry.nvmlReturn)
+            if not entry.nvmlReturn and (count := getattr(entry.value, KINDS[entry.valueType])):
+                counted.setdefault(kind, {})[link] = count
+        return counted
+
+    return ReadMethod(name=f"fields {', '.join(map(str, numbers.values()))}", read=read)
+
+
+def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
+    """Read the same by the older function, of boards before those of NVLink 5."""
+    counted: dict[str, dict[int, int]] = {}
+    answered, last = False, None
+    for link in _used_links(nvml, handle):
+        for counter, kind in enumerate(LINK_COUNTERS):
+            try:
+                count = _function(nvml, "nvmlDeviceGetNvLinkErrorCounter")(handle, link, counter)
+            except nvml.NVMLError as error:
+                if error.value in GONE:
+                    raise
+                last = error
+                continue
+            answered = True
+            if count:
+                by_link = counted.setdefault(kind, {})
+                by_link[link] = by_link.get(link, 0) + count
+    if not answered and last is not None:
+        raise last
+    return counted
+
+
+RECOVERY = "recovery"
+"""The kind of error for which a link is trained anew: until then nothing goes over it."""
+
+LINK_COUNTERS = ("replay", RECOVERY, "crc", "crc")
+"""Of NVML's function; flits and data have a checksum each."""
+
+LINK_FIELDS_5 = {"packet": 206, "overrun": 207, "receive": 208, "integrity": 211, RECOVERY: 215}
+"""Per link of NVLink 5 (Blackwell)."""
+
+LINK_FIELDS_4 = {"replay": 161, RECOVERY: 162, "crc": 163}
+"""Per link of NVLink 4 (Hopper)."""
+
+
+FABRIC_COMPLETED = 3
+"""NVML_GPU_FABRIC_STATE_COMPLETED; 0 is a board that no NVSwitch joins to others."""
+
+
+def _fabric_health(nvml: Any, handle: Any) -> int | None:
+    """Read the health mask of the fabric of NVSwitches that a GPU is registered with."""
+    from ctypes import byref
+
+    kind = getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)
+    if kind is None:
+        raise nvml.NVMLError(FUNCTION_NOT_FOUND)
+    _function(nvml, "nvmlDeviceGetGpuFabricInfoV")(handle, byref(info := kind()))
+    if not info.state:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return int(info.healthMask) if info.state == FABRIC_COMPLETED else None
+
+
+def _member(function: str, member: str) -> ReadMethod:
+    return ReadMethod(
+        name=function, read=lambda nvml, handle: getattr(getattr(nvml, function)(handle), member)
     )
 
 
 IDENTITY = {
     "uuid": _call("nvmlDeviceGetUUID"),
+    "index": _call("nvmlDeviceGetIndex"),
     "name": _call("nvmlDeviceGetName"),
     "architecture": _call("nvmlDeviceGetArchitecture"),
-    "bus_id": _pci("busId"),
-    "pci_device": _pci("pciDeviceId"),
-    "pci_subsystem": _pci("pciSubSystemId"),
+    "bus_id": _member("nvmlDeviceGetPciInfo", "busId"),
+    "pci_device": _member("nvmlDeviceGetPciInfo", "pciDeviceId"),
+    "pci_subsystem": _member("nvmlDeviceGetPciInfo", "pciSubSystemId"),
     "vbios": _call("nvmlDeviceGetVbiosVersion"),
-    "memory_gib": Way(
+    "memory_gib": ReadMethod(
         name="nvmlDeviceGetMemoryInfo",
         read=lambda nvml, handle: round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30),
     ),
@@ -255,7 +378,7 @@ IDENTITY = {
     "max_memory_mhz": _call("nvmlDeviceGetMaxClockInfo", 2),
     "max_pcie_generation": _call("nvmlDeviceGetMaxPcieLinkGeneration"),
     "max_pcie_width": _call("nvmlDeviceGetMaxPcieLinkWidth"),
-    "remapped_rows_pending": Way(
+    "remapped_rows_pending": ReadMethod(
         name="nvmlDeviceGetRemappedRows",
         read=lambda nvml, handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     ),
@@ -263,7 +386,7 @@ IDENTITY = {
 }
 """How each property is read; of [current, pending] where a mode has both."""
 
-WAYS: dict[str, list[Way]] = {
+WAYS: dict[str, list[ReadMethod]] = {
     "reasons": [
         _call("nvmlDeviceGetCurrentClocksEventReasons"),
         _call("nvmlDeviceGetCurrentClocksThrottleReasons"),
@@ -275,32 +398,29 @@ WAYS: dict[str, list[Way]] = {
     ],
     "sm_mhz": [_call("nvmlDeviceGetClockInfo", 1)],
     "memory_mhz": [_call("nvmlDeviceGetClockInfo", 2)],
-    "temperature_c": [
-        _call("nvmlDeviceGetTemperatureV", 0),
-        _call("nvmlDeviceGetTemperature", 0),
-    ],
+    "temperature_c": [_call("nvmlDeviceGetTemperatureV", 0), _call("nvmlDeviceGetTemperature", 0)],
     "memory_temperature_c": [_field("MEMORY_TEMP", MEMORY_TEMPERATURE)],
     "pstate": [_call("nvmlDeviceGetPerformanceState")],
     "average_w": [_call("nvmlDeviceGetPowerUsage", scale=1e-3)],
     "memory_used": [
-        Way(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
-        Way(
-            name="nvmlDeviceGetMemoryInfo",
-            read=lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-        ),
+        ReadMethod(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
+        _member("nvmlDeviceGetMemoryInfo", "used"),
     ],
-    "utilization_percent": [
-        Way(
-            name="nvmlDeviceGetUtilizationRates",
-            read=lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-        )
-    ],
+    "utilization_percent": [_member("nvmlDeviceGetUtilizationRates", "gpu")],
     "limit_w": [_call("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)],
     "pcie_generation": [_call("nvmlDeviceGetCurrPcieLinkGeneration")],
     "pcie_width": [_call("nvmlDeviceGetCurrPcieLinkWidth")],
     "pcie_replays": [_call("nvmlDeviceGetPcieReplayCounter")],
     "ecc_uncorrected": [_call("nvmlDeviceGetTotalEccErrors", 1, 0)],
     "ecc_corrected": [_call("nvmlDeviceGetTotalEccErrors", 0, 0)],
-    "processes": [Way(name="nvmlDeviceGetComputeRunningProcesses", read=_processes)],
+    "processes": [ReadMethod(name="nvmlDeviceGetComputeRunningProcesses", read=_processes)],
+    "nvlinks": [ReadMethod(name="nvmlDeviceGetNvLinkState", read=links_up)],
+    "nvlink_bytes": [_link_bytes(138, 139, 1024), _link_bytes(202, 204, 1)],
+    "nvlink_errors": [
+        _link_errors(LINK_FIELDS_5),
+        _link_errors(LINK_FIELDS_4),
+        ReadMethod(name="nvmlDeviceGetNvLinkErrorCounter", read=_link_errors_by_function),
+    ],
+    "fabric_health": [ReadMethod(name="nvmlDeviceGetGpuFabricInfoV", read=_fabric_health)],
 }
 """How each quantity is read, new to old; power and throttling also depend on GPU and driver."""

@@ -64,12 +64,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import Library, UnavailableNvml
+from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml
+from pytest_mlperf.hardware._sampler_threads import ReadCost, Sampler, Writer, choose
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
-from pytest_mlperf.hardware.sampler_gpu import DISAPPEARED, begin, said, watch_periods
-from pytest_mlperf.hardware.sampler_rates import Cost, choose
-from pytest_mlperf.hardware.sampler_rest import read_at_rest
-from pytest_mlperf.hardware.sampler_threads import Sampler, Writer
+from pytest_mlperf.hardware.sampler_gpu import (
+    DISAPPEARED,
+    begin,
+    read_at_rest,
+    silent_part,
+    watch_periods,
+)
 
 VERSION = 1
 GRACE_S = 2.0
@@ -116,12 +120,12 @@ def sample(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
             nvml = importlib.import_module("pynvml")
-        library = Library(nvml)
+        library = NvmlLibrary(nvml)
     except (ImportError, UnavailableNvml) as error:
         suspect = getattr(error, "code", None) in SUSPECT
         lost = getattr(error, "code", None) in DISAPPEARED
-        told = {"unavailable": str(error), "suspect": suspect, "lost": lost}
-        yield json.dumps({"ready": {**first, **told}})
+        failure = {"unavailable": str(error), "suspect": suspect, "lost": lost}
+        yield json.dumps({"ready": {**first, **failure}})
         return
     try:
         yield from _sample(library, first, options, stop, parent, write)
@@ -130,7 +134,7 @@ def sample(
 
 
 def _sample(
-    library: Library,
+    library: NvmlLibrary,
     first: dict[str, Any],
     options: argparse.Namespace,
     stop: threading.Event,
@@ -141,18 +145,18 @@ def _sample(
     gpus, silent = begin(library, options.gpu, str(versions["driver"]))
     lost = watch_periods(gpus, options.watch_s, stop)
     lost |= read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
-    silent += [said(index, options.gpu[index], error) for index, error in lost.items()]
+    silent += [silent_part(index, options.gpu[index], error) for index, error in lost.items()]
     gpus = [gpu for gpu in gpus if gpu.index not in lost]
     paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
     costs = {
-        name: Cost(cpu_s=max(c for c, _ in each), wall_s=max(w for _, w in each))
+        name: ReadCost(cpu_s=max(c for c, _ in each), wall_s=max(w for _, w in each))
         for name, each in paid.items()
         if each
     }
     rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)
-    told = [*silent, *(gpu.ready() for gpu in gpus)]
+    parts = [*silent, *(gpu.ready() for gpu in gpus)]
     first |= {**clocks(), **versions, "rates": asdict(rates)}
-    yield json.dumps({"ready": {**first, "gpus": sorted(told, key=lambda r: r["index"])}})
+    yield json.dumps({"ready": {**first, "gpus": sorted(parts, key=lambda r: r["index"])}})
     sampler = Sampler(gpus, rates, write)
     began, cpu = time.monotonic(), time.process_time()
     ended = sampler.run(stop, parent)
@@ -174,21 +178,20 @@ def _sample(
 
 
 def _versions(nvml: Any) -> dict[str, str | int | None]:
-    """Return the versions of driver, its CUDA, and the binding."""
-    found: dict[str, str | int | None] = {}
+    versions: dict[str, str | int | None] = {}
     for name, function in (
         ("driver", "nvmlSystemGetDriverVersion"),
         ("cuda", "nvmlSystemGetCudaDriverVersion_v2"),
     ):
         try:
-            found[name] = getattr(nvml, function)()
+            versions[name] = getattr(nvml, function)()
         except nvml.NVMLError:
-            found[name] = None
+            versions[name] = None
     try:
-        found["binding"] = metadata.version("nvidia-ml-py")
+        versions["binding"] = metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
-        found["binding"] = None
-    return found
+        versions["binding"] = None
+    return versions
 
 
 def end_with_stdin() -> threading.Event:

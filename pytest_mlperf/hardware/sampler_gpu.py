@@ -9,20 +9,22 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pytest_mlperf.hardware.nvml import (
+from pytest_mlperf.hardware._nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     NOT_FOUND,
     RESET_REQUIRED,
-    Device,
-    Library,
     Lost,
+    NvmlDevice,
+    NvmlLibrary,
+    Probe,
     UnavailableNvml,
+    averages,
+    covers,
     find,
+    scope,
 )
-from pytest_mlperf.hardware.nvml_probe import Probe
 from pytest_mlperf.hardware.nvml_quantities import identity, probes
-from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 
 DISAPPEARED = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, NOT_FOUND})
 """A GPU that was seen earlier, and is not to be had with one of these, is gone."""
@@ -37,15 +39,11 @@ LOOK_S = 0.004
 """Time between two looks at a counter, when its period is to be found."""
 
 
-class Gpu:
+class SampledGpu:
     """One GPU while it is sampled."""
 
-    def __init__(self, index: int, device: Device, driver: str) -> None:
-        """Read its identity and time its probes.
-
-        Raises:
-            Lost: It went away.
-        """
+    def __init__(self, index: int, device: NvmlDevice, driver: str) -> None:
+        """Read its identity and time its probes."""
         self.index, self.device = index, device
         self.identity = identity(device)
         self.probes = probes(device, self.identity, driver)
@@ -67,7 +65,7 @@ class Gpu:
             if value is not None:
                 walls.append(time.perf_counter() - begin)
                 self.first.setdefault(name, value)
-            if (probe.way or probe.why) and time.monotonic() >= end:
+            if (probe.way or probe.failure) and time.monotonic() >= end:
                 break
         cpu = time.thread_time() - cpu
         probe.settle()
@@ -77,14 +75,14 @@ class Gpu:
 
     def group(self, names: Sequence[str]) -> list[Probe]:
         """Return the probes of a group that have an answer."""
-        return [self.probes[name] for name in names if self.probes[name].why is None]
+        return [self.probes[name] for name in names if self.probes[name].failure is None]
 
     def cost(self, names: Sequence[str]) -> tuple[float, float]:
         """Return CPU and wall seconds of reading a group once."""
-        known = [
+        costs = [
             self.cost_us[probe.name] for probe in self.group(names) if probe.name in self.cost_us
         ]
-        return sum(c[2] for c in known) / 1e6, sum(c[0] for c in known) / 1e6
+        return sum(c[2] for c in costs) / 1e6, sum(c[0] for c in costs) / 1e6
 
     def ready(self) -> dict[str, Any]:
         """Return this GPU's part of the first record."""
@@ -110,20 +108,18 @@ class Gpu:
 
     def unavailable(self) -> dict[str, str]:
         """Return why there is no reading, by quantity."""
-        return {name: probe.why for name, probe in self.probes.items() if probe.why}
+        return {name: probe.failure for name, probe in self.probes.items() if probe.failure}
 
     def forbidden(self) -> list[str]:
         """Return the quantities that may not be read here."""
         return [name for name, probe in self.probes.items() if probe.forbidden]
 
 
-def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) -> dict[int, Lost]:
-    """Find how often each GPU's energy counter changes.
-
-    Returns:
-        Which GPUs were lost meanwhile, by index.
-    """
-    live = [gpu for gpu in gpus if gpu.probes["energy_j"].why is None]
+def watch_periods(
+    gpus: Sequence[SampledGpu], seconds: float, stop: threading.Event
+) -> dict[int, Lost]:
+    """Find how often each GPU's energy counter changes; return which were lost, by index."""
+    live = [gpu for gpu in gpus if gpu.probes["energy_j"].failure is None]
     pause = max(LOOK_S, 4 * sum(gpu.cost(["energy_j"])[1] for gpu in live))
     changes: dict[int, list[tuple[float, float]]] = {gpu.index: [] for gpu in live}
     lost: dict[int, Lost] = {}
@@ -146,41 +142,81 @@ def watch_periods(gpus: Sequence[Gpu], seconds: float, stop: threading.Event) ->
     return lost
 
 
-def said(index: int, uuid: str, error: UnavailableNvml | Lost) -> dict[str, Any]:
+def silent_part(index: int, uuid: str, error: UnavailableNvml | Lost) -> dict[str, Any]:
     """Return the first record's part for a GPU that does not answer."""
-    found = {"index": index, "uuid": uuid, "unavailable": str(error)}
+    record = {"index": index, "uuid": uuid, "unavailable": str(error)}
     gone = isinstance(error, Lost) or error.code in DISAPPEARED
-    return {**found, "lost": True} if gone else found
+    return {**record, "lost": True} if gone else record
 
 
 def timed(probe: Probe) -> tuple[float, Any]:
-    """Return the middle of the time that a reading took, and the reading.
-
-    Raises:
-        Lost: The GPU is gone.
-    """
+    """Return the middle of the time that a reading took, and the reading."""
     begin = time.monotonic()
     value = probe.read()
     return (begin + time.monotonic()) / 2, value
 
 
 def begin(
-    library: Library, uuids: Sequence[str], driver: str
-) -> tuple[list[Gpu], list[dict[str, Any]]]:
+    library: NvmlLibrary, uuids: Sequence[str], driver: str
+) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
     """Return the GPUs that answer, and the first record's part for those that do not."""
-    gpus: list[Gpu] = []
+    gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
         try:
-            gpu = Gpu(index, find(library, uuid), driver)
+            gpu = SampledGpu(index, find(library, uuid), driver)
         except (UnavailableNvml, Lost) as error:
-            silent.append(said(index, uuid, error))
+            silent.append(silent_part(index, uuid, error))
             continue
-        known = gpu.identity["uuid"]
-        twins = [g.device.uuid for g in gpus if known is not None and g.identity["uuid"] == known]
+        gpu_uuid = gpu.identity["uuid"]
+        twins = [
+            g.device.uuid for g in gpus if gpu_uuid is not None and g.identity["uuid"] == gpu_uuid
+        ]
         if twins:
-            why = f"is on the same GPU as {twins[0]}, whose energy would be counted twice"
-            silent.append({"index": index, "uuid": uuid, "unavailable": why})
+            reason = f"is on the same GPU as {twins[0]}, whose energy would be counted twice"
+            silent.append({"index": index, "uuid": uuid, "unavailable": reason})
         else:
             gpus.append(gpu)
     return gpus, silent
+
+
+BUSY_PERCENT = 10
+"""Utilisation that someone's work must be behind."""
+
+LONGEST_MEAN_S = 1.0
+"""No board is known to average its utilisation over more."""
+
+FADES_S = 2.25 * LONGEST_MEAN_S
+"""What is still high after so long is someone's work: a mean may be shown until the next one."""
+
+AGAIN_S = 0.05
+
+AT_REST = ("utilization_percent", "processes", "memory_used")
+
+
+def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, Lost]:
+    """Read each GPU's state at rest, again while its utilisation is high and may yet fade.
+
+    That tells what others do on it before an engine is loaded. The fixed micro-benchmark works on
+    the GPU just before the sampler starts, and a board's utilisation is a mean of up to a second,
+    shown for as long: a reading at once would blame others for it. GPUs that were lost are
+    returned.
+    """
+    lost: dict[int, Lost] = {}
+    end = time.monotonic() + FADES_S
+    busy = list(gpus)
+    while busy:
+        for gpu in list(busy):
+            try:
+                gpu.first |= {
+                    probe.name: value
+                    for probe in gpu.group(AT_REST)
+                    if (value := probe.read()) is not None
+                }
+            except Lost as error:
+                lost[gpu.index] = error
+                busy.remove(gpu)
+        busy = [gpu for gpu in busy if gpu.first.get("utilization_percent", 0) >= BUSY_PERCENT]
+        if time.monotonic() >= end or stop.wait(AGAIN_S):
+            break
+    return lost

@@ -31,19 +31,15 @@ def known_gpus() -> Mapping[str, GpuSpec]:
 
 
 def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None:
-    """Return the kind of GPU that a name means.
+    """Return the kind of GPU that a product's, MLPerf's, a class's or the table's name means.
 
-    Args:
-        product: NVML's product name, MLPerf's name of it, a class ("H200") or a name of the table.
-        memory_gib: As NVML counts it, where known: a vendor's "141 GB" is about 140 GiB.
-
-    Returns:
-        Where the name leaves several kinds open, what none of them exceeds; None: an unknown GPU.
+    Where the name leaves several kinds open, what none of them exceeds; None: an unknown GPU. NVML
+    counts memory in GiB: a vendor's "141 GB" is about 140 GiB.
     """
-    known = known_gpus()
-    if product in known:
-        return known[product]
-    kinds = [spec for spec in known.values() if spec.accelerator == accelerator_class(product)]
+    specs = known_gpus()
+    if product in specs:
+        return specs[product]
+    kinds = [spec for spec in specs.values() if spec.accelerator == accelerator_class(product)]
     if memory_gib is not None:
         kinds = [spec for spec in kinds if _has(spec, memory_gib)]
     words = {word.upper() for word in re.findall(r"\w+", product)}
@@ -58,5 +54,5 @@ def _has(spec: GpuSpec, memory_gib: float) -> bool:
 
 def _size_of(product: str) -> float | None:
     """Return the size that a product name says: 80e9 of "A100-SXM4-80GB"."""
-    found = re.search(r"\b(\d+)GB\b", product)
-    return float(found[1]) * 1e9 if found else None
+    match = re.search(r"\b(\d+)GB\b", product)
+    return float(match[1]) * 1e9 if match else None

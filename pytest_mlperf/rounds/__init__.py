@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -41,14 +41,11 @@ class RoundMetric:
     margin: float | None = None
 
     def bounds(self, target: float) -> Ends:
-        """Return the lowest and the highest score that pass; None: no such bound.
+        """Return the lowest and the highest score that pass a target, a share; None: no such bound.
 
-        A better-when-lower score may exceed its reference by what a better-when-higher one may
-        fall short of it. MLPerf's checker compares dlrm-v3's normalized entropy, which is better
-        when lower, with ">= 0.999 x reference"; the direction here is the meant one.
-
-        Args:
-            target: Share of the reference that is the gate, e.g. 0.99.
+        A better-when-lower score may exceed its reference by what a better-when-higher one may fall
+        short of it. MLPerf's checker compares dlrm-v3's normalized entropy, which is better when
+        lower, with ">= 0.999 x reference"; the direction here is the meant one.
         """
         if self.within:
             return self.within
@@ -70,7 +67,6 @@ class RoundScenario:
     Attributes:
         min_query_count: Fewest queries (Offline: fewest samples). LoadGen's 100 where the round
             names none; the larger one where mlperf.conf and the checker differ.
-        min_duration_ms: Shortest run.
         latency_limit_ms: Server and Interactive: the latency to be met, or None.
         ttft_limit_ms, tpot_limit_ms: Server and Interactive of language models: what 99 % of
             queries must meet, or None.
@@ -99,7 +95,6 @@ class Systems:
 
     Attributes:
         required: What a closed submission must have.
-        optional: What it may have.
         one_optional: At least one of the optional scenarios is required.
         targets: The workload's targets that this type of system has, where it lacks some.
     """
@@ -117,10 +112,7 @@ class RoundWorkload:
     Attributes:
         name: Our name, which is LoadGen's conf name.
         checker: The submission checker's name, without target.
-        title: The model in words.
         task: What it does, in one word.
-        dataset: The official data set in words.
-        dataset_samples: Samples in it.
         performance_samples: Samples held in memory during a performance run.
         accuracy_samples: Samples of an accuracy run, where that has a data set of its own.
         scorer: Name of the scorer; "" where this release has none.
@@ -137,8 +129,6 @@ class RoundWorkload:
         min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
         accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
         compliance: Compliance tests of a closed submission.
-        systems: "datacenter" and "edge", where it belongs to them.
-        scenarios: By scenario name.
         checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
     """
 
@@ -168,20 +158,6 @@ class RoundWorkload:
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def reference(self) -> Mapping[str, float]:
-        """Reference scores by metric."""
-        return {name: metric.reference for name, metric in self.metrics.items()}
-
-    @property
-    def windows(self) -> Mapping[str, tuple[float, float]]:
-        """Metrics that must stay between two shares of their reference."""
-        return {
-            name: (metric.share[0], metric.share[1])
-            for name, metric in self.metrics.items()
-            if metric.share and metric.share[0] is not None and metric.share[1] is not None
-        }
-
-    @property
     def named_targets(self) -> Mapping[str, float]:
         """Every name that means this workload, with the target that it says; the plain first.
 
@@ -189,15 +165,24 @@ class RoundWorkload:
         both with the target ("bert-99.9") where the checker's names have it.
         """
         bases = dict.fromkeys((self.name, self.checker))
-        found = dict.fromkeys(bases, self.targets[0])
+        targets = dict.fromkeys(bases, self.targets[0])
         if self.suffixed:
-            found |= {f"{base}-{100 * t:g}": t for base in bases for t in self.targets}
-        return found
+            targets |= {f"{base}-{100 * t:g}": t for base in bases for t in self.targets}
+        return targets
 
     @property
     def names(self) -> list[str]:
         """What a suite may call it."""
         return list(self.named_targets)
+
+    def aiming_at(self, target: float) -> RoundWorkload:
+        """Return this workload with one of its targets alone."""
+        systems = {
+            kind: dataclasses.replace(system, targets=None)
+            for kind, system in self.systems.items()
+            if system.targets is None or target in system.targets
+        }
+        return dataclasses.replace(self, targets=(target,), systems=systems)
 
     @property
     def checker_names(self) -> tuple[str, ...]:
@@ -209,13 +194,7 @@ class RoundWorkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One MLPerf Inference round.
-
-    Attributes:
-        name: "v4.1" and so on.
-        qsl_seed, sample_index_seed, schedule_seed: LoadGen's seeds of the round.
-        workloads: By name.
-    """
+    """One MLPerf Inference round."""
 
     name: str
     qsl_seed: int
@@ -226,29 +205,25 @@ class Round:
     @property
     def names(self) -> list[str]:
         """What a suite may call the workloads: those of several targets once for each."""
-        return [name for own in self.workloads.values() for name in own.names]
+        return [name for workload in self.workloads.values() for name in workload.names]
 
     def find(self, name: str) -> RoundWorkload | None:
         """Return a workload by one of its names, with the target that the name says."""
-        for own in self.workloads.values():
-            target = own.named_targets.get(name)
-            if target is not None:
-                systems = {
-                    kind: dataclasses.replace(system, targets=None)
-                    for kind, system in own.systems.items()
-                    if system.targets is None or target in system.targets
-                }
-                return dataclasses.replace(own, targets=(target,), systems=systems)
-        return None
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, RoundWorkload]:
+        """Made once: every case of a suite asks, several times."""
+        workloads: dict[str, RoundWorkload] = {}
+        for workload in self.workloads.values():
+            for name, target in workload.named_targets.items():
+                workloads.setdefault(name, workload.aiming_at(target))
+        return workloads
 
 
 @cache
 def load_round(name: str) -> Round:
-    """Read a round's constants.
-
-    Raises:
-        KeyError: There is no such round.
-    """
+    """Read a round's constants; a KeyError says that there is no such round."""
     if name not in ROUNDS:
         raise KeyError(name)
     raw = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text("utf-8"))
@@ -262,7 +237,7 @@ def load_round(name: str) -> Round:
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
-    own = {
+    parsed = {
         "targets": tuple(raw["targets"]),
         "compliance": tuple(raw["compliance"]),
         "metrics": _metrics(raw["metrics"]),
@@ -272,7 +247,7 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
             for key, value in raw["scenarios"].items()
         },
     }
-    return RoundWorkload(name=name, **{**raw, **own})
+    return RoundWorkload(name=name, **{**raw, **parsed})
 
 
 def _system(raw: Mapping[str, Any]) -> Systems:

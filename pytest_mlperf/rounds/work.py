@@ -20,20 +20,11 @@ KINDS: Mapping[str, type[AnyWork]] = {
     "fixed": Fixed,
     "parts": Parts,
 }
-"""What `kind` may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """One workload's work.
-
-    Attributes:
-        name: LoadGen's name: "llama2-70b".
-        work: What the formulas need.
-        parameters: Weights of all parts, as published.
-        typical: Figures of the data set's mean sample, by the names of `Seen`.
-        source: What was counted.
-    """
+    """One workload's work, published weights, and figures of its data set's mean sample."""
 
     name: str
     work: AnyWork
@@ -50,39 +41,32 @@ def known_work() -> Mapping[str, WorkloadWork]:
 
 
 def find_work(name: str) -> WorkloadWork | None:
-    """Return a workload's work by any of its names in any round: "llama2-70b-99.9", "resnet".
-
-    None: nobody counted it.
-    """
+    """Return a workload's work by any of its names in any round; None: nobody counted it."""
     for each in reversed(ROUNDS):
-        found = load_round(each).find(name)
-        if found is not None and found.name in known_work():
-            return known_work()[found.name]
+        workload = load_round(each).find(name)
+        if workload is not None and workload.name in known_work():
+            return known_work()[workload.name]
     return None
 
 
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     """Build the work of a model from the figures that a suite gives for its own.
 
-    Args:
-        figures: `kind`, a name of `KINDS`, and what the formulas of that kind need; positive
-            numbers, and texts where they ask for a word.
-
-    Raises:
-        ValueError: A name or a value cannot be; it says what is needed.
+    They are `kind`, a name of `KINDS`, and what the formulas of that kind need; a ValueError says
+    so.
     """
     kind = figures.get("kind")
-    known = KINDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    work = KINDS.get(kind) if isinstance(kind, str) else None
+    if work is None:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
-    needed = {own.name: own for own in fields(known) if own.name != "share"}
-    given = {name: value for name, value in figures.items() if name != "kind"}
-    if unknown := sorted(set(given) - set(needed)):
+    needed = {field.name: field for field in fields(work) if field.name != "share"}
+    counts = {name: value for name, value in figures.items() if name != "kind"}
+    if unknown := sorted(set(counts) - set(needed)):
         raise ValueError(f"unknown {unknown[0]!r}; a {kind} has {', '.join(needed)}")
-    least = [name for name, own in needed.items() if own.default is MISSING]
-    if missing := [name for name in least if name not in given]:
+    least = [name for name, field in needed.items() if field.default is MISSING]
+    if missing := [name for name in least if name not in counts]:
         raise ValueError(f"{', '.join(missing)} missing; a {kind} needs {', '.join(least)}")
-    for name, value in given.items():
+    for name, value in counts.items():
         if needed[name].type == "str":
             if not isinstance(value, str):
                 raise ValueError(f"{name} is {value!r}; must be a word")
@@ -90,7 +74,7 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
             raise ValueError(f"{name} is {value!r}; must be a number")
         elif not 0 < value < math.inf:
             raise ValueError(f"{name} is {value!r}; must be positive and finite")
-    return known(**given)
+    return work(**counts)
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:

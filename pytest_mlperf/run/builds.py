@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -13,16 +16,97 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.suite.elsewhere import Elsewhere, baseline_elsewhere, baseline_ref, elsewhere
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.run.child.protocol import PACKAGE, import_path
+from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, run_git
 
-PACKAGE = Path(__file__).parents[1]
+INSTALL_S = 1800.0
+"""Longest time of one installation: a wheel may have gigabytes."""
+
+PIP = (
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--retries=1",
+    "--no-deps",
+    "--only-binary=:all:",
+)
+"""Exactly the wheels that are named: what they depend on stays as it is, and nothing is built."""
+
+
+def wheels_folder(session: Path) -> Path:
+    """Return where wheels are kept, from the folder of a session: beside all sessions' runs."""
+    return session.parent.parent / "wheels"
+
+
+def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Path:
+    """Return a folder that holds these wheels, installing them unless they are there."""
+    place = folder / _key(wheels, python)
+    if place.is_dir():
+        return place
+    making = folder / f".{place.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        ignored_in_git(folder.parent)
+        making.mkdir(parents=True)
+        _install(wheels, python, making)
+        with contextlib.suppress(OSError):  # another process was faster: its folder is as good
+            making.rename(place)
+    except OSError as error:
+        raise RunError("worker", f"{folder} cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return place
+
+
+def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
+    """Return what tells installations apart: a file by its content, as it may be made anew."""
+    files = {
+        wheel: hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
+        for wheel in wheels
+        if wheel.endswith(".whl")
+    }
+    version = list(sys.version_info) if list(python) == [sys.executable] else None
+    content = json.dumps([sorted(wheels), files, list(python), version])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None:
+    command = [*python, *PIP, "--target", str(target), "--", *wheels]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    named = " ".join(wheels)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=INSTALL_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except OSError as error:
+        raise RunError("worker", f"{command[0]} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            "worker",
+            f"pip needs longer than {INSTALL_S:g} s for {named}; install it by hand and "
+            "name its Python: baseline_engine = { python = ... }",
+        ) from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise RunError(
+            "worker",
+            f"{named} cannot be installed by {command[0]} -m pip: {last.removeprefix('ERROR: ')}; "
+            "without network name a .whl file, or a folder of them in PIP_FIND_LINKS",
+        )
+
 
 LABEL = "baseline-build"
 """What folders of another build carry in their names."""
-
-GIT_S = 600.0
-"""Longest time of one call of git: a checkout may fetch large files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +116,6 @@ class Build:
     Attributes:
         python: What starts its Python; the script and its arguments are appended.
         code: Folder with a copy of this package, which its worker runs.
-        title: What messages call it.
-        key: The key of the suite that names it.
         baseline: It is the build of a baseline, not where every run of the case is.
         first: Folders that come first on its import path.
         last: Folders that come last on it.
@@ -51,26 +133,16 @@ class Build:
 
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
-        script = self.code / "pytest_mlperf" / "run" / "elsewhere.py"
+        script = self.code / "pytest_mlperf" / "run" / "child" / "elsewhere.py"
         return [*self.python, str(script), str(spec), self.key]
 
 
 @contextlib.contextmanager
-def build_for(planned: Planned, folder: Path, given: Build | None) -> Iterator[Build | None]:
-    """Provide where a case's worker runs; None: in this Python.
+def build_for(named: Elsewhere, folder: Path) -> Iterator[Build]:
+    """Provide where the worker of a case runs that names another Python.
 
-    Args:
-        planned: The case.
-        folder: The worker's own folder; what is put there is removed in the end.
-        given: Where it runs whatever the engine entry says, or None.
-
-    Raises:
-        UnavailableError: A variable is not set, or a Python is not there.
+    What is put into the worker's own folder is removed in the end.
     """
-    named = None if given else elsewhere(planned)
-    if named is None:
-        yield given
-        return
     code = folder / "code"
     try:
         _copy_package(code)
@@ -80,41 +152,51 @@ def build_for(planned: Planned, folder: Path, given: Build | None) -> Iterator[B
 
 
 @contextlib.contextmanager
-def baseline_build(planned: Planned, folder: Path) -> Iterator[Build]:
-    """Provide the build that a case's `baseline_engine` names, and clean up after it.
-
-    Args:
-        planned: The case; its engine entry has a `baseline_engine`.
-        folder: A fresh folder of its own; it is removed in the end.
-
-    Raises:
-        UnavailableError: A variable is not set, or a Python is not there.
-        RunError: Git cannot check the ref out.
-    """
+def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
+    """Provide the build that a case's `baseline_engine` names, and clean up after it."""
     code = folder / "code"
     try:
-        named, ref = baseline_elsewhere(planned), baseline_ref(planned)
         _copy_package(code)
-        if ref is None:
-            assert named is not None
-            yield _there(named, code, baseline=True)
+        if earlier.wheels:
+            yield _with_wheels(earlier, folder, code)
             return
-        with _worktree(planned, ref, folder / "tree") as build:
-            yield build(code, named)
+        if earlier.git is None:
+            assert earlier.elsewhere is not None
+            yield _there(earlier.elsewhere, code, baseline=True)
+            return
+        with _worktree(earlier, earlier.git, folder / "tree") as build:
+            yield build(code, earlier.elsewhere)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _there(named: Elsewhere, code: Path, *, baseline: bool) -> Build:
     """Return a build in another Python; only the tested project's own folders go with it."""
-    own = [entry for entry in import_path() if not _installed(entry)]
+    folders = [entry for entry in import_path() if not _installed(entry)]
     return Build(
         python=named.command,
         code=code,
         title=named.title,
         key=named.key,
         baseline=baseline,
-        last=own,
+        last=folders,
+    )
+
+
+def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
+    """Return this Python, or the entry's, with other versions of some packages before its own."""
+    named = earlier.elsewhere
+    python = named.command if named else [sys.executable]
+    first = installed(earlier.wheels, python, wheels_folder(folder.parent))
+    title = f"wheel {earlier.wheel}"
+    return Build(
+        python=python,
+        code=code,
+        title=f"{title} in {named.title}" if named else title,
+        key=earlier.key,
+        baseline=True,
+        first=[str(first)],
+        last=[e for e in import_path() if not (named and _installed(e))],
     )
 
 
@@ -122,9 +204,6 @@ def _copy_package(code: Path) -> None:
     """Copy this package, without what Python makes of it.
 
     A link, or a place in an environment, would not be seen in a container, or show more.
-
-    Raises:
-        RunError: The folder cannot be written.
     """
     ignore = shutil.ignore_patterns("__pycache__")
     try:
@@ -167,53 +246,39 @@ class _Tree:
 
 
 @contextlib.contextmanager
-def _worktree(planned: Planned, ref: str, folder: Path) -> Iterator[_Tree]:
+def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
     """Check a ref of the suite's repository out, and remove it afterwards.
 
     No hook of the repository runs.
-
-    Raises:
-        RunError: There is no git, no repository or no such ref, or it cannot be checked out.
     """
-    beside = planned.path.resolve().parent
+    beside = earlier.suite.resolve().parent
     top = Path(_git(beside, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
     try:
-        key = f"engines[{planned.suite.engines.index(planned.engine)}].baseline_engine"
-        yield _Tree(folder=folder, top=top, title=f"git {ref} ({commit[:12]})", key=key)
+        title = f"git {ref} ({commit[:12]})"
+        yield _Tree(folder=folder, top=top, title=title, key=earlier.key)
     finally:
         with contextlib.suppress(RunError):
             _git(top, "worktree", "remove", "--force", str(folder))
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git prints.
-
-    Raises:
-        RunError: There is no git, it fails, or it hangs.
-    """
-    command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
+    """Return what git prints."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_S, check=False, errors="replace"
-        )
+        done = run_git(folder, *arguments, limit_s=CHECKOUT_S)
     except OSError as error:
         raise RunError("worker", f"git cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise RunError("worker", f"git {arguments[0]} took longer than {GIT_S:g} s") from None
+        raise RunError("worker", f"git {arguments[0]} took longer than {CHECKOUT_S:g} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise RunError("worker", f"git {' '.join(arguments[:2])}: {said}")
-    return done.stdout.strip()
+        words = " ".join(done.stderr.decode(errors="replace").split())
+        reason = words or f"exit code {done.returncode}"
+        raise RunError("worker", f"git {' '.join(arguments[:2])}: {reason}")
+    return os.fsdecode(done.stdout).strip()
 
 
 # --- import paths ----------------------------------------------------------------------------
-
-
-def import_path() -> list[str]:
-    """Return the folders that this Python imports from, absolute."""
-    return [str(Path(entry).absolute()) for entry in sys.path]
 
 
 def _installed(entry: str) -> bool:

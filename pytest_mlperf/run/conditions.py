@@ -3,19 +3,284 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import fcntl
+import json
+import math
+import os
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
-from pytest_mlperf.core.control import Control
-from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.run import lease
-from pytest_mlperf.run.control import control
-from pytest_mlperf.run.supervisor import Patience
-from pytest_mlperf.run.wall import Meter
+from pytest_mlperf.core.control import COPY, MATMUL, Control
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.processes import answer_of, last_line
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.power.figures import Meter
+from pytest_mlperf.stores.atomic import write_text
 
-Looked = tuple[Control, *tuple[str, ...]]
-"""What the micro-benchmark found; where that is nothing and it was asked for, also why."""
+Value = TypeVar("Value")
+
+POLL_S = 0.1
+
+MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never a link
+"""Where all who measure on a machine meet, whatever TMPDIR each of them has."""
+
+
+def lease_folder() -> Path:
+    """Return the folder of the lease files, shared by all users (mode 1777), made if absent."""
+    path = Path(os.environ.get("PYTEST_MLPERF_LEASES") or MACHINE_WIDE) / "pytest-mlperf"
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            path.chmod(0o1777)
+    except OSError as error:
+        raise RunError(
+            "lease",
+            f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
+            "PYTEST_MLPERF_LEASES to a folder that all users share",
+        ) from None
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise RunError(
+            "lease",
+            f"{path} is no folder (a link or a file); leases are kept there: remove it, "
+            "or set PYTEST_MLPERF_LEASES to a folder that all users share",
+        )
+    return path
+
+
+TURN = "turn"
+"""The lease of who is next: taken before all others, and given back once these are held."""
+
+PROCESSORS = "cpu"
+"""The lease of the machine's processors: who measures alone has it, others share it."""
+
+
+class _Busy(Exception):
+    """Somebody else has what is wanted; `name` is what, `holder` who."""
+
+    def __init__(self, name: str, path: Path, holder: str) -> None:
+        super().__init__(name)
+        self.name, self.path, self.holder = name, path, holder or "another process"
+
+
+@contextlib.contextmanager
+def hold(
+    gpus: Sequence[str],
+    count: int,
+    *,
+    alone: bool,
+    limit_s: float,
+    waiting: Callable[[str], None],
+    fits: Callable[[Collection[str]], bool] = lambda _: True,
+) -> Iterator[tuple[str, ...]]:
+    """Hold the processors, and the first GPUs that are free; only the turn is kept while waiting.
+
+    Args:
+        gpus: UUIDs to choose from, the most welcome first; the first `count` do fit.
+        count: So many of them are needed.
+        alone: Nobody else may measure on this machine meanwhile.
+        fits: Whether some of them will do together.
+
+    Yields:
+        The GPUs, in the order of `gpus`.
+    """
+    patiently = partial(
+        _patiently, until_s=time.monotonic() + limit_s, limit_s=limit_s, waiting=waiting
+    )
+    with contextlib.ExitStack() as stack:
+        # Who waits is not overtaken: a case of eight GPUs would never find all of them free.
+        with contextlib.ExitStack() as turn:
+            patiently(lambda: turn.enter_context(_leased(TURN)))
+            held = patiently(lambda: _take(stack, gpus, count, fits, alone=alone))
+        yield held
+
+
+def _patiently(
+    attempt: Callable[[], Value],
+    *,
+    until_s: float,
+    limit_s: float,
+    waiting: Callable[[str], None],
+) -> Value:
+    """Return what an attempt gives that is made again while somebody else has it."""
+    while True:
+        try:
+            return attempt()
+        except _Busy as error:
+            busy = error
+        about = f"{busy.name}, held by {busy.holder}"
+        if time.monotonic() > until_s:
+            raise RunError(
+                "lease",
+                f"waited {limit_s:.0f} s for {about} ({busy.path}); raise mlperf_lease_timeout or "
+                "end that process",
+            )
+        waiting(f"waiting for {about}")
+        time.sleep(POLL_S)
+
+
+def _take(
+    stack: contextlib.ExitStack,
+    gpus: Sequence[str],
+    count: int,
+    fits: Callable[[Collection[str]], bool],
+    *,
+    alone: bool,
+) -> tuple[str, ...]:
+    """Take what is wanted at once, or nothing."""
+    free: dict[str, contextlib.ExitStack] = {}
+    held: tuple[str, ...] = ()
+    refused: _Busy | None = None
+    with contextlib.ExitStack() as taken:
+        taken.enter_context(_leased(PROCESSORS, shared=not alone))
+        for name in gpus:
+            try:
+                free[name] = taken.enter_context(contextlib.ExitStack())
+                free[name].enter_context(_leased(name))
+            except _Busy as busy:
+                del free[name]
+                refused = refused or busy
+                continue
+            groups = (group for group in combinations(free, count) if name in group)
+            if held := next(filter(fits, groups), ()):
+                break
+        if refused and not held:
+            raise refused
+        for name in free.keys() - set(held):
+            free[name].close()
+        stack.push(taken.pop_all())
+    return held
+
+
+@contextlib.contextmanager
+def _leased(name: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold one lease, or raise `_Busy` at once."""
+    path = lease_folder() / (_file_name(name) + ".lock")
+    descriptor = _open(path)
+    try:
+        try:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
+            raise _Busy(name, path, holder) from None
+        except OSError as error:
+            raise RunError(
+                "lease",
+                f"{path}: its file system has no locks ({error.strerror}), and two sessions "
+                f"would measure on {name} at once; set PYTEST_MLPERF_LEASES to a folder on a "
+                "local disk that all users share",
+            ) from None
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)
+            return descriptor
+        return os.open(path, flags)
+    except OSError as error:
+        raise RunError(
+            "lease",
+            f"cannot open {path}: {error.strerror}; set PYTEST_MLPERF_LEASES to a folder that all "
+            "users share",
+        ) from None
+
+
+KILLED_S = 5.0
+"""How long a killed child may take to be gone; one that hangs in a driver may never be."""
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def control(
+    gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
+) -> tuple[Control, str | None]:
+    """Measure now; about 0.6 s on a CPU, some seconds on GPUs.
+
+    Nothing else may run on the machine meanwhile, so hold its lease.
+
+    Args:
+        gpus: So many to measure, one after the other, of which the slowest counts; 0: the CPU.
+        environment: Variables by which a process sees these GPUs and no other.
+
+    Returns:
+        The values, and None; or no values, and why they cannot be had.
+    """
+    command = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
+    variables = {**os.environ, **environment}
+    if gpus:
+        command += ["--cuda", str(gpus)]
+    try:
+        answer = answer_of(command, limit_s=limit_s, killed_s=KILLED_S, environment=variables)
+    except OSError as error:
+        return {}, f"the control cannot start: {error.strerror}"
+    if answer is None:
+        return {}, f"the control was not done within {limit_s:g} s"
+    return _read(*answer)
+
+
+def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
+    """Return what the child found, or why it found nothing."""
+    if returncode:
+        ended = f"exit code {returncode}"
+        if returncode < 0:
+            ended = f"signal {-returncode} ({signal.strsignal(-returncode)})"
+        last = last_line(err)
+        return {}, f"the control ended with {ended}" + (f": {broken(last)[:200]}" * bool(last))
+    try:
+        printed = json.loads(last_line(out))
+        if "unavailable" in printed:
+            return {}, broken(str(printed["unavailable"]))
+        values = {str(name): float(value) for name, value in printed.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}, "the control printed no figures"
+    if not all(0 < values.get(name, 0.0) < math.inf for name in (MATMUL, COPY)):
+        return {}, "the control's figures are not positive"
+    return values, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlRun:
+    """One micro-benchmark of the machine's own speed.
+
+    Attributes:
+        values: What it measured; empty where it was not made, or gave nothing.
+        waited_s: How long others held the accelerator first.
+    """
+
+    values: Control = field(default_factory=dict)
+    unavailable: str | None = None
+    waited_s: float = 0.0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of it."""
+        if self.unavailable is None:
+            return ()
+        return (f"the machine's own speed is not known: {self.unavailable}",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,49 +289,213 @@ class Conditions:
 
     Attributes:
         folder: The session's folder; each process gets a folder of its own below it.
-        session: Id of the session.
-        commit: Commit of the tested project, or None.
         handicap: Share of speed taken away from every engine.
-        patience: Limits of a child.
-        lease_limit_s: Longest wait for an accelerator.
-        power: Sample the power of GPUs.
-        machine: Where it runs.
-        meter: A wall meter that logs meanwhile, or None.
+        requests: Keep a record of each request of a loop of our own.
         control: Measure the machine by the fixed micro-benchmark before each performance run.
+        watched: A run that a busy machine held up is INVALID; else it is only told.
+        warmups: Which accelerators have worked in this session; None: nobody takes note.
+        is_held: The machine's GPUs and processors are held already, by whoever passes this on.
+        lost: GPUs that the session lost; None: nobody takes note.
     """
 
     folder: Path
     session: str
-    commit: str | None
-    handicap: float
-    patience: Patience
-    lease_limit_s: float
     machine: Machine
+    commit: str | None = None
+    handicap: float = 0.0
+    requests: bool = False
+    patience: Patience = field(default_factory=Patience)
+    lease_limit_s: float = 21_600.0
     power: bool = True
     meter: Meter | None = None
     control: bool = True
+    watched: bool = False
+    warmups: WarmUps | None = None
+    is_held: bool = False
+    lost: LostGpus | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a run is made.
+
+    Attributes:
+        conditions: Those of the session, with the GPUs that are held and no others of their class.
+        waited_s: How long others held them first.
+        notes: Which GPUs of their class were passed over.
+    """
+
+    conditions: Conditions
+    waited_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def control(self, accelerator: str) -> ControlRun:
+        """Measure the machine by the micro-benchmark, where that is wanted."""
+        machine, waited_s = self.conditions.machine, self.waited_s
+        if not self.conditions.control:
+            return ControlRun(waited_s=waited_s)
+        gpus, environment = len(machine.uuids(accelerator)), machine.environment(accelerator)
+        values, unavailable = control(gpus, environment=environment)
+        return ControlRun(values=values, unavailable=unavailable, waited_s=waited_s)
 
 
 @contextlib.contextmanager
-def held(
-    accelerator: str, conditions: Conditions, waiting: Callable[[str], None], *, look: bool
-) -> Iterator[Looked]:
-    """Hold an accelerator's lease, and yield what the micro-benchmark found there.
+def placed(
+    accelerator: str, conditions: Conditions, waiting: Callable[[str], None]
+) -> Iterator[Placement]:
+    """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    Args:
-        accelerator: Class and count.
-        conditions: What the session's runs share.
-        waiting: Called again and again with whom we wait for.
-        look: Make the benchmark; nothing else uses the accelerator meanwhile.
+    They are of one identity with the first ones, by which the case's baseline was looked up. One
+    that the session lost is passed over.
 
     Raises:
-        RunError: The wait exceeded the limit.
+        RunError: Somebody else kept them too long, or too few of one identity are not lost.
     """
-    machine = conditions.machine
-    with lease.hold(machine.leases(accelerator), limit_s=conditions.lease_limit_s, waiting=waiting):
-        if not look or not conditions.control:
-            yield ({},)
-            return
-        gpus, environment = machine.uuids(accelerator), machine.environment(accelerator)
-        found, why = control(gpus, environment=environment)
-        yield (found, f"the machine's own speed is not known: {why}") if why else (found,)
+    if conditions.is_held:
+        yield Placement(conditions=conditions)
+        return
+    machine, began_s = conditions.machine, time.monotonic()
+    count, _ = split(accelerator)
+    every = machine.choice(accelerator)
+    lost = conditions.lost.among(every) if conditions.lost else {}
+    gpus = [uuid for uuid in every if uuid not in lost]
+    alone = not (gpus and machine.shared)
+    limit_s = conditions.lease_limit_s
+
+    def fits(some: Collection[str]) -> bool:
+        # Others of the class may have another power limit, or other paths to each other.
+        return machine.only(accelerator, some).identity(accelerator) == machine.identity(
+            accelerator
+        )
+
+    if lost and not any(map(fits, combinations(gpus, count))):
+        raise RunError(
+            "gpu",
+            f"{accelerator} cannot be measured any more in this session: {'; '.join(lost.values())}"
+            "; reset the GPU, or reboot, and start another session",
+        )
+    with hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits) as held:
+        chosen = machine.only(accelerator, held) if held else machine
+        yield Placement(
+            conditions=replace(conditions, machine=chosen, is_held=True),
+            waited_s=time.monotonic() - began_s,
+            notes=tuple(f"passed over, earlier in this session: {text}" for text in lost.values()),
+        )
+
+
+LOST = ".lost"
+"""Folder, within that of a session, in which it is noted which GPUs it lost."""
+
+
+@dataclass(frozen=True)
+class LostGpus:
+    """GPUs that a session lost: its later cases do without them.
+
+    Attributes:
+        folder: Where that is noted, a file each: the workers of pytest-xdist share it.
+    """
+
+    folder: Path
+
+    def note(self, lost: Mapping[str, str]) -> None:
+        """Note GPUs, by UUID, each with a sentence about its loss; the first one stays."""
+        for uuid, text in lost.items():
+            file = self._file(uuid)
+            with contextlib.suppress(OSError):  # it is lost all the same, and its run says so
+                if not file.exists():
+                    write_text(file, text)
+
+    def among(self, uuids: Sequence[str]) -> dict[str, str]:
+        """Return those of some GPUs that were lost, with what was said of it."""
+        texts = {}
+        for uuid in uuids:
+            with contextlib.suppress(OSError):
+                texts[uuid] = self._file(uuid).read_text("utf-8")
+        return texts
+
+    def _file(self, uuid: str) -> Path:
+        return self.folder / _file_name(uuid)
+
+
+def _file_name(name: str) -> str:
+    """Return a name of a file for a GPU or the processors."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+Mode = Literal["auto", "always", "never"]
+
+LONGEST_S = 60.0
+"""Longest timed part of a warm-up; shorter where the case's own run is."""
+
+WARM_UP = "warm-up"
+"""What the folder of a warm-up carries in its name."""
+
+NOTED = ".warm"
+"""Folder, within that of a session, in which it is noted what has worked."""
+
+IDLE = frozenset({"null"})
+"""Engines that do no work: nothing gets warm."""
+
+
+@dataclass(frozen=True)
+class WarmUps:
+    """Which accelerators have worked in a session.
+
+    Attributes:
+        mode: Where a warm-up is made: on GPUs, everywhere, or nowhere.
+        folder: Where that is noted, a file each: the workers of pytest-xdist share it.
+    """
+
+    mode: Mode
+    folder: Path
+
+    def before(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
+        """Warm an accelerator up, if it has not worked yet and that is wanted.
+
+        What breaks in a warm-up is not said: the run that follows breaks alike, and says it.
+        """
+        if self.used(names):
+            return True
+        pretended = self.mode == "auto" and list(names) == ["cpu"]
+        if pretended or not is_due(job.accelerator, job.engine_use, self.mode):
+            return False
+        with contextlib.suppress(MlperfError):
+            make()
+        return True
+
+    def used(self, names: Sequence[str]) -> bool:
+        """Note that an accelerator works from now on, and return whether all of it did before."""
+        first = [self._is_first(name) for name in names]
+        return True not in first
+
+    def _is_first(self, name: str) -> bool:
+        file = self.folder / _file_name(name)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise RunError("worker", f"{file} cannot be written: {error.strerror}") from None
+        return True
+
+
+def is_due(accelerator: str, engine: str, mode: str) -> bool:
+    """Whether a case is preceded by a warm-up where its accelerator has not worked yet.
+
+    On CPUs no first run was seen to differ from later ones.
+    """
+    if mode != "auto":
+        return mode == "always"
+    return split(accelerator)[1] != "cpu" and engine not in IDLE
+
+
+def shortened(settings: LoadGenSettings) -> LoadGenSettings:
+    """Return what LoadGen is told for a warm-up: as the case, of `LONGEST_S` at most."""
+    work_s = settings.fixed_work_s
+    return replace(
+        settings,
+        fixed_work_s=work_s if work_s is None else min(work_s, LONGEST_S),
+        min_duration_ms=min(settings.min_duration_ms, round(LONGEST_S * 1000)),
+        min_query_count=1,
+    )

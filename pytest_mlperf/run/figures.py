@@ -4,79 +4,193 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-from pytest_mlperf.core.client import client_share
+from pytest_mlperf.core.contention import Contention, client_share, lost_share, too_busy
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.ranges import LEAST, MOST
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.judge.sample import ZERO
+from pytest_mlperf.core.judge.stragglers import slowest
+from pytest_mlperf.core.measurement import ReplicaRun
+from pytest_mlperf.core.metrics import SLOWEST_REPLICA
+from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.core.reason import Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
-from pytest_mlperf.run.token_times import GOODPUT, with_token_rate
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.run.worker.clocks import GOODPUT
 
 LATE_SHARE, LATE_S = 0.25, 1e-3
 """LoadGen times a request from its schedule, our stamps from when the engine was given it: so much
 longer may its p99 be, as a share and seconds on top, before requests count as held up between."""
 
+HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
+"""Hosts of a server on this machine."""
+
+MOST_NAMED = 3
+"""Other processes that a run keeps the names of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What one witness adds to a run.
+
+    Attributes:
+        metrics: Values by metric name, SI units.
+        invalid: Why the run may not be judged.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    invalid: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+    signs: tuple[Sign, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Findings):
+    """What LoadGen and our stamps measured.
+
+    Attributes:
+        zero: Metrics that are 0, which `metrics` cannot hold.
+    """
+
+    zero: tuple[str, ...] = ()
+    samples: int
+    queries: int
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Findings):
+    """What else the machine did."""
+
+    contention: Contention | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicated(Findings):
+    """What each replica did."""
+
+    replicas: tuple[ReplicaRun, ...] = ()
+
+
+def replica_findings(result: Mapping[str, Any]) -> Replicated:
+    """Return what a worker tells of its replicas."""
+    replicas = tuple(
+        ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
+        for each in result["replicas"]
+    )
+    share = slowest(replicas)
+    return Replicated(metrics={SLOWEST_REPLICA: share} if share else {}, replicas=replicas)
+
 
 def figures(
-    result: Mapping[str, Any], detail: Detail, scenario: str
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return a run's metrics by the names of the metric table, SI units, and notes on them.
+    result: Mapping[str, Any], detail: Detail, scenario: str, accelerator: str = "cpu"
+) -> Figures:
+    """Return a run's figures, with what is to be said of them.
 
     Args:
-        result: What the worker measured itself, see `protocol.Finished`.
         detail: LoadGen's log; its figures count where it has them.
-        scenario: LoadGen's scenario.
-
-    Raises:
-        RunError: One of our figures cannot be: it is not positive.
     """
-    ours, told = dict(result["token_metrics"]), list(result["notes"])
+    ours = dict(result["token_metrics"])
+    signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = detail.metrics(scenario)
     goodput = ours.pop(GOODPUT, None)
     for name, value in ours.items():
         if not LEAST <= value <= MOST:
             raise _not_positive(name, value, detail.path)
-    if goodput is not None:
-        why = _unknown(ours, theirs) if goodput else "no request met its limits"
-        if why:
-            told.append(f"goodput is {'not known' if goodput else '0'}: {why}")
+    zero = (GOODPUT,) if goodput == 0 else ()
+    if goodput:
+        if reason := _unknown(ours, theirs):
+            text = f"goodput is not known: {reason}"
+            signs.append(Sign(key=SignKey.GOODPUT_UNKNOWN, text=text))
         else:
             ours[GOODPUT] = goodput
-    found = with_token_rate(
-        {**ours, **theirs},
-        samples=int(result["completed"]),
-        duration_s=float(result["duration_s"]),
+    none = [f"goodput is 0: {ZERO[GOODPUT]}"] if zero else []
+    samples, duration_s = int(result["completed"]), float(result["duration_s"])
+    metrics = with_token_rate({**ours, **theirs}, samples=samples, duration_s=duration_s)
+    return Figures(
+        metrics={**metrics, **per_gpu(metrics, accelerator)},
+        notes=(*(sign.text for sign in signs), *none),
+        signs=tuple(signs),
+        zero=zero,
+        samples=samples,
+        queries=int(detail.values.get("result_query_count") or result["issued"]),
+        duration_s=duration_s,
     )
-    return found, tuple(told)
 
 
-def with_per_gpu(run: Run, accelerator: str) -> Run:
-    """Add the tokens/s of each GPU of an accelerator; a CPU has no such figure."""
+def with_token_rate(
+    metrics: Mapping[str, float], *, samples: int, duration_s: float
+) -> dict[str, float]:
+    """Add the tokens/s of a run whose tokens were counted, where LoadGen logs none.
+
+    LoadGen logs tokens/s only where it times tokens. In MLPerf's own figures of gptj it puts 69
+    tokens per sample instead of a count; that constant never enters a measurement of ours.
+
+    Args:
+        duration_s: From the first issue to the last completion; counts where there is no
+            throughput, that is in SingleStream and MultiStream.
+    """
+    rated = dict(metrics)
+    tokens = rated.get("tokens_per_sample")
+    if tokens is None or "tokens_per_second" in rated:
+        return rated
+    if "throughput" in rated:
+        rated["tokens_per_second"] = rated["throughput"] * tokens
+    elif duration_s > 0:
+        rated["tokens_per_second"] = samples * tokens / duration_s
+    return rated
+
+
+def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
+    """Return the tokens/s of each GPU of an accelerator; a CPU has no such figure."""
     count, kind = split(accelerator)
-    rate = run.metrics.get("tokens_per_second")
-    if kind == "cpu" or rate is None:
-        return run
-    metrics = {**run.metrics, "tokens_per_second_per_gpu": rate / count}
-    return dataclasses.replace(run, metrics=metrics)
+    rate = metrics.get("tokens_per_second")
+    return {} if kind == "cpu" or rate is None else {"tokens_per_second_per_gpu": rate / count}
 
 
-def with_client(run: Run, planned: Planned) -> Run:
-    """Return a run that is INVALID, or says so, where its client was late by itself."""
-    gated = {**planned.limits, **planned.latency_limits}
-    reason, note = client_share(run.metrics, gated, run.client)
+def client_findings(
+    metrics: Mapping[str, float], client: Mapping[str, float], job: Job
+) -> Findings:
+    """Return what is to be said of a client that was late by itself; INVALID if too late."""
+    gated = {**job.limits, **job.latency_limits}
+    reason, note = client_share(metrics, gated, client)
     if reason is not None:
-        return dataclasses.replace(run, invalid=(*run.invalid, reason), limit_missed=False)
-    return run if note is None else dataclasses.replace(run, notes=(*run.notes, note))
+        return Findings(invalid=(reason,))
+    if note is None:
+        return Findings()
+    return Findings(notes=(note,), signs=(Sign(key=SignKey.CLIENT_LATE, text=note),))
+
+
+def load_findings(job: Job, seen: Mapping[str, Any] | None, *, watched: bool, usual: float) -> Load:
+    """Return what a run's machine did meanwhile; INVALID where it was too busy.
+
+    Args:
+        seen: What the worker read, see `Contention`; None: nothing.
+        usual: The share of speed that its baseline's runs lost; 0 where that is not known.
+    """
+    if seen is None:
+        return Load()
+    others = dict(list(seen["others"].items())[:MOST_NAMED])
+    contention = Contention(**{**seen, "others": others})
+    server = urlsplit(str(job.engine.options.get("url") or ""))
+    if server.hostname in HERE:  # its work is that of others, and cannot be told from theirs
+        return Load(contention=contention)
+    on_cpu = job.accelerator == "cpu" and not server.hostname
+    contention = dataclasses.replace(contention, share=lost_share(contention, on_cpu=on_cpu))
+    reason = too_busy(contention, job.limits, usual) if watched else None
+    return Load(contention=contention, invalid=() if reason is None else (reason,))
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:
-    why = "the engine says that it is done when it says that the first token is there"
+    reason = "the engine says that it is done when it says that the first token is there"
     if name == "tokens_per_sample":
-        why = "done() was given n_tokens of 0 for every sample"
-    return RunError("engine", f"{name} is {value!r} by our stamps; it must be positive: {why}", log)
+        reason = "done() was given n_tokens of 0 for every sample"
+    return RunError(
+        "engine", f"{name} is {value!r} by our stamps; it must be positive: {reason}", log
+    )
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:

@@ -1,22 +1,23 @@
-"""Put onto a run how near it came to what its GPUs could do; beyond that it may not be judged."""
+"""How near a run came to what its GPUs could do, and what it cost, where such figures are there."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.roofline.gpu import GpuSpec
-from pytest_mlperf.core.roofline.light import lights
-from pytest_mlperf.core.roofline.seen import Seen
-from pytest_mlperf.core.roofline.work import AnyWork
+from pytest_mlperf.core.roofline import Light, lights
+from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, PerDollar, fewest_gpus, per_dollar
+from pytest_mlperf.core.roofline.work import AnyWork, Circumstances
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu
 from pytest_mlperf.rounds.work import find_work
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.run.figures import Figures, Findings
 
 SIZES = ("input_tokens", "tokens", "tokens_squared", "parts", "cached_tokens")
 """Means over the samples of a run that a data set may tell."""
@@ -30,101 +31,121 @@ DONE = {
 }
 """What an engine may tell of its work, by the keys of its description that say so."""
 
+DRAFTS, DRAFTED = "work.drafts", "speculative-decoding"
+"""The key by which it tells that it drafts, and the technique that this is."""
+
 BATCH = "work.batch"
 """The key by which it tells how many sequences it works on together, at most."""
 
 
-def with_light(
-    run: Run,
-    planned: Planned,
+@dataclass(frozen=True, kw_only=True)
+class Nearness(Findings):
+    """How near a run came to what its GPUs could do."""
+
+    light: tuple[Light, ...] = ()
+
+
+def light_findings(
+    figures: Figures,
+    job: Job,
     identity: Mapping[str, object],
     *,
     engine: Mapping[str, str],
     sizes: Mapping[str, float],
-) -> Run:
-    """Return a run with its share of the speed of light; INVALID where it is above the limit.
-
-    A GPU that is only pretended has none: what runs is something else.
+    drafts: int | None = None,
+) -> Nearness:
+    """Return a run's share of the speed of light; INVALID where it is above the limit.
 
     Args:
-        run: As it was measured.
-        planned: Its case.
-        identity: Of the machine.
-        engine: What the engine said of itself.
-        sizes: Means over the samples, as the data set says.
+        drafts: Drafted tokens that were accepted; None: none were made, or nobody knows.
     """
-    count, kind = split(planned.case.accelerator)
-    gpu = gpu_of(planned, identity)
-    if "pretended" in identity or (gpu is None and kind == "cpu"):
-        return run
-    told: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
+    count, kind = split(job.accelerator)
+    gpu = gpu_of(job, identity)
+    work: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
+    a_step = None if drafts is None else tokens_a_step(figures, drafts)
+    undeclared = (bool(drafts) or DRAFTS in engine) and DRAFTED not in job.techniques
+    if a_step:
+        work["accepted_tokens"] = a_step
+    if kind == "cpu":  # processes on one machine's processors
+        work.pop("replica_gpus", None)
     try:
-        seen = Seen(
+        seen = Circumstances(
             gpus=count,
-            precision=planned.case.precision,
-            techniques=planned.techniques,
-            output_tokens=run.metrics.get("tokens_per_sample"),
-            batch=most_together(run, planned, engine),
-            **told,
+            precision=job.case.precision,
+            techniques=job.techniques,
+            output_tokens=figures.metrics.get("tokens_per_sample"),
+            # Drafts make more of a step than its samples; how many counts where they are declared.
+            batch=most_together(figures.samples, job, {} if undeclared else engine),
+            **work,
         )
     except ValueError as error:
         raise RunError("engine", f"describe() tells of its work what cannot be: {error}") from None
-    found = lights(
-        run.metrics,
-        planned.case.scenario,
-        accelerator=kind,
-        gpu=gpu,
-        work=work_of(planned),
-        seen=seen,
+    every = lights(
+        figures.metrics, job.case.scenario, accelerator=kind, gpu=gpu, work=work_of(job), seen=seen
     )
     beyond = tuple(
         Reason(key=Key.ABOVE_PHYSICAL_LIMIT, text=light.beyond)
-        for light in found
+        for light in every
         if light.impossible
     )
-    return dataclasses.replace(run, light=found, invalid=(*run.invalid, *beyond))
+    return Nearness(light=tuple(every), invalid=beyond, notes=_note(a_step, undeclared=undeclared))
 
 
-def most_together(run: Run, planned: Planned, engine: Mapping[str, str]) -> float | None:
+def _note(a_step: float | None, *, undeclared: bool) -> tuple[str, ...]:
+    if a_step is None:
+        return ()
+    advice = f', which the entry does not declare: techniques = ["{DRAFTED}"]' if undeclared else ""
+    return (f"drafts gave {a_step:.2f} tokens a step{advice}",)
+
+
+def tokens_a_step(figures: Figures, drafts: int) -> float | None:
+    """Return the mean tokens of a step, of which drafts gave so many; the first is the prompt's.
+
+    None: there are fewer tokens than drafts, as where a server has others to answer too.
+    """
+    decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
+    return decoded / (decoded - drafts) if decoded > drafts else None
+
+
+def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
     """Return how many samples can have been under way at a time, by all who set an upper bound.
 
     SingleStream has one, MultiStream a query's, an engine what it says, and no run more than it
     had. Neither a prefix cache nor several copies of the model put more into one step.
     """
-    most = [float(run.samples)] if run.samples else []
-    if planned.case.scenario == "SingleStream":
+    most = [float(samples)] if samples else []
+    if job.case.scenario == "SingleStream":
         most.append(1.0)
-    if planned.case.scenario == "MultiStream":
-        most.append(float(planned.round_scenario.samples_per_query))
+    if job.case.scenario == "MultiStream":
+        most.append(float(job.settings.samples_per_query))
     if BATCH in engine:
         most.append(_number(BATCH, engine))
     return min(most, default=None)
 
 
-def gpu_of(planned: Planned, identity: Mapping[str, object]) -> GpuSpec | None:
+def gpu_of(job: Job, identity: Mapping[str, object]) -> GpuSpec | None:
     """Return the figures of a case's accelerator: the suite's own, else those of the table."""
-    own = planned.suite.figures.get(split(planned.case.accelerator)[1])
-    if own is not None:
-        return own
+    if job.gpu is not None:
+        return job.gpu
     product, memory = identity.get("gpu"), identity.get("memory_gib")
     if not isinstance(product, str):
         return None
     return find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
 
 
-def work_of(planned: Planned) -> AnyWork | None:
+def work_of(job: Job) -> AnyWork | None:
     """Return what a sample of a case costs: as the suite says, else as counted for MLPerf's."""
-    if planned.suite.work is not None:
-        return planned.suite.work
-    found = find_work(planned.suite.workload.name)
-    return found.work if found else None
+    if job.work is not None:
+        return job.work
+    workload = find_work(job.case.workload)
+    return workload.work if workload else None
 
 
 def _done(engine: Mapping[str, str]) -> dict[str, int | float]:
     """Return what the engine said of its work, as numbers."""
-    told = {n: _number(key, engine) for n, keys in DONE.items() for key in keys if key in engine}
+    numbers = {n: _number(key, engine) for n, keys in DONE.items() for key in keys if key in engine}
     whole = {"calls", "replica_gpus"}
-    return {name: int(value) if name in whole else value for name, value in told.items()}
+    return {name: int(value) if name in whole else value for name, value in numbers.items()}
 
 
 def _number(key: str, engine: Mapping[str, str]) -> float:
@@ -132,3 +153,33 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
         return float(engine[key])
     except ValueError:
         raise RunError("engine", f"describe() says {key} = {engine[key]!r}: no number") from None
+
+
+def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
+    """Return tokens, else samples, for a dollar; None where there is no price or no run.
+
+    All GPUs of the case are paid for, and never fewer than it takes to hold the weights.
+    """
+    if job.price is None or not runs:
+        return None
+    tokens = all("tokens_per_second" in run.metrics for run in runs)
+    metric = "tokens_per_second" if tokens else "throughput"
+    rates = [run.metrics[metric] for run in runs if metric in run.metrics]
+    if not rates:
+        return None
+    return per_dollar(
+        geometric_mean(rates),
+        job.price,
+        gpus=split(job.accelerator)[0],
+        holding=_holding(job, identity),
+        of="tokens" if tokens else "samples",
+    )
+
+
+def _holding(job: Job, identity: Mapping[str, object]) -> int:
+    """Return how many GPUs the weights alone need, 1 where that is not known."""
+    work, gpu = find_work(job.case.workload), gpu_of(job, identity)
+    about = PRECISIONS.get(job.case.precision)
+    if work is None or gpu is None or gpu.memory is None or about is None or job.techniques:
+        return 1
+    return fewest_gpus(work.parameters * about.weight, gpu.memory)

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pytest_mlperf.core.errors import RunError
 
@@ -35,6 +35,16 @@ KEPT_ERRORS = 20
 
 Timed = Literal["latency", "query_latency", "ttft", "tpot"]
 
+
+class TimedLog(Protocol):
+    """A log that says when the timed part of a run was."""
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """When it began and ended, wall clock, seconds since the epoch."""
+        ...
+
+
 _PERCENTILE_KEYS: dict[Timed, str] = {
     "latency": "result_{}_percentile_latency_ns",
     "query_latency": "result_{}_percentile_per_query_latency_ns",
@@ -53,11 +63,7 @@ _THROUGHPUT_KEYS = {
 
 
 def _wall_s(text: str) -> float:
-    """Return the wall-clock time of LoadGen's text, seconds since the epoch.
-
-    Raises:
-        ValueError: It is no such time.
-    """
+    """Return the wall-clock time of LoadGen's text, seconds since the epoch."""
     return dt.datetime.strptime(text, CLOCK).replace(tzinfo=dt.UTC).timestamp()
 
 
@@ -106,12 +112,8 @@ class Detail:
     """What `mlperf_log_detail.txt` says.
 
     Attributes:
-        path: The file.
         values: The value of each key; of repeated keys the last. Those that this package reads
             have the types of `_TYPES`.
-        errors: The first errors LoadGen logged.
-        num_errors: How many it logged.
-        invalid_reasons: Why LoadGen says INVALID.
     """
 
     path: str
@@ -147,11 +149,7 @@ class Detail:
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """When the timed part began and ended, wall clock, seconds since the epoch.
-
-        Raises:
-            RunError: The log has no such times.
-        """
+        """When the timed part began and ended, wall clock, seconds since the epoch."""
         if missing := {"power_begin", "power_end"} - self.values.keys():
             raise RunError(
                 "loadgen", f"{self.path} has no {' and no '.join(sorted(missing))}", self.path
@@ -159,11 +157,7 @@ class Detail:
         return _wall_s(self.values["power_begin"]), _wall_s(self.values["power_end"])
 
     def require_no_errors(self) -> None:
-        """Refuse a run during which LoadGen logged errors: it may call such a run VALID.
-
-        Raises:
-            RunError: There were errors.
-        """
+        """Refuse a run during which LoadGen logged errors: it may call such a run VALID."""
         if self.num_errors:
             first = self.errors[0] if self.errors else "not named"
             raise RunError(
@@ -172,37 +166,30 @@ class Detail:
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
         """Return a logged percentile, the next higher one where this one is not logged."""
-        known = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
+        logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
-            _PERCENTILE_KEYS[timed].format(f"{100 * next(known, 0.999):.2f}")
+            _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")
         )
         return value
 
     def metrics(self, scenario: str) -> dict[str, float]:
-        """Return the metrics of a performance run, by the names of the metric table, SI units.
-
-        Args:
-            scenario: LoadGen's scenario.
-
-        Raises:
-            RunError: A figure the scenario must have is missing, or a time is not positive.
-        """
+        """Return the metrics of a performance run, by the names of the metric table, SI units."""
         samples_key, tokens_key = _THROUGHPUT_KEYS[scenario]
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if samples_key is not None:
-            found["throughput"] = self._number(samples_key)
+            metrics["throughput"] = self._number(samples_key)
         if tokens_key in self.values:
-            found["tokens_per_second"] = self._number(tokens_key)
+            metrics["tokens_per_second"] = self._number(tokens_key)
         if scenario == "Offline":
-            return found
+            return metrics
         latency: Timed = "query_latency" if scenario == "MultiStream" else "latency"
         for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            found[f"latency_{name}"] = self._time_s(latency, percentile)
+            metrics[f"latency_{name}"] = self._time_s(latency, percentile)
         if tokens_key in self.values:
             for timed in ("ttft", "tpot"):
                 for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                    found[f"{timed}_{name}"] = self._time_s(timed, percentile)
-        return found
+                    metrics[f"{timed}_{name}"] = self._time_s(timed, percentile)
+        return metrics
 
     def _number(self, key: str) -> float:
         value = self.values.get(key)
@@ -217,11 +204,7 @@ class Detail:
 
 
 def parse_detail(path: Path) -> Detail:
-    """Parse LoadGen's detail log.
-
-    Raises:
-        RunError: It is missing, damaged, or ends before its last key.
-    """
+    """Parse LoadGen's detail log."""
     values: dict[str, Any] = {}
     errors: list[str] = []
     reasons: list[str] = []
@@ -248,35 +231,26 @@ def parse_detail(path: Path) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last: str | None) -> None:
-    """Make sure that a log ends with its last key, which nothing but warnings may follow.
-
-    Args:
-        path: The log.
-        values: What it says.
-        last: Its last key that is no warning's.
-
-    Raises:
-        RunError: It is cut, of a LoadGen too old to tell, or goes on.
-    """
+    """Make sure that a log ends with its last key, which nothing but warnings may follow."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
         return
     version = str(values.get("loadgen_version", "")).split(" ")[0]
     written = tuple(int(part) for part in re.findall(r"\d{1,9}", version))
     if end in values:
-        what = f"goes on after {end!r}, with {last!r}: it is no log of one run"
+        problem = f"goes on after {end!r}, with {last!r}: it is no log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
-        what = (
+        problem = (
             f"is of LoadGen {version}, which counts no errors: whether the log is whole cannot be "
             f"seen; LoadGen {first} and newer end it with {end!r}"
         )
     else:
-        what = (
+        problem = (
             f"is cut: LoadGen ends it with {end!r}, here the last key is {last!r}; "
             "the run did not end in order"
         )
-    raise RunError("loadgen", f"{path} {what}", str(path))
+    raise RunError("loadgen", f"{path} {problem}", str(path))
 
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:
@@ -286,14 +260,14 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, A
         key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]
         metadata["is_error"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            "loadgen", f"{path}:{number} is no log entry of LoadGen: {why}", str(path)
+            "loadgen", f"{path}:{number} is no log entry of LoadGen: {reason}", str(path)
         ) from error
     for keys, fits, words in _TYPES:
         if keys.fullmatch(key) and not fits(value):
-            what = f"{path}:{number} is damaged: {key} is {reprlib.repr(value)}, not {words}"
-            raise RunError("loadgen", what, str(path))
+            damage = f"{path}:{number} is damaged: {key} is {reprlib.repr(value)}, not {words}"
+            raise RunError("loadgen", damage, str(path))
     return key, value, metadata
 
 

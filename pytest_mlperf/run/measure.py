@@ -5,46 +5,84 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.core.job import Job, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
-from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.run.accuracy_pass import Ask, Scoring, run_pass
-from pytest_mlperf.run.builds import LABEL, Build, build_for, import_path
-from pytest_mlperf.run.checkpoints import checkpoint_for
-from pytest_mlperf.run.conditions import Conditions, held
-from pytest_mlperf.run.figures import figures, with_client, with_per_gpu
-from pytest_mlperf.run.fingerprint import subject_of
-from pytest_mlperf.run.light import with_light
-from pytest_mlperf.run.logs import Detail, parse_detail
-from pytest_mlperf.run.power import Sampling
-from pytest_mlperf.run.power_run import with_power
-from pytest_mlperf.run.protocol import Event, LoadGenSettings, WorkerSpec
-from pytest_mlperf.run.supervisor import Worker
-from pytest_mlperf.run.talk import Talk
-from pytest_mlperf.run.timeline import draw_timeline
-from pytest_mlperf.run.wall import with_wall
-from pytest_mlperf.suite.plan import Planned
-from pytest_mlperf.suite.preflight import problems, require
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.hardware.rapl import HostSampling
+from pytest_mlperf.registry import harness, is_client
+from pytest_mlperf.run.accuracy import AccuracyPass, Ask, Scoring
+from pytest_mlperf.run.builds import LABEL, Build, build_for
+from pytest_mlperf.run.checkpoints.build import Checkpoint, checkpoint_for
+from pytest_mlperf.run.child.process import WorkerProcess
+from pytest_mlperf.run.child.protocol import Event, ReplicaSpec, WorkerSpec, import_path
+from pytest_mlperf.run.conditions import (
+    IDLE,
+    WARM_UP,
+    Conditions,
+    ControlRun,
+    Placement,
+    placed,
+    shortened,
+)
+from pytest_mlperf.run.gpu_memory import require_free
+from pytest_mlperf.run.power.sampling import PowerSampling
+from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.run.reading import Evidence, read_run, subject_of
+
+
+class WorkerProgress:
+    """Turns a worker's events into progress lines, and keeps the rate it used."""
+
+    def __init__(self, job: Job, title: str, show: Callable[[str], None]) -> None:
+        self._head = f"{job.case.id} {title}"
+        self._show = show
+        self._by = harness(job.engine_use) if job.settings.points else ""
+        self._expected: dict[str, int] = {}
+        self.target_qps: float | None = None
+        self.probed = False
+        self.warm_s = 0.0
+
+    def show(self, text: str) -> None:
+        """Show a line of progress under the case's name."""
+        self._show(f"{self._head}: {text}")
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of the worker."""
+        match event:
+            case {"event": "loading"}:
+                self.show("loading")
+            case {"event": "loaded", "load_s": seconds}:
+                self.show(f"loaded in {seconds:.1f} s, warming up")
+            case {"event": "warmed"}:
+                self.warm_s = time.monotonic()
+            case {"event": "probed", "target_qps": rate}:
+                self.target_qps, self.probed = float(rate), True
+            case {"event": "running", "phase": phase, "expected": expected, "settings": settings}:
+                self._expected[phase] = expected
+                if phase == "performance" and (rate := settings.get("target_qps")):
+                    self.target_qps = float(rate)
+            case {"event": "progress", "phase": "performance", "elapsed_s": elapsed} if self._by:
+                self.show(f"measured by {self._by}, {elapsed:,.0f} s")
+            case {"event": "progress", "phase": phase, "done": done, "elapsed_s": elapsed}:
+                of = f" of {expected:,}" if (expected := self._expected.get(phase)) else ""
+                rate = done / elapsed if elapsed > 0 else 0.0
+                self.show(f"{phase} {done:,}{of} samples, {rate:,.0f}/s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class ProcessResult:
     """What one worker process gave.
 
     Attributes:
-        run: The performance run, if it was asked for.
-        accuracy: The accuracy pass, if it was asked for and there is one.
-        scored: Its scores sample by sample.
         unscored: Why there are none, when only the scorer broke: the run is good all the same.
-        subject: Machine, engine and data.
-        target_qps: The rate that was used, probed or given.
-        probed: The rate was probed in this process.
         notes: What else is to be said of it; those of a run are its own.
+        waited_s: How long others held the accelerator first.
     """
 
     run: Run | None
@@ -55,256 +93,317 @@ class Process:
     target_qps: float | None
     probed: bool
     notes: tuple[str, ...] = ()
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessTask:
+    """What one worker process is to do.
+
+    Attributes:
+        target_qps: Rate to offer; None lets the worker probe it.
+        ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
+        number: Which process of the case this is; names its folder.
+        label: What its folder carries in its name; a build of a baseline has one of its own.
+        usual: Share of speed that the baseline's runs lost to the machine's load, where known.
+        warmup: Its run does not count: it is short, and nothing is sampled beside it.
+    """
+
+    target_qps: float | None
+    performance: bool
+    ask: Ask | None
+    number: int
+    build: Build | None = None
+    label: str = ""
+    usual: float = 0.0
+    warmup: bool = False
+
+    @property
+    def folder(self) -> str:
+        """What its folder's name ends with."""
+        label = self.label or (LABEL if self.build else "")
+        return f"{label}.{self.number}" if label else str(self.number)
 
 
 def measure(
-    planned: Planned,
-    conditions: Conditions,
-    show: Callable[[str], None],
-    *,
-    target_qps: float | None,
-    performance: bool,
-    ask: Ask | None,
-    number: int,
-    build: Build | None = None,
-) -> Process:
+    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+) -> ProcessResult:
     """Run one fresh worker process of a case.
-
-    Args:
-        planned: The case.
-        conditions: What the session's runs share.
-        show: Takes a line of progress, many times.
-        target_qps: Rate to offer; None lets the worker probe it.
-        performance: Do a performance run.
-        ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
-        number: Which process of the case this is; names its folder.
-        build: Run it in another build than the one that the engine entry names.
 
     Raises:
         RunError: Anything broke; the message names the layer and the log.
         UnavailableError: Model or data set is not here; all that is missing is named.
         SuiteError: A value in the suite is wrong, as engine, data set or scorer say.
     """
-    found_before = problems(planned, scorer=ask is not None)
-    require(found_before)
-    trouble = [RunError(part, str(error)) for part, error in found_before if part == "scorer"]
-    label = f"{LABEL}.{number}" if build else str(number)
-    folder = new_folder(conditions.folder, f"{planned.case.id}.{label}")
-    used = conditions.machine.environment(planned.case.accelerator)
-    talk = Talk(planned, number, show)
-    checkpoint = checkpoint_for(planned, conditions, folder, talk.show)
-    model = str(checkpoint.folder) if checkpoint else planned.model
-    started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    accelerator = planned.case.accelerator
-    gpus = conditions.machine.uuids(accelerator) if performance else []
-    score: Callable[[], tuple[Accuracy, Scored]] | None = None
-    with (
-        build_for(planned, folder, build) as there,
-        held(accelerator, conditions, talk.show, look=performance) as looked,
-        Sampling(gpus if conditions.power else [], folder) as sampling,
-        Worker(
-            _spec(
-                planned,
-                conditions,
-                folder,
-                there,
-                model=model,
-                target_qps=target_qps,
-                performance=performance,
-            ),
-            conditions.patience,
-            talk.on_event,
-            environment=used,
-            build=there,
-        ) as worker,
-    ):
-        spec = worker.spec
-        loaded = worker.wait_for("loaded")
-        subject = subject_of(
-            planned,
-            conditions.machine,
-            loaded,
-            build=there,
-            python=worker.python,
-            built=checkpoint.facts if checkpoint else {},
-        )
-        if checkpoint:
-            checkpoint.require(loaded["engine"])
-        finished = worker.wait_for("finished") if performance else None
-        sampling.linger()
-        worker.wait_for("ready")
-        scorer = planned.built_scorer
-        if ask and scorer and not subject.dummy and not trouble:
-            scoring = Scoring(
-                folder=folder,
-                dataset=spec.dataset,
-                scorer=scorer,
-                model=spec.model,
-                import_path=import_path(),
-                patience=conditions.patience,
-                show=talk.show,
-            )
-            total = int(loaded["dataset"]["samples"])
-            with _only_the_scorer() as trouble:
-                score = run_pass(worker, total, ask, scoring, subject)
-        worker.send({"command": "stop"})
-    run = None
-    if finished is not None:
-        run = _read_run(spec, finished, talk.target_qps, conditions, started)
-        run = with_per_gpu(run, accelerator)
-        limits_w = conditions.machine.power_limits_w(accelerator)
-        run = with_power(run, sampling.log, warm_s=talk.warm_s, limits_w=limits_w)
-        run = with_wall(run, conditions.meter)
-        picture = draw_timeline(folder) if sampling.log.gpus else None
-        run = dataclasses.replace(
-            run,
-            control=looked[0],
-            notes=(*run.notes, *looked[1:], *worker.notes),
-            timeline=str(picture) if picture else None,
-        )
-        run = with_client(run, planned)
-        run = with_light(
-            run,
-            planned,
-            subject.identity,
-            engine=loaded["engine"],
-            sizes=loaded["dataset"]["sizes"],
-        )
-    found: tuple[Accuracy, Scored] | None = None
-    if score:
-        with _only_the_scorer() as trouble:
-            found = score()
-    return Process(
-        run=run,
-        accuracy=found[0] if found else None,
-        scored=found[1] if found else None,
-        unscored=trouble[0] if trouble else None,
-        subject=subject,
-        target_qps=talk.target_qps if talk.target_qps is not None else target_qps,
-        probed=talk.probed,
-        notes=() if run else worker.notes,
+    unscorable = job.unscorable if task.ask else ()
+    require(unscorable)
+    unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
+    title = WARM_UP if task.warmup else f"run {task.number}"
+    case = _Measured(
+        job=job,
+        conditions=conditions,
+        task=task,
+        folder=new_folder(conditions.folder, f"{job.case.id}.{task.folder}"),
+        progress=WorkerProgress(job, title, show),
     )
+    evidence, accuracy, place = _work(case, unscored)
+    run = read_run(evidence, job, place.conditions)
+    scores = None
+    if accuracy and not unscored:
+        with _only_the_scorer(unscored):
+            scores = accuracy.scores()
+    return ProcessResult(
+        run=run,
+        accuracy=scores[0] if scores else None,
+        scored=scores[1] if scores else None,
+        unscored=unscored[0] if unscored else None,
+        subject=evidence.subject,
+        target_qps=task.target_qps if evidence.target_qps is None else evidence.target_qps,
+        probed=case.progress.probed,
+        notes=() if run else evidence.notes,
+        waited_s=place.waited_s,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A case that is being measured, where, and how far it is."""
+
+    job: Job
+    conditions: Conditions
+    task: ProcessTask
+    folder: Path
+    progress: WorkerProgress
+
+
+def _work(
+    case: _Measured, unscored: list[RunError]
+) -> tuple[Evidence, AccuracyPass | None, Placement]:
+    """Have a worker measure where it may, once nothing is in its way.
+
+    Returns:
+        What it left, what is to be scored where none broke, and where it was.
+    """
+    job, task, show = case.job, case.task, case.progress.show
+    checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
+    with contextlib.ExitStack() as stack:
+        build = task.build
+        if job.elsewhere and not build:
+            build = stack.enter_context(build_for(job.elsewhere, case.folder))
+        place = stack.enter_context(placed(job.accelerator, case.conditions, show))
+        warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
+        _wait_for_memory(job, place.conditions, show)
+        started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        control = place.control(job.accelerator) if task.performance else ControlRun()
+        case = dataclasses.replace(case, conditions=place.conditions)
+        evidence, accuracy = _observed(case, build, checkpoint, unscored)
+    evidence = dataclasses.replace(
+        evidence,
+        started=started,
+        control=control,
+        warmed=warmed,
+        notes=(*place.notes, *evidence.notes),
+    )
+    return evidence, accuracy, place
+
+
+def _observed(
+    case: _Measured,
+    build: Build | None,
+    checkpoint: Checkpoint | None,
+    unscored: list[RunError],
+) -> tuple[Evidence, AccuracyPass | None]:
+    """Run a worker from its start to its end, beside what watches the GPUs and the host."""
+    task = case.task
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        sampling = enter(_sampling(case)) if _is_sampled(case) else None
+        host = enter(HostSampling()) if task.performance and case.conditions.power else None
+        worker = enter(_worker(case, build, checkpoint))
+        loaded = worker.wait_for("loaded")
+        subject = _subject(case, loaded, worker, build, checkpoint)
+        finished = worker.wait_for("finished") if task.performance else None
+        if sampling:
+            sampling.linger()
+        worker.wait_for("ready")
+        accuracy = _accuracy(case, worker, loaded, subject)
+        with _only_the_scorer(unscored):
+            if accuracy:
+                accuracy.answer()
+        worker.send({"command": "stop"})
+    evidence = Evidence(
+        settings=worker.spec.settings,
+        loaded=loaded,
+        finished=finished,
+        subject=subject,
+        target_qps=case.progress.target_qps,
+        power=sampling.log if sampling else None,
+        host=host.counted if host else {},
+        warm_s=case.progress.warm_s,
+        notes=worker.notes,
+        usual=task.usual,
+    )
+    return evidence, accuracy
+
+
+def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
+    """Wait until a case's GPUs have their memory back; a server of somebody else keeps its."""
+    theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
+    if job.engine_use not in IDLE and not theirs:
+        require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
+
+
+def _is_sampled(case: _Measured) -> bool:
+    """Whether it has GPUs, and these are watched."""
+    watched = case.task.performance and case.conditions.power
+    return watched and bool(case.conditions.machine.uuids(case.job.accelerator))
 
 
 @contextlib.contextmanager
-def _only_the_scorer() -> Iterator[list[RunError]]:
-    """Keep an error of the scorer, which says nothing about the engine's run."""
-    kept: list[RunError] = []
+def _sampling(case: _Measured) -> Iterator[PowerSampling]:
+    """Sample a case's GPUs; what breaks because one of them was lost is said to.
+
+    The session's later cases do without what was lost.
+    """
+    machine, accelerator = case.conditions.machine, case.job.accelerator
+    used = machine.used(accelerator, case.job.replicas)
+    sampling = PowerSampling(list(used), case.folder)
     try:
-        yield kept
+        with sampling:
+            yield sampling
+    except RunError as error:
+        lost: tuple[str, ...] = ()
+        with contextlib.suppress(RunError):  # a file that cannot be read tells nothing of it
+            lost = sampling.log.lost(used)
+        if not lost:
+            raise
+        message = f"{'; '.join(lost)}; {error.layer}: {error}"
+        raise RunError("gpu", message, error.log) from error
+    finally:
+        with contextlib.suppress(RunError):
+            if case.conditions.lost:
+                case.conditions.lost.note(sampling.log.lost_gpus(machine.used(accelerator)))
+
+
+def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None) -> WorkerProcess:
+    """Return the worker, to be started; one elsewhere is told also what it does not inherit."""
+    job, conditions, task = case.job, case.conditions, case.task
+    settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
+    environment = conditions.machine.environment(job.accelerator)
+    spec = WorkerSpec(
+        folder=str(case.folder),
+        engine=job.engine,
+        dataset=job.dataset,
+        expected=job.expected,
+        model=str(checkpoint.folder) if checkpoint else job.model,
+        precision=job.case.precision,
+        settings=shortened(settings) if task.warmup else settings,
+        performance=task.performance,
+        handicap=conditions.handicap,
+        requests=conditions.requests,
+        import_path=build.last if build else import_path(),
+        import_first=build.first if build else (),
+        import_not=build.never if build else (),
+        environment=environment if build else {},
+        replicas=_replicas(job, conditions.machine),
+        replica_patience_s=REPLICA_SHARE * conditions.patience.progress_s,
+    )
+    patience, on_event = conditions.patience, case.progress.on_event
+    return WorkerProcess(spec, patience, on_event, environment=environment, build=build)
+
+
+REPLICA_SHARE = 0.9
+"""A replica that says nothing is named before its worker, which then has no progress, is ended."""
+
+
+def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
+    """Return the processes that share an accelerator; none where the worker has it alone."""
+    if job.replicas == 1:
+        return ()
+    return tuple(
+        ReplicaSpec(
+            name=f"replica {number}" + (f" ({share.title})" if share.title else ""),
+            gpus=share.gpus,
+            environment=share.environment,
+            cpus=share.cpus,
+        )
+        for number, share in enumerate(machine.shares(job.accelerator, job.replicas))
+    )
+
+
+def _subject(
+    case: _Measured,
+    loaded: Event,
+    worker: WorkerProcess,
+    build: Build | None,
+    checkpoint: Checkpoint | None,
+) -> Subject:
+    """Return machine, engine and data, once the engine has loaded what it was to load."""
+    subject = subject_of(
+        case.job,
+        case.conditions.machine,
+        loaded,
+        build=build,
+        python=worker.python,
+        built=checkpoint.facts if checkpoint else {},
+    )
+    if checkpoint:
+        checkpoint.require(loaded["engine"])
+    return subject
+
+
+def _accuracy(
+    case: _Measured, worker: WorkerProcess, loaded: Event, subject: Subject
+) -> AccuracyPass | None:
+    """Return the accuracy pass to make, or None."""
+    ask, scorer = case.task.ask, case.job.scorer
+    if ask is None or scorer is None or subject.dummy:
+        return None
+    scoring = Scoring(
+        folder=case.folder,
+        dataset=worker.spec.dataset,
+        scorer=scorer,
+        model=worker.spec.model,
+        import_path=import_path(),
+        patience=case.conditions.patience,
+        show=case.progress.show,
+    )
+    return AccuracyPass(worker, int(loaded["dataset"]["samples"]), ask, scoring, subject)
+
+
+def _warmed(
+    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+) -> bool | None:
+    """Return whether a case's accelerator has worked in this session, after it was made to.
+
+    None: nobody takes note. An accuracy pass is work as well, and needs no warm-up.
+    """
+    if conditions.warmups is None:
+        return None
+    names = conditions.machine.leases(job.accelerator)
+    if not task.performance:
+        return conditions.warmups.used(names)
+    alone = dataclasses.replace(conditions, warmups=None, control=False, power=False, meter=None)
+    warmup = ProcessTask(
+        target_qps=task.target_qps,
+        performance=True,
+        ask=None,
+        number=1,
+        build=task.build,
+        label=WARM_UP,
+        warmup=True,
+    )
+    return conditions.warmups.before(job, names, lambda: measure(job, alone, show, warmup))
+
+
+@contextlib.contextmanager
+def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
+    """Keep an error of the scorer, which says nothing about the engine's run."""
+    try:
+        yield
     except EnvironmentFault as error:
-        kept.append(RunError("scorer", str(error)))
+        errors.append(RunError("scorer", str(error)))
     except RunError as error:
         if error.layer != "scorer":
             raise
-        kept.append(error)
-
-
-def _spec(
-    planned: Planned,
-    conditions: Conditions,
-    folder: Path,
-    there: Build | None,
-    *,
-    model: str | None,
-    target_qps: float | None,
-    performance: bool,
-) -> WorkerSpec:
-    """Return what a worker is told; one elsewhere also what it does not inherit."""
-    engine, dataset = planned.factories
-    used = conditions.machine.environment(planned.case.accelerator)
-    return WorkerSpec(
-        folder=str(folder),
-        engine=engine,
-        dataset=dataset,
-        expected=planned.expected,
-        model=model,
-        precision=planned.case.precision,
-        settings=planned.settings(target_qps=target_qps),
-        performance=performance,
-        handicap=conditions.handicap,
-        import_path=there.last if there else import_path(),
-        import_first=there.first if there else (),
-        import_not=there.never if there else (),
-        environment=used if there else {},
-    )
-
-
-def new_folder(parent: Path, name: str) -> Path:
-    """Make a fresh folder, named `name` or `name-2`, … where that is taken.
-
-    Raises:
-        RunError: It cannot be made.
-        BaselineError: The name would lead elsewhere.
-    """
-    path_part("case", name)
-    for attempt in range(1, 1000):
-        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
-        return path.resolve()
-    raise RunError("worker", f"{parent} holds 999 folders called {name}")
-
-
-def _read_run(
-    spec: WorkerSpec,
-    finished: Event,
-    target_qps: float | None,
-    conditions: Conditions,
-    started: str,
-) -> Run:
-    """Read LoadGen's own log; the worker's word is only checked against it."""
-    folder = Path(finished["folder"])
-    log = folder / "mlperf_log_detail.txt"
-    detail = parse_detail(log)
-    detail.require_no_errors()
-    result = finished["result"]
-    if result["faults"] or result["completed"] != result["issued"]:
-        faults = "; ".join(result["faults"]) or "samples are missing"
-        raise RunError(
-            "engine",
-            f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",
-            str(log),
-        )
-    metrics, notes = figures(result, detail, spec.settings.scenario)
-    invalid, limit_missed = _validity(detail, spec.settings)
-    within = {"throughput": result["within_se"]} if result["within_se"] else {}
-    return Run(
-        metrics=metrics,
-        within_se=within,
-        samples=int(result["completed"]),
-        queries=int(detail.values.get("result_query_count") or result["issued"]),
-        duration_s=float(result["duration_s"]),
-        target_qps=target_qps or 0.0,
-        session=conditions.session,
-        started=started,
-        commit=conditions.commit,
-        folder=str(folder),
-        invalid=invalid,
-        limit_missed=limit_missed,
-        client=result["client"],
-        notes=notes,
-    )
-
-
-def _validity(detail: Detail, settings: LoadGenSettings) -> tuple[tuple[Reason, ...], bool]:
-    """Return why a run may not be judged, and whether it only missed its latency limit."""
-    if detail.valid:
-        return (), False
-    met = detail.min_duration_met is not False and detail.min_queries_met is not False
-    # Early stopping alone says that there were too few queries, not that they were late.
-    if settings.scenario == "Server" and met and detail.perf_constraints_met is False:
-        return (), True
-    queries = "too few queries for its percentile (early stopping): raise min_query_count"
-    unmet = {
-        "the run was too short": detail.min_duration_met,
-        "too few queries": detail.min_queries_met,
-        queries: detail.early_stopping_met,
-    }
-    reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
-    texts = [f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]]
-    return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts), False
+        errors.append(error)

@@ -1,4 +1,4 @@
-"""Score an accuracy pass in a process of its own: `python -m pytest_mlperf.run.score SPEC`.
+"""Score an accuracy pass in an own process: `python -m pytest_mlperf.run.score SPEC`.
 
 A scorer's library may be large, crash or hang; nothing of it reaches the pytest process.
 """
@@ -8,23 +8,91 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from binascii import unhexlify
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
+from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.registry import resolve
-from pytest_mlperf.run.accuracy_log import AccuracyLog
-from pytest_mlperf.run.guard import guard_group
-from pytest_mlperf.run.reporter import Reporter, leave
-from pytest_mlperf.run.samples import as_dataset, require_same
+from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
+from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
 from pytest_mlperf.stores import atomic
 
 PROGRESS_S = 0.5
 """Shortest time between two events of progress."""
+
+ACCURACY = "mlperf_log_accuracy.json"
+
+_ANSWER = re.compile(
+    rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
+)
+"""One line of the log; LoadGen writes one line for each answer."""
+
+_BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
+"""Other lines of the log, without and with answers: with none, an empty line stands there."""
+
+
+class AccuracyLog(Mapping[int, bytes]):
+    """The outputs of an accuracy run by LoadGen's sample index, in the order of the log.
+
+    Only places are kept in memory: the images of a diffusion model take 31 GB in this log.
+    MultiStream fills its last query with samples it issued before; of such a sample the first
+    answer counts, as in MLPerf's reference scripts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Find the answers."""
+        self._path = path
+        self._places: dict[int, tuple[int, int]] = {}
+        start, last = 0, b""
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    answer = _ANSWER.fullmatch(line)
+                    # A byte is two digits; a pattern of pairs would take a hundred times as long.
+                    if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
+                        place = start + answer.start(2), answer.end(2) - answer.start(2)
+                        self._places.setdefault(int(answer[1]), place)
+                    elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
+                        damage = f"{line[:60]!r} is no answer"
+                        raise self._error(f"{path}:{number} is damaged: {damage}")
+                    start += len(line)
+                    last = line[-3:].strip()
+        except OSError as error:
+            raise self._error(f"cannot read {path}: {error.strerror}") from error
+        if last != b"]":
+            raise self._error(f"{path} is cut: its closing bracket is missing")
+        if not self._places:
+            raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
+
+    def __getitem__(self, index: int) -> bytes:
+        """Read one output."""
+        start, length = self._places[index]
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                return unhexlify(file.read(length))
+        except (OSError, ValueError) as error:
+            raise self._error(f"{self._path} changed while it was read: {error}") from error
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the samples in the order of the log."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return the number of samples that were answered."""
+        return len(self._places)
+
+    def _error(self, message: str) -> RunError:
+        return RunError("loadgen", message, str(self._path))
+
 
 T = TypeVar("T")
 
@@ -43,8 +111,8 @@ class Progress:
         """Tell how far it is, unless that was told a moment ago."""
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_S
-            what = "outputs and references read"
-            self._reporter.event("progress", done=self._read, total=self._total, what=what)
+            unit = "outputs and references read"
+            self._reporter.event("progress", done=self._read, total=self._total, what=unit)
 
     def watched(self, read: Callable[[int], T]) -> Callable[[int], T]:
         """Return what reads an item and tells it."""
@@ -81,9 +149,42 @@ class Lazy(Sequence[T]):
         return self._read(self._indices[position])
 
 
-def build(factory: Mapping[str, Any], **given: Any) -> Any:
+class Outputs(Sequence[bytes]):
+    """Outputs whose digests are taken as they are read: images are not read twice."""
+
+    def __init__(self, outputs: Sequence[bytes]) -> None:
+        """Keep the outputs."""
+        self._outputs = outputs
+        self._digests: list[int | None] = [None] * len(outputs)
+
+    def __len__(self) -> int:
+        """Return the number of outputs."""
+        return len(self._outputs)
+
+    @overload
+    def __getitem__(self, position: int) -> bytes: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, position: int | slice) -> bytes | Sequence[bytes]:
+        """Read one output, or return a part of them, whose digests are taken at the end."""
+        if isinstance(position, slice):
+            return self._outputs[position]
+        output = self._outputs[position]
+        if self._digests[position] is None:
+            self._digests[position] = digest(output)
+        return output
+
+    def digests(self) -> list[int]:
+        """Return the digest of every output; those that the scorer left out are read now."""
+        return [
+            digest(self._outputs[position]) if own is None else own
+            for position, own in enumerate(self._digests)
+        ]
+
+
+def build(factory: Mapping[str, Any], **arguments: Any) -> Any:
     """Call the factory that a spec names."""
-    return resolve(str(factory["target"]))(**given, **factory["options"])
+    return resolve(str(factory["target"]))(**arguments, **factory["options"])
 
 
 def main(file: str) -> NoReturn:
@@ -102,33 +203,29 @@ def main(file: str) -> NoReturn:
 
 
 def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Read the blocks' logs and score them together.
-
-    Raises:
-        RunError: A sample was answered twice or not at all, or is none of those that were asked;
-            or the data set has another length here.
-    """
+    """Read the blocks' logs and score them together."""
     dataset: Dataset = as_dataset(build(spec["dataset"]))
     require_same(dataset, spec["samples"])
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
-    outputs = answers(spec["blocks"])
-    indices = sorted(outputs)
+    places = answers(spec["blocks"])
+    indices = sorted(places)
     progress = Progress(reporter, 2 * len(indices))
 
     def output(index: int) -> bytes:
-        log, position = outputs[index]
+        log, position = places[index]
         return log[position]
 
     progress.tell()
-    scores = scorer.score(
-        Lazy(indices, progress.watched(output)),
-        Lazy(indices, progress.watched(dataset.reference)),
-    )
+    outputs = Outputs(Lazy(indices, progress.watched(output)))
+    scores = scorer.score(outputs, Lazy(indices, progress.watched(dataset.reference)))
     check(scores, indices)
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
+        "groups": groups_of(dataset, indices),
         "indices": indices,
+        "leverage": {name: asdict(own) for name, own in scores.leverage.items()},
         "lower": sorted(scores.lower),
+        "outputs": outputs.digests(),
         "whole": sorted(scores.whole),
         "per_sample": {
             name: [None if value is None else float(value) for value in values]
@@ -137,18 +234,13 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     }
 
 
-def answers(
-    blocks: Sequence[Mapping[str, Any]],
-) -> dict[int, tuple[AccuracyLog, int]]:
+def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog, int]]:
     """Return where the answer of each sample is: by data set index the log and LoadGen's index.
 
     Args:
         blocks: Each with its `log`, and with `indices`: data set indices by LoadGen's index.
-
-    Raises:
-        RunError: A sample was answered twice or not at all, or is none of those that were asked.
     """
-    found: dict[int, tuple[AccuracyLog, int]] = {}
+    places: dict[int, tuple[AccuracyLog, int]] = {}
     asked: set[int] = set()
     for block in blocks:
         indices, path = block["indices"], str(block["log"])
@@ -157,28 +249,24 @@ def answers(
         for position in log:
             if position >= len(indices):
                 count = f"{len(indices):,} samples, 0 to {len(indices) - 1:,}"
-                what = f"{path} is damaged: it answers sample {position:,} of a run of {count}"
-                raise RunError("loadgen", what, path)
+                damage = f"{path} is damaged: it answers sample {position:,} of a run of {count}"
+                raise RunError("loadgen", damage, path)
             index = indices[position]
-            if index in found:
+            if index in places:
                 raise RunError("loadgen", f"{path}: sample {index:,} was answered twice", path)
-            found[index] = log, position
-    if missing := sorted(asked - found.keys()):
+            places[index] = log, position
+    if missing := sorted(asked - places.keys()):
         first = ", ".join(map(str, missing[:5]))
         raise RunError("loadgen", f"{len(missing):,} samples were not answered, first: {first}")
-    return found
+    return places
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:
-    """Refuse scores that are no numbers, or not one for each sample.
-
-    Raises:
-        RunError: Names the metric and the sample.
-    """
+    """Refuse scores that are no numbers, or not one for each sample."""
     for name, values in scores.per_sample.items():
         if len(values) != len(indices):
-            given = f"{len(values)} of {name} for {len(indices)} samples"
-            raise RunError("scorer", f"the scorer gave {given}")
+            count = f"{len(values)} of {name} for {len(indices)} samples"
+            raise RunError("scorer", f"the scorer gave {count}")
         for index, value in zip(indices, values, strict=True):
             if value is not None and not math.isfinite(value):
                 raise RunError("scorer", f"the scorer gave {value!r} as {name} of sample {index}")

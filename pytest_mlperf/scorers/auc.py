@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers.leverage import Shares
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +17,25 @@ if TYPE_CHECKING:
 
 PIECE = 2**22
 """Pairs ranked at a time: what is made of them takes about 200 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AucOptions:
+    """How outputs are read.
+
+    Attributes:
+        interleaved: Whether the label follows each prediction in an output, as MLPerf's
+            reference implementation writes it; such labels must equal the data set's.
+    """
+
+    interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.interleaved, bool):
+            raise SuiteError(
+                f"scorer auc: interleaved = {self.interleaved!r} is neither true nor false",
+                option="interleaved",
+            )
 
 
 class AucScorer:
@@ -33,25 +54,21 @@ class AucScorer:
     metrics = ("auc",)
     libraries = ()
 
+    options: ClassVar[type] = AucOptions
+
     def __init__(
         self,
         *,
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        interleaved: bool = False,
+        **options: Any,
     ) -> None:
         """Choose how outputs are read.
 
         Args:
             model: Not used: a prediction is no text.
-            interleaved: Whether the label follows each prediction in an output, as MLPerf's
-                reference implementation writes it; such labels must equal the data set's.
-
-        Raises:
-            SuiteError: `interleaved` is neither true nor false.
+            options: Those of `AucOptions`.
         """
-        if not isinstance(interleaved, bool):
-            raise SuiteError(f"scorer auc: interleaved = {interleaved!r} is neither true nor false")
-        self._interleaved = interleaved
+        self._asked = AucOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score predictions against labels; outputs and references are gone through once.
@@ -63,18 +80,10 @@ class AucScorer:
         Returns:
             Metric "auc", in per cent, of all pairs. A sample's score is its pseudo-value,
             auc + samples x influence: what the sample adds to auc, times the number of samples.
-
-        Raises:
-            RunError: There are no samples, not as many outputs as references, an output is no
-                list of finite predictions for its sample's pairs, a label is neither 0 nor 1, or
-                all labels are the same.
         """
-        if not len(outputs) or len(outputs) != len(references):
-            raise RunError(
-                "scorer",
-                f"scorer auc: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least one",
-            )
+        import numpy as np
+
+        require_outputs("auc", outputs, references)
         pairs = self._gather(outputs, references)
         clicked = int(pairs.clicked.sum())
         if clicked in (0, len(pairs.clicked)):
@@ -85,14 +94,18 @@ class AucScorer:
                 "or correct the data set",
             )
         area, influences = auc(pairs)
+        shares, clicks = Shares(len(outputs)), pairs.clicked_of_samples()
+        shares.add(clicks)
+        shares.add(np.diff(pairs.ends, prepend=0) - clicks)
         pseudo = 100.0 * (area + len(influences) * influences)
         return Scores(
             per_sample={"auc": pseudo.tolist()},
             aggregate={"auc": 100.0 * area},
             whole=frozenset({"auc"}),
+            leverage={"auc": shares.leverage(100.0)},
         )
 
-    def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Pairs:
+    def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:
         """Join all samples in buffers that grow in place: a list of arrays would need both."""
         import numpy as np
 
@@ -106,30 +119,30 @@ class AucScorer:
             predictions += self._predictions(sample, output, ones)
             clicked += ones.tobytes()
             ends[sample] = len(clicked)
-        found = Pairs(
+        pairs = UserItemPairs(
             predictions=np.frombuffer(predictions, "<f4"),
             clicked=np.frombuffer(clicked, np.bool_),
             ends=ends,
         )
-        found.require_finite()
-        return found
+        pairs.require_finite()
+        return pairs
 
     def _predictions(self, sample: int, output: bytes, clicked: NDArray[np.bool_]) -> bytes:
         """Return the bytes of a sample's predictions as float32."""
         import numpy as np
 
-        width = 2 if self._interleaved else 1
+        width = 2 if self._asked.interleaved else 1
         if not len(clicked):
             raise _wrong(sample, "has no user-item pairs; correct the data set")
         if len(output) != 4 * width * len(clicked):
-            each = "a prediction and a label" if self._interleaved else "one prediction"
+            each = "a prediction and a label" if self._asked.interleaved else "one prediction"
             raise _wrong(
                 sample,
                 f"has {len(clicked)} user-item pairs, but its output has {len(output)} bytes "
                 f"instead of {4 * width * len(clicked)}; give {each} per pair as float32, and set "
                 "the scorer's interleaved to whether labels are there",
             )
-        if not self._interleaved:
+        if not self._asked.interleaved:
             return output
         numbers = np.frombuffer(output, "<f4")
         if not np.array_equal(numbers[1::2], clicked):
@@ -141,12 +154,12 @@ class AucScorer:
         return numbers[::2].tobytes()
 
 
-def _wrong(sample: int, what: str) -> RunError:
-    return RunError("scorer", f"scorer auc: sample {sample} {what}")
+def _wrong(sample: int, defect: str) -> RunError:
+    return RunError("scorer", f"scorer auc: sample {sample} {defect}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pairs:
+class UserItemPairs:
     """The user-item pairs of all samples, one sample after the other.
 
     Attributes:
@@ -160,11 +173,7 @@ class Pairs:
     ends: NDArray[np.int64]
 
     def require_finite(self) -> None:
-        """Refuse predictions that have no rank.
-
-        Raises:
-            RunError: Names the sample.
-        """
+        """Refuse predictions that have no rank."""
         import numpy as np
 
         for start in range(0, len(self.predictions), PIECE):
@@ -191,6 +200,13 @@ class Pairs:
             yield slice(first, last), slice(start, end)
             first, start = last, end
 
+    def clicked_of_samples(self) -> NDArray[np.int64]:
+        """Return how many clicked pairs each sample has, shape (samples,)."""
+        import numpy as np
+
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        return np.add.reduceat(self.clicked, starts, dtype=np.int64)
+
     def starts(self, samples: slice) -> NDArray[np.int64]:
         """Return where each of these samples begins, counted from the first pair of the first."""
         import numpy as np
@@ -200,7 +216,7 @@ class Pairs:
         return np.concatenate([np.zeros(1, np.int64), inner])
 
 
-def auc(pairs: Pairs) -> tuple[float, NDArray[np.float64]]:
+def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
     """Return the area under the ROC curve, and the influence of each sample on it.
 
     A clicked pair's influence is (V10 - AUC) / clicked, where V10 is the share of other pairs below
@@ -225,17 +241,17 @@ def auc(pairs: Pairs) -> tuple[float, NDArray[np.float64]]:
     beaten, places = _rank_others(pairs, levels, many)
     # Twice the other pairs that each level wins against; those on the level count half.
     wins = 2 * np.cumsum(places)[: 2 * len(levels) : 2] + places[1 : 2 * len(levels) : 2]
-    own, won = _sum_wins(pairs, levels, wins)
+    clicks, won = _sum_wins(pairs, levels, wins)
     area = int(beaten.sum()) / (2 * clicked * others)
-    rest = np.diff(pairs.ends, prepend=0) - own
-    influences: NDArray[np.float64] = (won / (2 * others) - own * area) / clicked + (
+    rest = np.diff(pairs.ends, prepend=0) - clicks
+    influences: NDArray[np.float64] = (won / (2 * others) - clicks * area) / clicked + (
         beaten / (2 * clicked) - rest * area
     ) / others
     return area, influences
 
 
 def _rank_others(
-    pairs: Pairs, levels: NDArray[np.float32], many: NDArray[np.int64]
+    pairs: UserItemPairs, levels: NDArray[np.float32], many: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Place the pairs that were not clicked among the levels of those that were.
 
@@ -271,16 +287,16 @@ def _rank_others(
 
 
 def _sum_wins(
-    pairs: Pairs, levels: NDArray[np.float32], wins: NDArray[np.int64]
+    pairs: UserItemPairs, levels: NDArray[np.float32], wins: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many clicked pairs each sample has, and the sum of their wins; (samples,) each."""
     import numpy as np
 
-    own, won = np.empty((2, len(pairs.ends)), np.int64)
+    clicks, won = np.empty((2, len(pairs.ends)), np.int64)
     for samples, within in pairs.pieces():
         clicked, starts = pairs.clicked[within], pairs.starts(samples)
         mine = np.zeros(len(clicked), np.int64)
         mine[clicked] = wins[np.searchsorted(levels, pairs.predictions[within][clicked])]
         won[samples] = np.add.reduceat(mine, starts)
-        own[samples] = np.add.reduceat(clicked.astype(np.int64), starts)
-    return own, won
+        clicks[samples] = np.add.reduceat(clicked.astype(np.int64), starts)
+    return clicks, won

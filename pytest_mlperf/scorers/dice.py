@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers import require_choice, require_outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +28,21 @@ PIECE = 2**18
 """Voxels compared at a time, so that what is made of them stays in the processor's cache."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DiceOptions:
+    """How outputs are read.
+
+    Attributes:
+        dtype: Type of each voxel's class, little-endian: "uint8", "int8", "int16", "int32" or
+            "int64".
+    """
+
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        require_choice("dice", "dtype", self.dtype, DTYPES)
+
+
 class DiceScorer:
     """Compares the predicted class of each voxel with its label.
 
@@ -38,27 +55,21 @@ class DiceScorer:
     metrics = ("dice", "dice_kidney", "dice_tumor")
     libraries = ()
 
+    options: ClassVar[type] = DiceOptions
+
     def __init__(
         self,
         *,
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        dtype: str = "uint8",
+        **options: Any,
     ) -> None:
         """Choose how outputs are read.
 
         Args:
             model: Not used: a class is no text.
-            dtype: Type of each voxel's class, little-endian: "uint8", "int8", "int16", "int32" or
-                "int64".
-
-        Raises:
-            SuiteError: There is no such type.
+            options: Those of `DiceOptions`.
         """
-        if dtype not in DTYPES:
-            raise SuiteError(
-                f"scorer dice: dtype = {dtype!r} is unknown; valid are {', '.join(DTYPES)}"
-            )
-        self._dtype = dtype
+        self._asked = DiceOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score predicted volumes against labels; one of each is in memory at a time.
@@ -72,17 +83,8 @@ class DiceScorer:
         Returns:
             Metric "dice", from 0 to 1 as the reference prints it: the score of each case, and their
             mean. As aggregates only, since nothing is gated by them: "dice_kidney", "dice_tumor".
-
-        Raises:
-            RunError: There are no samples, not as many outputs as references, or an output is no
-                volume of its label's size, or holds another class.
         """
-        if not len(outputs) or len(outputs) != len(references):
-            raise RunError(
-                "scorer",
-                f"scorer dice: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least one",
-            )
+        require_outputs("dice", outputs, references)
         organs = [
             self._score_case(sample, outputs[sample], references[sample])
             for sample in range(len(outputs))
@@ -106,22 +108,22 @@ class DiceScorer:
 
         label = np.asarray(reference["label"])
         where = f"sample {sample} ({reference['case']})"
-        kind = np.dtype(DTYPES[self._dtype])
+        kind = np.dtype(DTYPES[self._asked.dtype])
         if len(output) != label.size * kind.itemsize:
             raise RunError(
                 "scorer",
                 f"scorer dice: the output of {where} has {len(output):,} bytes, but its label of "
                 f"shape {label.shape} needs {label.size * kind.itemsize:,}, {kind.itemsize} per "
-                f"voxel of type {self._dtype}; give one class per voxel of the volume, and set the "
-                "scorer's dtype to their type",
+                f"voxel of type {self._asked.dtype}; give one class per voxel of the volume, and "
+                "set the scorer's dtype to their type",
             )
         predicted = np.frombuffer(output, kind)
-        for what, volume in (("output", predicted), ("label", label)):
+        for name, volume in (("output", predicted), ("label", label)):
             low, high = volume.min(), volume.max()
             if low < 0 or high >= CLASSES:
                 raise RunError(
                     "scorer",
-                    f"scorer dice: the {what} of {where} holds the class "
+                    f"scorer dice: the {name} of {where} holds the class "
                     f"{low if low < 0 else high}; valid are 0 background, 1 kidney and 2 tumor",
                 )
         kidney, tumor = dice(predicted, label.ravel())
@@ -141,7 +143,7 @@ def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -
     for start in range(0, len(label), PIECE):
         ours, theirs = predicted[start : start + PIECE], label[start : start + PIECE]
         for organ in range(1, CLASSES):
-            found, wanted = ours == organ, theirs == organ
-            both[organ] += int(np.count_nonzero(found)) + int(np.count_nonzero(wanted))
-            common[organ] += int(np.count_nonzero(found & wanted))
+            segmented, labelled = ours == organ, theirs == organ
+            both[organ] += int(np.count_nonzero(segmented)) + int(np.count_nonzero(labelled))
+            common[organ] += int(np.count_nonzero(segmented & labelled))
     return [(2.0 * common[organ] + SMOOTH) / (both[organ] + SMOOTH) for organ in range(1, CLASSES)]

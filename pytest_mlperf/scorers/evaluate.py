@@ -6,13 +6,15 @@ import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers.decode import Decoder
+from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers.text import Decoder, DecoderOptions
 
 PREFIX = "evaluate:"
 NAME = re.compile(r"([\w.-]+/)?[\w-]+(@.*)?")
@@ -25,6 +27,40 @@ SEED = 0
 """Of metrics that draw random numbers, so that one result is always scored the same."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The metric, and how outputs are read.
+
+    Attributes:
+        metric: "evaluate:PATH" with the path of a metric's script, or of a folder NAME that
+            holds NAME.py; or "evaluate:ORG/NAME@REVISION" with a metric of the Hugging Face
+            Hub and all 40 digits of a commit.
+        outputs: What the metric gets as predictions: "text" decoded from the token ids of each
+            output, or the one "number" in it.
+        tokenizer: Folder of the tokenizer, where that is not the model's.
+        dtype: Type of a token id or number, little-endian: "int32" or "int64".
+        compute: More arguments of the metric's `compute`.
+        scale: Scores are multiplied by it, for example by 100 for per cent.
+    """
+
+    metric: str
+    outputs: str = "text"
+    tokenizer: str | None = None
+    dtype: str = "int64"
+    compute: Mapping[str, Any] | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_choice("evaluate", "outputs", self.outputs, OUTPUTS)
+        require_choice("evaluate", "dtype", self.dtype, BYTES)
+        if taken := {"predictions", "references"} & {*(self.compute or ())}:
+            raise SuiteError(
+                f"scorer evaluate: compute sets {' and '.join(sorted(taken))}, which come from the "
+                "engine and the data set; take them out",
+                option="compute",
+            )
+
+
 class EvaluateScorer:
     """Calls `evaluate.load(metric).compute(predictions=..., references=..., **compute)`.
 
@@ -32,63 +68,27 @@ class EvaluateScorer:
     """
 
     libraries = ("evaluate",)
+    optional_libraries = ("transformers",)
 
-    def __init__(
-        self,
-        *,
-        model: str | None = None,
-        metric: str,
-        outputs: str = "text",
-        tokenizer: str | None = None,
-        dtype: str = "int64",
-        compute: Mapping[str, Any] | None = None,
-        scale: float = 1.0,
-    ) -> None:
+    options: ClassVar[type] = EvaluateOptions
+
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Choose the metric and how outputs are read; the metric is not imported yet.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            metric: "evaluate:PATH" with the path of a metric's script, or of a folder NAME that
-                holds NAME.py; or "evaluate:ORG/NAME@REVISION" with a metric of the Hugging Face
-                Hub and all 40 digits of a commit.
-            outputs: What the metric gets as predictions: "text" decoded from the token ids of each
-                output, or the one "number" in it.
-            tokenizer: Folder of the tokenizer, where that is not the model's.
-            dtype: Type of a token id or number, little-endian: "int32" or "int64".
-            compute: More arguments of the metric's `compute`.
-            scale: Scores are multiplied by it, for example by 100 for per cent.
-
-        Raises:
-            SuiteError: An option is wrong, or the metric could change.
-            UnavailableError: The script or the tokenizer is not here.
+            options: Those of `EvaluateOptions`.
         """
-        if outputs not in OUTPUTS:
-            raise SuiteError(
-                f"scorer evaluate: outputs = {outputs!r} is unknown; valid are {', '.join(OUTPUTS)}"
-            )
-        if dtype not in BYTES:
-            raise SuiteError(
-                f"scorer evaluate: dtype = {dtype!r} is unknown; valid are {', '.join(BYTES)}"
-            )
-        if taken := {"predictions", "references"} & {*(compute or ())}:
-            raise SuiteError(
-                f"scorer evaluate: compute sets {' and '.join(sorted(taken))}, which come from the "
-                "engine and the data set; take them out"
-            )
-        self._metric = _parse(metric)
-        self._compute = dict(compute or {})
-        self._scale = scale
-        self._dtype = dtype
+        asked = self._asked = EvaluateOptions(**options)
+        self._metric = _parse(asked.metric)
         self._decoder: Decoder | None = None
-        if outputs == "text":
-            self._decoder = Decoder.of("evaluate", model=model, tokenizer=tokenizer, dtype=dtype)
+        if asked.outputs == "text":
+            self._decoder = Decoder.of(
+                "evaluate", model, DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
+            )
 
     def require(self) -> None:
-        """Look for what decodes; nothing is imported.
-
-        Raises:
-            EnvironmentFault: A library is not installed.
-        """
+        """Look for what decodes; nothing is imported."""
         if self._decoder is not None:
             self._decoder.require()
 
@@ -102,34 +102,23 @@ class EvaluateScorer:
         Returns:
             Every number that the metric gave, as an aggregate; and every list of one number per
             sample, as scores and their mean.
-
-        Raises:
-            EnvironmentFault: A library is not installed.
-            UnavailableError: A pinned metric is not here and cannot be fetched.
-            RunError: There are no samples, not as many outputs as references, an output cannot be
-                read, or the metric fails or gives no numbers.
         """
-        if not outputs or len(outputs) != len(references):
-            raise RunError(
-                "scorer",
-                f"scorer evaluate: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least one",
-            )
+        require_outputs("evaluate", outputs, references)
         predictions: Sequence[Any]
         if self._decoder is not None:
             predictions = self._decoder.decode(outputs).texts
         else:
             predictions = [self._number(output, sample) for sample, output in enumerate(outputs)]
         result = self._run(self._script(), predictions, references)
-        return read_result(result, samples=len(outputs), scale=self._scale)
+        return read_result(result, samples=len(outputs), scale=self._asked.scale)
 
     def _number(self, output: bytes, sample: int) -> int:
-        if len(output) != BYTES[self._dtype]:
+        if len(output) != BYTES[self._asked.dtype]:
             raise RunError(
                 "scorer",
                 f"scorer evaluate: output {output[:16]!r} ({len(output)} bytes) of sample {sample} "
-                f"is no number of type {self._dtype} ({BYTES[self._dtype]} bytes); set the "
-                "scorer's dtype to the type of the engine's outputs",
+                f"is no number of type {self._asked.dtype} ({BYTES[self._asked.dtype]} bytes); "
+                "set the scorer's dtype to the type of the engine's outputs",
             )
         return int.from_bytes(output, "little", signed=True)
 
@@ -163,7 +152,9 @@ class EvaluateScorer:
                 str(script), experiment_id=uuid.uuid4().hex, keep_in_memory=True, seed=SEED
             )
             result: Mapping[str, Any] = metric.compute(
-                predictions=list(predictions), references=list(references), **self._compute
+                predictions=list(predictions),
+                references=list(references),
+                **(self._asked.compute or {}),
             )
         except Exception as error:  # whatever a metric's code may raise
             raise RunError(
@@ -182,9 +173,6 @@ def read_result(result: Mapping[str, Any], *, samples: int, scale: float) -> Sco
             else is left out.
         samples: How many samples were scored.
         scale: Scores are multiplied by it.
-
-    Raises:
-        RunError: There is no number, or one is infinite or none.
     """
     per_sample: dict[str, list[float]] = {}
     aggregate: dict[str, float] = {}
@@ -222,7 +210,8 @@ def _parse(metric: str) -> Path | tuple[str, str]:
     if named == metric or not named:
         raise SuiteError(
             f'scorer evaluate: metric = {metric!r}; write "{PREFIX}PATH" for a script or folder, '
-            f'or "{PREFIX}ORG/NAME@REVISION" for a metric of the Hugging Face Hub'
+            f'or "{PREFIX}ORG/NAME@REVISION" for a metric of the Hugging Face Hub',
+            option="metric",
         )
     if pinned := PINNED.fullmatch(named):
         return pinned[1], pinned[2]
@@ -235,7 +224,8 @@ def _parse(metric: str) -> Path | tuple[str, str]:
         raise SuiteError(
             f"scorer evaluate: metric {named!r} is no file or folder here, and a metric of the "
             f'Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" with all '
-            "40 digits, since its code could change"
+            "40 digits, since its code could change",
+            option="metric",
         )
     raise UnavailableError(f"scorer evaluate: there is no metric script {path}")
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers.decode import Decoder
-from pytest_mlperf.scorers.gsm8k_answer import is_right
+from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers.text import (
+    Decoder,
+    DecoderOptions,
+    is_right,
+    require_texts,
+    tokens_per_sample,
+)
 
 
 class Gsm8kScorer:
@@ -23,38 +29,21 @@ class Gsm8kScorer:
 
     metrics = ("gsm8k", "tokens_per_sample")
     libraries = ()
+    optional_libraries = ("transformers",)
 
-    def __init__(
-        self,
-        *,
-        model: str | None,
-        tokenizer: str | None = None,
-        dtype: str = "int64",
-        clean_up: bool | None = None,
-    ) -> None:
+    options: ClassVar[type] = DecoderOptions
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
         """Choose how outputs are read.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            tokenizer: Folder of the tokenizer, where that is another one.
-            dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
-            clean_up: Whether spaces before punctuation are removed from decoded text, as in scorer
-                rouge; no number changes.
-
-        Raises:
-            SuiteError: An option is wrong, or no folder is named.
-            UnavailableError: The tokenizer is not here.
+            options: Those of `DecoderOptions`.
         """
-        self._decoder = Decoder.of(
-            "gsm8k", model=model, tokenizer=tokenizer, dtype=dtype, clean_up=clean_up
-        )
+        self._decoder = Decoder.of("gsm8k", model, DecoderOptions(**options))
 
     def require(self) -> None:
-        """Look for what decodes; nothing is imported.
-
-        Raises:
-            EnvironmentFault: A library is not installed.
-        """
+        """Look for what decodes; nothing is imported."""
         self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
@@ -66,43 +55,18 @@ class Gsm8kScorer:
 
         Returns:
             The metrics of the class.
-
-        Raises:
-            EnvironmentFault: A library is not installed.
-            RunError: There are no samples, not as many outputs as references, a reference is no
-                text, or an output cannot be decoded.
         """
-        targets = _check(outputs, references)
+        require_outputs("gsm8k", outputs, references)
+        targets = require_texts("gsm8k", references, "the number as text")
         decoded = self._decoder.decode(outputs)
         right = [
             is_right(text, target) for text, target in zip(decoded.texts, targets, strict=True)
         ]
+        tokens, mean_tokens = tokens_per_sample(decoded)
         return Scores(
-            per_sample={
-                "gsm8k": [100.0 * one for one in right],
-                "tokens_per_sample": [float(count) for count in decoded.tokens],
-            },
+            per_sample={"gsm8k": [100.0 * one for one in right], "tokens_per_sample": tokens},
             aggregate={
                 "gsm8k": 100.0 * sum(right) / len(right),
-                "tokens_per_sample": round(sum(decoded.tokens) / len(right), 1),
+                "tokens_per_sample": mean_tokens,
             },
         )
-
-
-def _check(outputs: Sequence[bytes], references: Sequence[object]) -> list[str]:
-    if not outputs or len(outputs) != len(references):
-        raise RunError(
-            "scorer",
-            f"scorer gsm8k: got {len(outputs)} outputs for {len(references)} references; it needs "
-            "one output per reference, and at least one",
-        )
-    targets = []
-    for sample, reference in enumerate(references):
-        if not isinstance(reference, str):
-            raise RunError(
-                "scorer",
-                f"scorer gsm8k: the reference of sample {sample} is a {type(reference).__name__}, "
-                "but must be a text; let the data set's reference(index) return the number as text",
-            )
-        targets.append(reference)
-    return targets

@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers.decode import Decoder
-from pytest_mlperf.scorers.gsm8k_answer import is_right
-from pytest_mlperf.scorers.rouge_text import METRICS, f_measures
+from pytest_mlperf.scorers import code as programs
+from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers.code.sandbox import require_sandbox
+from pytest_mlperf.scorers.rouge.text import METRICS, f_measures
+from pytest_mlperf.scorers.text import (
+    Decoder,
+    DecoderOptions,
+    check_processes,
+    is_right,
+    text_defect,
+    tokens_per_sample,
+)
 
 FIELDS = {
     "OpenOrca": ("target",),
     "GSM8K": ("target",),
-    "MBXP": ("target", "id", "language", "entry_point", "prompt"),
+    "MBXP": programs.FIELDS,
 }
 """For each part what a reference must have besides "dataset", as text."""
 
-LANGUAGES = ("cpp", "javascript", "php", "python", "ruby", "typescript")
-"""Languages of MBXP that the reference script runs; programs in others do not count."""
-
 Row = list[float | None]
-Reference = Mapping[str, str]
 Part = tuple[dict[str, Row], dict[str, float]]
 """Scores per sample, and over all samples of the part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralOptions(DecoderOptions):
+    """How outputs are scored.
+
+    Attributes:
+        processes: How many processes score; None takes one per core.
+        run_generated_code: Whether what the model wrote is run on this machine. MLPerf's gate needs
+            it; without it MBXP is not scored.
+    """
+
+    processes: int | None = 1
+    run_generated_code: bool = False
 
 
 class MixtralScorer:
@@ -47,48 +67,24 @@ class MixtralScorer:
     """
 
     metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
-    libraries = ("rapidfuzz",)
+    libraries = ("rapidfuzz", "rouge_score")
+    optional_libraries = ("transformers",)
 
-    def __init__(
-        self,
-        *,
-        model: str | None,
-        tokenizer: str | None = None,
-        dtype: str = "int64",
-        clean_up: bool | None = None,
-        processes: int | None = 1,
-        run_generated_code: bool = False,
-    ) -> None:
+    options: ClassVar[type] = MixtralOptions
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
         """Choose how outputs are read, and whether programs among them are run.
 
         Args:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
-            tokenizer: Folder of the tokenizer, where that is another one.
-            dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
-            clean_up: Whether spaces before punctuation are removed from decoded text, as in scorer
-                rouge. It can change programs.
-            processes: How many processes score; None takes one per core.
-            run_generated_code: Whether what the model wrote is run on this machine. MLPerf's gate
-                needs it; without it MBXP is not scored.
-
-        Raises:
-            SuiteError: An option is wrong, or no folder is named.
-            UnavailableError: The tokenizer is not here.
+            options: Those of `MixtralOptions`.
         """
-        if processes is not None and (type(processes) is not int or processes < 1):
-            raise SuiteError(
-                f"scorer mixtral: processes = {processes!r} must be a number from 1 on"
-            )
-        if type(run_generated_code) is not bool:
-            raise SuiteError(
-                f"scorer mixtral: run_generated_code = {run_generated_code!r} is neither true nor "
-                "false"
-            )
-        self._decoder = Decoder.of(
-            "mixtral", model=model, tokenizer=tokenizer, dtype=dtype, clean_up=clean_up
-        )
-        self._processes = processes
-        self._runs_code = run_generated_code
+        asked = MixtralOptions(**options)
+        check_processes("mixtral", asked.processes)
+        programs.check_running("mixtral", asked.run_generated_code)
+        self._decoder = Decoder.of("mixtral", model, asked)
+        self._processes = asked.processes
+        self._runs_code = asked.run_generated_code
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
@@ -97,18 +93,12 @@ class MixtralScorer:
         return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
-        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass.
-
-        Raises:
-            EnvironmentFault: A library is not installed, or programs cannot be isolated here.
-        """
+        """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
         self._decoder.require()
         if self._runs_code:
-            from pytest_mlperf.scorers.sandbox import require_sandbox
-
             require_sandbox()
 
-    def score(self, outputs: Sequence[bytes], references: Sequence[Reference]) -> Scores:
+    def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
         """Score generated tokens.
 
         Args:
@@ -117,33 +107,25 @@ class MixtralScorer:
 
         Returns:
             The metrics of the class.
-
-        Raises:
-            EnvironmentFault: A library is not installed.
-            RunError: There are no samples, not as many outputs as references, a reference is not as
-                expected, an output cannot be decoded, or programs cannot be run.
         """
-        known = _check(outputs, references)
+        checked = _check(outputs, references)
         decoded = self._decoder.decode(outputs)
-        tokens = [float(count) for count in decoded.tokens]
+        tokens, mean_tokens = tokens_per_sample(decoded)
         per_sample: dict[str, Sequence[float | None]] = {}
         aggregate: dict[str, float] = {}
         for rows, means in (
-            self._open_orca(decoded.texts, known),
-            _gsm8k(decoded.texts, known),
-            self._mbxp(decoded.texts, known),
+            self._open_orca(decoded.texts, checked),
+            _gsm8k(decoded.texts, checked),
+            self._mbxp(decoded.texts, checked),
         ):
             per_sample |= rows
             aggregate |= means
         return Scores(
             per_sample={**per_sample, "tokens_per_sample": tokens},
-            aggregate={
-                **aggregate,
-                "tokens_per_sample": round(sum(decoded.tokens) / len(tokens), 1),
-            },
+            aggregate={**aggregate, "tokens_per_sample": mean_tokens},
         )
 
-    def _open_orca(self, texts: Sequence[str], references: Sequence[Reference]) -> Part:
+    def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         import numpy as np
 
         samples = _samples("OpenOrca", references)
@@ -161,32 +143,19 @@ class MixtralScorer:
         }
         return {name: _spread(samples, row, len(texts)) for name, row in rows.items()}, means
 
-    def _mbxp(self, texts: Sequence[str], references: Sequence[Reference]) -> Part:
-        samples = [
-            sample
-            for sample in _samples("MBXP", references)
-            if references[sample]["language"] in LANGUAGES
-        ]
+    def _mbxp(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
+        samples = programs.counted_programs(references)
         if not samples or not self._runs_code:
             return {}, {}
-        from pytest_mlperf.scorers.mbxp import Problem, extract, passed
-
-        problems = []
-        for sample in samples:
-            one = references[sample]
-            problem = Problem(
-                language=one["language"],
-                code=extract(one["language"], one["prompt"], texts[sample]),
-                entry_point=one["entry_point"],
-                test=one["target"],
-                name=one["id"],
-            )
-            problems.append(problem)
-        right = passed(problems, processes=self._processes)
+        right = programs.score_programs(
+            [texts[sample] for sample in samples],
+            [references[sample] for sample in samples],
+            processes=self._processes,
+        )
         return _shares("mbxp", samples, right, len(texts))
 
 
-def _gsm8k(texts: Sequence[str], references: Sequence[Reference]) -> Part:
+def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
     samples = _samples("GSM8K", references)
     right = [is_right(texts[sample], references[sample]["target"]) for sample in samples]
     return _shares("gsm8k", samples, right, len(texts))
@@ -200,7 +169,7 @@ def _shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: i
     return {metric: row}, {metric: 100.0 * sum(right) / len(right)}
 
 
-def _samples(part: str, references: Sequence[Reference]) -> list[int]:
+def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
     return [sample for sample, one in enumerate(references) if one["dataset"] == part]
 
 
@@ -212,30 +181,24 @@ def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
     return row
 
 
-def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[Reference]:
+def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs.Reference]:
     """Return the references, each read once."""
-    if not outputs or len(outputs) != len(references):
-        raise RunError(
-            "scorer",
-            f"scorer mixtral: got {len(outputs)} outputs for {len(references)} references; it "
-            "needs one output per reference, and at least one",
-        )
-    known = list(references)
-    for sample, reference in enumerate(known):
+    require_outputs("mixtral", outputs, references)
+    checked = list(references)
+    for sample, reference in enumerate(checked):
         if defect := _defect(reference):
             raise RunError(
                 "scorer",
                 f"scorer mixtral: the reference of sample {sample} {defect}; use data set mixtral, "
                 "or let reference(index) return what it does",
             )
-    return known
+    return checked
 
 
 def _defect(reference: object) -> str | None:
     if not isinstance(reference, Mapping):
-        return f"is a {type(reference).__name__}, but must be a table of texts"
+        return text_defect(reference, ())
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in FIELDS:
         return f"has the dataset {part!r:.60}, which is none of {', '.join(FIELDS)}"
-    missing = [name for name in FIELDS[part] if not isinstance(reference.get(name), str)]
-    return f"has no text {' and no text '.join(map(repr, missing))}" if missing else None
+    return text_defect(reference, FIELDS[part])

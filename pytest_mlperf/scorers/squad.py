@@ -2,18 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import Rule, RunError, require_options
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers.squad_text import answer_text
-from pytest_mlperf.scorers.squad_text import scores as text_scores
+from pytest_mlperf.scorers import require_choice, require_outputs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def answer_text(reference: Mapping[str, Any], first: int, last: int) -> str:
+    """Return the text that pieces `first` to `last` of a paragraph stand for, as it was written.
+
+    Source: write_predictions in language/bert/accuracy-squad.py of
+    https://github.com/mlcommons/inference.
+
+    Args:
+        reference: As data set squad gives it.
+        first: Number of a piece in the paragraph.
+        last: Number of that piece or of a later one.
+    """
+    joined = " ".join(reference["pieces"][first : last + 1]).replace(" ##", "").replace("##", "")
+    words = slice(reference["word_of_piece"][first], reference["word_of_piece"][last] + 1)
+    return written_text(
+        span=" ".join(joined.split()),
+        normalized=" ".join(text for text in reference["normalized"][words] if text),
+        written=" ".join(reference["words"][words]),
+    )
+
+
+def written_text(*, span: str, normalized: str, written: str) -> str:
+    """Cut from `written` what `span` was in it before it was normalized.
+
+    Where both have the same number of characters other than spaces, these belong to each other one
+    by one; where not, nothing can be cut off.
+
+    Args:
+        span: Part of `normalized`, or something else, as where a piece is [UNK].
+        normalized: The basic tokens of `written`, with spaces between them.
+        written: Whole words of the paragraph, with spaces between them.
+    """
+    start = normalized.find(span)
+    places = [place for place, character in enumerate(written) if character != " "]
+    if not span or start < 0 or len(places) != len(normalized) - normalized.count(" "):
+        return written
+    first = start - normalized.count(" ", 0, start)
+    last = first + len(span) - span.count(" ") - 1
+    return written[places[first] : places[last] + 1]
+
+
+def text_scores(answer: str, accepted: Iterable[str]) -> tuple[float, bool]:
+    """Return F1 (0–1) of the words, and whether all are equal, each at its best.
+
+    Source: language/bert/evaluate_v1.1.py of https://github.com/mlcommons/inference.
+
+    Args:
+        answer: The text found.
+        accepted: Texts that count as right, at least one.
+    """
+    predicted = normalized_words(answer)
+    right = [normalized_words(text) for text in set(accepted)]
+    return max(_f1(predicted, words) for words in right), predicted in right
+
+
+def normalized_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without ASCII's punctuation and without articles.
+
+    A blank is put in place of an article, but not of a mark: "the-cat" becomes "thecat".
+    """
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def _f1(predicted: list[str], right: list[str]) -> float:
+    """Return the harmonic mean of precision and recall of the words; 0 where none is common."""
+    common = sum((Counter(predicted) & Counter(right)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(right)
+    return 2 * precision * recall / (precision + recall)
+
 
 DTYPES = {
     "float32": "<f4",
@@ -50,7 +128,7 @@ KEYS = frozenset(
 
 
 @dataclass(kw_only=True, slots=True)
-class _Found:
+class _BestSpan:
     """The best span that the features of a question gave so far.
 
     Attributes:
@@ -68,6 +146,35 @@ class _Found:
     span: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SquadScorerOptions:
+    """How outputs are read, and which spans may be answers.
+
+    Attributes:
+        dtype: Type of the logits, little-endian; those of the reference's --output_dtype.
+        transposed: Outputs have shape (2, seq) in place of (seq, 2).
+        n_best: A span starts at one of so many positions with the highest start logits, and
+            ends at one of so many with the highest end logits.
+        max_answer_length: Word pieces of a span at most.
+        max_seq_length: Positions of an output at most; a shorter one is filled up with -10000.
+    """
+
+    dtype: str = "float32"
+    transposed: bool = False
+    n_best: int = 20
+    max_answer_length: int = 30
+    max_seq_length: int = 384
+
+    def __post_init__(self) -> None:
+        require_choice("squad", "dtype", self.dtype, DTYPES)
+        switch = type(self.transposed) is bool
+        rules: list[Rule] = [("transposed", self.transposed, switch, "true or false")]
+        for name in ("n_best", "max_answer_length", "max_seq_length"):
+            value = getattr(self, name)
+            rules.append((name, value, type(value) is int and value >= 1, "a number, at least 1"))
+        require_options("scorer squad", rules)
+
+
 class SquadScorer:
     """Turns the logits of each feature into a span, the best of a question's into text.
 
@@ -79,45 +186,21 @@ class SquadScorer:
     metrics = ("f1", "exact_match")
     libraries = ()
 
+    options: ClassVar[type] = SquadScorerOptions
+
     def __init__(
         self,
         *,
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        dtype: str = "float32",
-        transposed: bool = False,
-        n_best: int = 20,
-        max_answer_length: int = 30,
-        max_seq_length: int = 384,
+        **options: Any,
     ) -> None:
         """Choose how outputs are read and which spans may be answers.
 
         Args:
             model: Not used: the data set's references have the word pieces.
-            dtype: Type of the logits, little-endian; those of the reference's --output_dtype.
-            transposed: Outputs have shape (2, seq) in place of (seq, 2).
-            n_best: A span starts at one of so many positions with the highest start logits, and
-                ends at one of so many with the highest end logits.
-            max_answer_length: Word pieces of a span at most.
-            max_seq_length: Positions of an output at most; a shorter one is filled up with -10000.
-
-        Raises:
-            SuiteError: An option is wrong.
+            options: Those of `SquadScorerOptions`.
         """
-        if dtype not in DTYPES:
-            raise SuiteError(
-                f"scorer squad: dtype = {dtype!r} is unknown; valid are {', '.join(DTYPES)}"
-            )
-        if type(transposed) is not bool:
-            raise SuiteError(f"scorer squad: transposed = {transposed!r} is not true or false")
-        whole = {"n_best": n_best, "max_answer_length": max_answer_length}
-        for name, value in (whole | {"max_seq_length": max_seq_length}).items():
-            if type(value) is not int or value < 1:
-                raise SuiteError(f"scorer squad: {name} = {value!r} is not a number, at least 1")
-        self._dtype = dtype
-        self._transposed = transposed
-        self._n_best = n_best
-        self._max_answer_length = max_answer_length
-        self._max_seq_length = max_seq_length
+        self._asked = SquadScorerOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score the answers that logits give; goes through the outputs once, one at a time.
@@ -133,28 +216,19 @@ class SquadScorer:
             A question has one score, which stands at its first feature; its other features have
             None, so the mean of what is not None is the aggregate. A question of which only some
             features are here has none yet: with the others its answer may be another one. Where
-            no question is complete, all are scored from what is here.
-
-        Raises:
-            RunError: There are no features, not as many outputs as references, a reference is not
-                data set squad's, or an output is of another size or has a logit that is not a
-                number or plus infinity; minus infinity bars a position.
+            no question is complete, all are scored from what is here. Minus infinity bars a
+            position.
         """
-        if not len(outputs) or len(outputs) != len(references):
-            raise RunError(
-                "scorer",
-                f"scorer squad: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least one",
-            )
-        questions: dict[str, _Found] = {}
+        require_outputs("squad", outputs, references)
+        questions: dict[str, _BestSpan] = {}
         for sample, (output, reference) in enumerate(zip(outputs, references, strict=True)):
             _check_reference(reference, sample)
             logits = self._logits(output, reference, sample)
-            found = questions.setdefault(
-                reference["id"], _Found(sample=sample, reference=reference)
+            best = questions.setdefault(
+                reference["id"], _BestSpan(sample=sample, reference=reference)
             )
-            found.features += 1
-            self._improve(found, logits, reference)
+            best.features += 1
+            self._improve(best, logits, reference)
         complete = [own for own in questions.values() if own.features >= own.reference["features"]]
         return _judge(complete or list(questions.values()), len(outputs))
 
@@ -164,19 +238,20 @@ class SquadScorer:
         """Return shape (2, max_seq_length): start logits and end logits."""
         import numpy as np
 
-        dtype = np.dtype(DTYPES[self._dtype])
+        dtype = np.dtype(DTYPES[self._asked.dtype])
         shortest = reference["first"] + reference["length"] + 1
-        longest = self._max_seq_length
+        longest = self._asked.max_seq_length
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
         if rest or not shortest <= positions <= longest:
             raise RunError(
                 "scorer",
                 f"scorer squad: output of sample {sample} has {len(output)} bytes, which are no "
-                f"two logits of type {self._dtype} for each of {shortest} to {longest} positions; "
-                "set the scorer's dtype and max_seq_length to those of the engine's outputs",
+                f"two logits of type {self._asked.dtype} for each of {shortest} to {longest} "
+                "positions; set the scorer's dtype and max_seq_length to those of the "
+                "engine's outputs",
             )
-        given = np.frombuffer(output, dtype)
-        pairs = given.reshape(2, -1) if self._transposed else given.reshape(-1, 2).T
+        numbers = np.frombuffer(output, dtype)
+        pairs = numbers.reshape(2, -1) if self._asked.transposed else numbers.reshape(-1, 2).T
         logits = np.full((2, longest), NO_LOGIT)
         logits[:, :positions] = pairs
         if not (logits < np.inf).all():
@@ -190,42 +265,42 @@ class SquadScorer:
         return logits
 
     def _improve(
-        self, found: _Found, logits: NDArray[np.float64], reference: Mapping[str, Any]
+        self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
         """Take the best span of a feature, if none was found or it beats what was."""
         import numpy as np
 
         shift = reference["first"] - reference["start"]
         end = reference["start"] + reference["length"]
-        starts = _highest(logits[0], self._n_best)
+        starts = _highest(logits[0], self._asked.n_best)
         runs = reference["max_context"]
         starts = starts[_inside(starts - shift, runs)]
-        ends = _highest(logits[1], self._n_best)
+        ends = _highest(logits[1], self._asked.n_best)
         ends = ends[_inside(ends - shift, [[reference["start"], end]])]
         lengths = ends[None, :] - starts[:, None] + 1
-        rows, columns = np.nonzero((lengths > 0) & (lengths <= self._max_answer_length))
+        rows, columns = np.nonzero((lengths > 0) & (lengths <= self._asked.max_answer_length))
         if not len(rows):
             return
         sums = logits[0, starts[rows]] + logits[1, ends[columns]]
-        best = int(sums.argmax())
-        rank = (float(sums[best]), -reference["start"])
-        if found.span is None or rank > found.rank:
-            found.reference, found.rank = reference, rank
-            found.span = (int(starts[rows[best]]) - shift, int(ends[columns[best]]) - shift)
+        place = int(sums.argmax())
+        rank = (float(sums[place]), -reference["start"])
+        if best.span is None or rank > best.rank:
+            best.reference, best.rank = reference, rank
+            best.span = (int(starts[rows[place]]) - shift, int(ends[columns[place]]) - shift)
 
 
-def _judge(questions: Sequence[_Found], samples: int) -> Scores:
+def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
     """Score the text of each question's best span."""
     f1: list[float | None] = [None] * samples
     exact: list[float | None] = [None] * samples
     # Added up one by one, as the reference does: from 3.12 on, sum() would round otherwise.
     f1_total, exact_total = 0.0, 0
-    for found in questions:
-        text = NO_ANSWER if found.span is None else answer_text(found.reference, *found.span)
-        share, equal = text_scores(text, found.reference["answers"])
+    for best in questions:
+        text = NO_ANSWER if best.span is None else answer_text(best.reference, *best.span)
+        share, equal = text_scores(text, best.reference["answers"])
         f1_total += share
         exact_total += equal
-        f1[found.sample], exact[found.sample] = 100.0 * share, 100.0 * equal
+        f1[best.sample], exact[best.sample] = 100.0 * share, 100.0 * equal
     return Scores(
         per_sample={"f1": f1, "exact_match": exact},
         aggregate={

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers import require_choice, require_outputs
 
 FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q"}
 """Types of the predicted class that the reference script knows, as `struct` formats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top1Options:
+    """How outputs are read.
+
+    Attributes:
+        dtype: Type of the one number in each output, little-endian: "float32", "int32" or
+            "int64".
+    """
+
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        require_choice("top1", "dtype", self.dtype, FORMATS)
 
 
 class Top1Scorer:
@@ -22,28 +40,22 @@ class Top1Scorer:
     metrics = ("top1",)
     libraries = ()
 
+    options: ClassVar[type] = Top1Options
+
     def __init__(
         self,
         *,
         model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        dtype: str = "int64",
+        **options: Any,
     ) -> None:
         """Choose how outputs are read.
 
         Args:
             model: Not used: a class is no text.
-            dtype: Type of the one number in each output, little-endian: "float32", "int32" or
-                "int64".
-
-        Raises:
-            SuiteError: There is no such type.
+            options: Those of `Top1Options`.
         """
-        if dtype not in FORMATS:
-            raise SuiteError(
-                f"scorer top1: dtype = {dtype!r} is unknown; valid are {', '.join(FORMATS)}"
-            )
-        self._dtype = dtype
-        self._number = struct.Struct(FORMATS[dtype])
+        self._asked = Top1Options(**options)
+        self._number = struct.Struct(FORMATS[self._asked.dtype])
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
         """Score predicted classes against labels.
@@ -55,17 +67,8 @@ class Top1Scorer:
 
         Returns:
             Metric "top1", in per cent: 100 or 0 per sample, and their mean.
-
-        Raises:
-            RunError: There are no samples, not as many outputs as references, or an output is no
-                such number.
         """
-        if not outputs or len(outputs) != len(references):
-            raise RunError(
-                "scorer",
-                f"scorer top1: got {len(outputs)} outputs for {len(references)} references; it "
-                "needs one output per reference, and at least one",
-            )
+        require_outputs("top1", outputs, references)
         right = [
             self._class(output, sample) == reference
             for sample, (output, reference) in enumerate(zip(outputs, references, strict=True))
@@ -82,6 +85,6 @@ class Top1Scorer:
             raise RunError(
                 "scorer",
                 f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
-                f"no class number of type {self._dtype} ({self._number.size} bytes); set the "
+                f"no class number of type {self._asked.dtype} ({self._number.size} bytes); set the "
                 "scorer's dtype to the type of the engine's outputs",
             ) from error

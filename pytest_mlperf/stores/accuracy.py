@@ -9,31 +9,28 @@ from typing import Any
 
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.outputs import ScoredOutputs, outputs_of
 from pytest_mlperf.stores import atomic
 
 
 class AccuracyPasses:
-    """A folder of accuracy passes, found again by their fingerprint."""
+    """A folder of accuracy passes, found again by their fingerprint; the first one makes it."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the folder; it is made at the first save."""
         self._folder = folder
 
     def save(self, key: str, accuracy: Accuracy, scored: Scored) -> None:
-        """Keep a pass with its scores.
-
-        Raises:
-            RunError: The folder cannot be written.
-        """
+        """Keep a pass with its scores; a folder that cannot be written is a RunError."""
         path = self._file(key)
         content = {
             "accuracy": dataclasses.asdict(accuracy),
             "scored": {
                 "indices": scored.indices,
                 "per_sample": dict(scored.per_sample),
-                "outputs": outputs_of(scored),
+                "outputs": scored.outputs,
+                "groups": scored.groups,
+                "leverage": {name: dataclasses.asdict(of) for name, of in scored.leverage.items()},
             },
         }
         try:
@@ -45,8 +42,8 @@ class AccuracyPasses:
     def load(self, key: str) -> tuple[Accuracy, Scored] | None:
         """Return a pass, or None where there is none that can be read."""
         try:
-            found = json.loads(self._file(key).read_text("utf-8"))
-            return _accuracy(found["accuracy"]), _scored(found["scored"])
+            document = json.loads(self._file(key).read_text("utf-8"))
+            return _accuracy(document["accuracy"]), _scored(document["scored"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -57,10 +54,14 @@ class AccuracyPasses:
 def _scored(kept: dict[str, Any]) -> Scored:
     indices = tuple(kept["indices"])
     per_sample = {name: list(values) for name, values in kept["per_sample"].items()}
-    outputs = kept.get("outputs")  # older releases kept none
-    if outputs is None:
-        return Scored(indices=indices, per_sample=per_sample)
-    return ScoredOutputs(indices=indices, per_sample=per_sample, outputs=tuple(outputs))
+    outputs, groups = kept.get("outputs"), kept.get("groups")  # older releases kept none
+    return Scored(
+        indices=indices,
+        per_sample=per_sample,
+        groups=None if groups is None else tuple(groups),
+        leverage={name: Leverage(**own) for name, own in kept.get("leverage", {}).items()},
+        outputs=None if outputs is None else tuple(outputs),
+    )
 
 
 def _accuracy(kept: dict[str, Any]) -> Accuracy:

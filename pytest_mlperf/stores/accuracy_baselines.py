@@ -4,25 +4,120 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pytest_mlperf.core.accuracy_baseline import SCHEMA, AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.baseline import ACCURACY_SCHEMA, AccuracyBaseline, steps_per_point
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.documents import Document, written_to
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
-from pytest_mlperf.stores.score_arrays import LARGEST, OUTPUTS, Scores, arrays, pack, unpack
 
-FILE = Document(AccuracyBaseline, schema=SCHEMA, what="accuracy baseline")
+Scores = Mapping[str, Sequence[float | None]]
+
+NONE = {"<u2": 2**16 - 1, "<i4": -(2**31)}
+"""What stands for a sample that a metric does not apply to, by the type of the array."""
+
+LARGEST = 256 * 2**20
+"""Bytes of a file with scores, and of one metric unpacked: 67 million samples."""
+
+WIDEST = 4
+"""Bytes of one sample's score at most."""
+
+HEADER = 1024
+"""Bytes of an array's header, with room to spare."""
+
+OUTPUTS = "output digests"
+"""The array with a digest of each output; no metric has such a name."""
+
+
+def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
+    """Return an npz archive of whole steps: 2 bytes a score where they fit, else 4."""
+    import numpy as np
+
+    arrays = {}
+    for name in sorted(scores):
+        there = [value for value in scores[name] if value is not None]
+        whole = np.array([round(value * steps[name]) for value in there], dtype=np.int64)
+        small = bool(np.all((whole >= 0) & (whole < NONE["<u2"])))
+        dtype = "<u2" if small else "<i4"
+        if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
+            raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
+        arrays[name] = np.full(len(scores[name]), NONE[dtype], dtype=dtype)
+        arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
+    if outputs is not None:
+        arrays[OUTPUTS] = np.array(outputs, dtype="<u2")
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes, baseline: AccuracyBaseline) -> dict[str, list[float | None]]:
+    """Return the scores of an archive by metric and data set index.
+
+    Raises:
+        ValueError: It holds something else than the baseline says. Damaged archives raise more.
+    """
+    scores = {}
+    if missing := set(baseline.steps) - set(read := arrays(content, baseline, *baseline.steps)):
+        raise ValueError(f"lacks the scores of {min(missing)}")
+    for name, array in read.items():
+        none, steps = NONE[array.dtype.str], baseline.steps[name]
+        if len(array) != baseline.samples:
+            raise ValueError(f"has {len(array)} scores of {name} for {baseline.samples} samples")
+        scores[name] = [None if value == none else value / steps for value in array.tolist()]
+    return scores
+
+
+def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str, Any]:
+    """Return those arrays that an archive has; none is unpacked that is larger than it may be.
+
+    Raises:
+        ValueError: It holds an array that the baseline does not know, or a larger one.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+        if unknown := set(members) - {*baseline.steps, OUTPUTS}:
+            raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
+        most = min(baseline.samples * WIDEST + HEADER, LARGEST)
+        for name, member in members.items():
+            if member.file_size > most:
+                raise ValueError(
+                    f"{name} unpacks to {member.file_size:,} bytes, and {baseline.samples} samples "
+                    f"need {most:,} at most"
+                )
+        return {
+            name: _array(name, archive.read(members[name])) for name in names if name in members
+        }
+
+
+def _array(name: str, content: bytes) -> Any:
+    """Return an array of one axis; its header may claim anything, so nothing is made by it."""
+    import numpy as np
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(content)
+    if npy.read_magic(file) != (1, 0):
+        raise ValueError(f"{name} is in a format that is not read")
+    shape, _, dtype = npy.read_array_header_1_0(file)
+    if dtype.hasobject:
+        raise ValueError(f"Object arrays cannot be loaded: {name}")
+    values = np.frombuffer(content, dtype, offset=file.tell())
+    if shape != values.shape:
+        raise ValueError(f"{name} says that its shape is {shape}, and has {len(values)} values")
+    return values
+
+
+FILE = Document(AccuracyBaseline, schema=ACCURACY_SCHEMA, title="accuracy baseline")
 
 ENDING = ".scores.npz"
 
@@ -39,11 +134,7 @@ _BROKEN = (
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
-    """Return the place of an accuracy baseline below `root`: no hardware is part of it.
-
-    Raises:
-        BaselineError: A name would lead elsewhere.
-    """
+    """Return the place of an accuracy baseline below `root`: no hardware is part of it."""
     file = f"{path_part('engine', engine)}.{path_part('precision', precision)}.json"
     return root / "accuracy" / path_part("workload", workload) / file
 
@@ -53,71 +144,38 @@ def scores_path(path: Path) -> Path:
 
     Their digest is in the name: no write changes a file that a baseline vouches for, and a review
     sees which one it is. Older releases, and no baseline, have no digest there.
-
-    Raises:
-        BaselineError: The baseline is damaged.
     """
     baseline = FILE.load(path)
-    return path.with_suffix(ENDING) if baseline is None else _found(path, baseline)
+    return path.with_suffix(ENDING) if baseline is None else _scores_file(path, baseline)
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
-    """Read an accuracy baseline and its scores by metric and data set index, or None.
+    """Read an accuracy baseline and its scores by metric and data set index.
 
     Raises:
         BaselineError: One of the two files is missing, damaged, or not the other's.
     """
-    both = _load(path)
-    if both is None:
+    if (both := _load(path)) is None:
         return None
     baseline, file, content = both
     return baseline, _checked(path, baseline, file, lambda: unpack(content, baseline))
 
 
 def load_outputs(path: Path) -> list[int] | None:
-    """Read the digests of the outputs of a baseline that `load` found in order, or None.
-
-    Raises:
-        BaselineError: There is not one for each sample.
-    """
-    both = _load(path)
-    if both is None:
+    """Read the digests of the outputs of a baseline that `load` found in order, or None."""
+    if (both := _load(path)) is None:
         return None
     baseline, file, content = both
-    found = _checked(path, baseline, file, lambda: arrays(content, baseline, OUTPUTS))
-    if not found:
+    members = _checked(path, baseline, file, lambda: arrays(content, baseline, OUTPUTS))
+    if not members:
         return None
-    digests: list[int] = found[OUTPUTS].tolist()
+    digests: list[int] = members[OUTPUTS].tolist()
     if len(digests) != baseline.samples:
         raise BaselineError(
             f"{file}: has {len(digests)} output digests for {baseline.samples} samples; "
             "record anew with --mlperf-update=replace"
         )
     return digests
-
-
-def save(
-    path: Path,
-    baseline: AccuracyBaseline,
-    scores: Scores,
-    outputs: Sequence[int] | None = None,
-) -> AccuracyBaseline:
-    """Write an accuracy baseline and its scores.
-
-    Args:
-        path: Of the JSON file.
-        baseline: What it shall hold; `steps` and `scores_sha256` are filled in.
-        scores: By metric, one per sample of the data set, in its order.
-        outputs: A digest of each output, in the same order, or None.
-
-    Returns:
-        The baseline as written.
-
-    Raises:
-        BaselineError: They cannot be written.
-    """
-    with FILE.alone(path) as place:
-        return _put(path, baseline, scores, outputs, place)
 
 
 def replace_scores(
@@ -129,26 +187,24 @@ def replace_scores(
     """Write an accuracy baseline in the place of what is there, every other writer kept out.
 
     Args:
-        path: Of the JSON file.
-        make: Given what is there now, or None, returns what shall be.
-        scores: As in `save`.
-        outputs: As in `save`.
-
-    Raises:
-        BaselineError: What is there is damaged, or they cannot be written.
+        make: Given what is there now, or None, returns what shall be; `steps` and `scores_sha256`
+            are filled in.
+        scores: By metric, one per sample of the data set, in its order.
+        outputs: A digest of each output, in the same order.
     """
     with FILE.alone(path) as place:
-        return _put(path, make(FILE.load(path)), scores, outputs, place)
+        steps = {name: steps_per_point(values) for name, values in scores.items()}
+        baseline = make(FILE.load(path))
+        content = pack(scores, steps, outputs)
+        digest = hashlib.sha256(content).hexdigest()
+        whole = replace(baseline, steps=steps, scores_sha256=digest)
+        _put_both(path, whole, content, place)
+    return whole
 
 
 def copy(source: Path, path: Path) -> None:
-    """Write the accuracy baseline of one place, with its scores, to another.
-
-    Raises:
-        BaselineError: It is not there, damaged, or cannot be written.
-    """
-    both = _load(source)
-    if both is None:
+    """Write the accuracy baseline of one place, with its scores, to another."""
+    if (both := _load(source)) is None:
         raise BaselineError(f"{source}: is gone")
     baseline, _, content = both
     with FILE.alone(path) as place:
@@ -156,20 +212,6 @@ def copy(source: Path, path: Path) -> None:
 
 
 # --- writing ---------------------------------------------------------------------------------
-
-
-def _put(
-    path: Path,
-    baseline: AccuracyBaseline,
-    scores: Scores,
-    outputs: Sequence[int] | None,
-    place: Path,
-) -> AccuracyBaseline:
-    steps = {name: steps_per_point(values) for name, values in scores.items()}
-    content = pack(scores, steps, outputs)
-    whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
-    _put_both(path, whole, content, place)
-    return whole
 
 
 def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: Path) -> None:
@@ -222,18 +264,18 @@ def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
 
 
 def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
-    """Return where a baseline's scores are, and their bytes."""
-    file = _found(path, baseline)
-    cure = _cure(path, file)
+    file = _scores_file(path, baseline)
     try:
         content = read_regular(file, LARGEST)
     except UnfitError as error:
-        raise BaselineError(f"{file}: is {error}, and no file of scores; {cure}") from None
+        defect = f"is {error}, and no file of scores"
     except OSError as error:
-        raise BaselineError(f"{file}: cannot be read: {error.strerror}; {cure}") from None
-    if hashlib.sha256(content).hexdigest() != baseline.scores_sha256:
-        raise BaselineError(f"{file}: holds other scores than {path.name} was written with; {cure}")
-    return file, content
+        defect = f"cannot be read: {error.strerror}"
+    else:
+        if hashlib.sha256(content).hexdigest() == baseline.scores_sha256:
+            return file, content
+        defect = f"holds other scores than {path.name} was written with"
+    raise BaselineError(f"{file}: {defect}; {_cure(path, file)}")
 
 
 def _named(path: Path, baseline: AccuracyBaseline) -> Path:
@@ -247,7 +289,7 @@ def _named(path: Path, baseline: AccuracyBaseline) -> Path:
     return path.with_suffix(f".{digest[:NAMED]}{ENDING}")
 
 
-def _found(path: Path, baseline: AccuracyBaseline) -> Path:
+def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
     """Return where scores are: beside the file, or beside what it links to."""
     places = dict.fromkeys((path, Path(os.path.realpath(path))))
     named = [_named(one, baseline) for one in places]

@@ -1,11 +1,24 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all, and alone in its folder; those that somebody asked for.
+
+The lock lies beside what is written, so that whoever shares the files shares the lock: processes
+with temporary folders of their own, containers, other hosts where the file system passes locks on.
+Lock and unfinished files are in a folder of their own, which is gone after a write. What a killed
+writer left in it is ignored by git and removed by the next one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import secrets
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from pytest_mlperf.core.errors import MlperfError, text_of
+from pytest_mlperf.core.foreign_text import visible
 
 
 def write_text(path: Path, text: str) -> None:
@@ -23,12 +36,7 @@ def write_bytes(path: Path, content: bytes, place: Path | None = None) -> None:
     it; after the return the new one outlasts a power cut.
 
     Args:
-        path: The file.
-        content: What it shall hold.
         place: Where the unfinished file goes, on the same file system; None: beside the file.
-
-    Raises:
-        OSError: The folder cannot be written, or the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Beside it, because a rename is atomic within one file system only.
@@ -56,3 +64,195 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Keeping:
+    """Writes files and remembers a line to say of each, for the terminal."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def keep(self, title: str, write: Callable[[], None], line: str | None = None) -> bool:
+        """Write something and return whether that worked; no failure keeps the next from it."""
+        try:
+            write()
+        except MlperfError as error:
+            self.lines.append(visible(f"ERROR {error}"))
+        except Exception as error:
+            self.lines.append(unforeseen(f"{title} could not be written", error))
+        else:
+            self.lines += [visible(line)] if line else []
+            return True
+        return False
+
+
+def unforeseen(failure: str, error: Exception) -> str:
+    """Return the line about an error that is no mistake of the user's."""
+    shown = visible(f"{type(error).__name__}: {text_of(error)}")
+    return f"ERROR {failure}: {shown}; please report this"
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that a user asked for, whole or not at all; missing folders are made."""
+    try:
+        if isinstance(content, str):
+            write_text(path, content)
+        else:
+            write_bytes(path, content)
+    except OSError as error:
+        raise MlperfError(f"{path} cannot be written: {error.strerror}") from None
+
+
+PLACE = ".writing"
+"""The folder, beside what is written."""
+
+POLL_S = 0.02
+
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+"""What `flock` says where a file system has no locks, or none that can be had now."""
+
+LOCK_HELP = "NFS: without nolock or local_lock, Lustre: with flock"
+"""How network file systems are mounted so that locks hold between hosts."""
+
+_IGNORE_ALL = b"*\n"
+
+
+class BusyError(Exception):
+    """Another process kept the folder for too long."""
+
+
+class NoLocksError(Exception):
+    """The file system offers no locks."""
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Path]:
+    """Keep every other writer out of a folder; yield where unfinished files go.
+
+    Missing folders are made. A rename from the place that is yielded into the folder is atomic.
+
+    Raises:
+        BusyError: Another process kept it for longer than `timeout_s`.
+        NoLocksError: There are no locks on its file system.
+    """
+    place = folder / PLACE
+    try:
+        descriptor = _acquire(place, time.monotonic() + timeout_s)
+    except NoLocksError:
+        _remove(place)  # nobody else can be in there
+        raise
+    try:
+        _clear(place)
+        yield place
+    finally:
+        with contextlib.suppress(OSError):
+            if _is_current(descriptor, place):  # else another's, since somebody removed ours
+                _remove(place)
+        os.close(descriptor)
+
+
+def _lock_file(place: Path) -> Path:
+    """Return the file that is locked: what lets git ignore the folder, itself included."""
+    return place / ".gitignore"
+
+
+def _acquire(place: Path, deadline: float) -> int:
+    while True:
+        descriptor = _open(place)
+        try:
+            _lock(descriptor, deadline)
+            if _is_current(descriptor, place):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever held it has removed it: lock the one that is there now
+
+
+def _open(place: Path) -> int:
+    """Open the file to lock; between any two steps another writer may end and remove it."""
+    while True:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            place.mkdir()
+            # Who may write there may write here, and what is made here has the group of there.
+            place.chmod(place.parent.stat().st_mode & 0o2777)
+        if place.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "a link, where a folder is needed", str(place))
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(_lock_file(place), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return _create(place)
+
+
+def _create(place: Path) -> int:
+    """Make the file to lock, with its content at once where the file system can do that."""
+    mode = place.stat().st_mode & 0o666  # who may write here may lock
+    with contextlib.suppress(OSError):
+        return _link(place, mode)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(_lock_file(place), flags, mode)
+    os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def _link(place: Path, mode: int) -> int:
+    descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.write(descriptor, _IGNORE_ALL)
+        descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:  # with a folder's descriptor Python calls linkat(), which alone can do this
+            os.link(str(descriptor), _lock_file(place), src_dir_fd=descriptors)
+        finally:
+            os.close(descriptors)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BusyError from None
+            time.sleep(POLL_S)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise NoLocksError(error.strerror) from error
+            raise
+        else:
+            return
+
+
+def _is_current(descriptor: int, place: Path) -> bool:
+    """Whether what was locked is still the file that others lock; if so, let it say its line."""
+    try:
+        held, there = os.fstat(descriptor), _lock_file(place).lstat()
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ESTALE}:
+            return False
+        raise
+    if held.st_nlink == 0 or not os.path.samestat(held, there):
+        return False
+    if held.st_size < len(_IGNORE_ALL):
+        os.pwrite(descriptor, _IGNORE_ALL, 0)
+    return True
+
+
+def _remove(place: Path) -> None:
+    """Remove the folder, the lock last: as long as anything else is there, git ignores it."""
+    with contextlib.suppress(OSError):
+        _clear(place)
+        _lock_file(place).unlink()
+        place.rmdir()
+
+
+def _clear(place: Path) -> None:
+    """Remove unfinished files: whoever is alone here knows that nobody is writing them."""
+    for left in place.iterdir():
+        if left != _lock_file(place):
+            left.unlink()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from pytest_mlperf.core.baseline import SCHEMA, Baseline
-from pytest_mlperf.core.case import path_part
+from pytest_mlperf.core.case import Profile, path_part
 from pytest_mlperf.stores.documents import Document
 
-FILE = Document(Baseline, schema=SCHEMA, what="baseline")
+FILE = Document(Baseline, schema=SCHEMA, title="baseline")
 
 load, save, update = FILE.load, FILE.save, FILE.update
 
@@ -23,17 +24,14 @@ def path_for(
     engine: str,
     precision: str,
 ) -> Path:
-    """Return the place of a case's baseline below `root`.
-
-    Raises:
-        BaselineError: A name would lead elsewhere.
-    """
-    folder = (
-        root
-        / path_part("accelerator", accelerator)
-        / path_part("profile", profile)
-        / path_part("workload", workload)
-    )
+    """Return the place of a case's baseline; a name that would lead elsewhere is refused."""
+    folders = {"accelerator": accelerator, "profile": profile, "workload": workload}
     names = {"scenario": scenario, "engine": engine, "precision": precision}
     file = ".".join(path_part(what, name) for what, name in names.items())
-    return folder / f"{file}.json"
+    return root.joinpath(*(path_part(*part) for part in folders.items())) / f"{file}.json"
+
+
+def is_place(file: Path) -> bool:
+    """Whether a path ends as those of baselines do: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
+    parts = file.parts
+    return len(parts) >= 5 and parts[-3] in get_args(Profile) and file.suffix == ".json"

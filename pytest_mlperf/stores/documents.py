@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.alone import LOCK_HELP, BusyError, NoLocksError, alone_in
-from pytest_mlperf.stores.defects import first_defect
-from pytest_mlperf.stores.foreign import UnfitError, read_regular
+from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, NoLocksError, alone_in
+from pytest_mlperf.stores.foreign import UnfitError, first_defect, read_regular, shape_of
 
 LOCK_TIMEOUT_S = 60.0
 
@@ -28,55 +27,44 @@ LARGEST = 32 * 2**20
 
 T = TypeVar("T")
 
+RECORD = "record anew with --mlperf-update=missing"
+
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _CURES = {
-    errno.ENOSPC: "free some space and run again",
-    errno.EDQUOT: "free some space and run again",
-    errno.EACCES: "make the folder writable, or name another with --mlperf-baselines",
-    errno.EPERM: "make the folder writable, or name another with --mlperf-baselines",
-    errno.EROFS: "make the folder writable, or name another with --mlperf-baselines",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run again"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "make the folder writable, or name another with --mlperf-baselines",
+    ),
 }
 
 
 class Document(Generic[T]):
-    """One kind of file, whose content is a frozen dataclass.
+    """One kind of file, whose content is a frozen dataclass with a field `schema`.
+
+    What such a file is called and how it is made anew is for messages.
 
     Attributes:
         migrations: For each older schema, what turns its content into that of the next one.
     """
 
-    def __init__(self, kind: type[T], *, schema: int, what: str) -> None:
-        """Prepare the checks.
-
-        Args:
-            kind: The dataclass; it has a field `schema`.
-            schema: The version that this release reads and writes.
-            what: What such a file is, in messages: "baseline".
-        """
+    def __init__(self, kind: type[T], *, schema: int, title: str, anew: str = RECORD) -> None:
         self.migrations: dict[int, Migration] = {}
         self._schema = schema
-        self._what = what
-        # Dataclasses without a configuration take that of the type around them, hence the tuple:
-        # the pure domain need not know how its files are checked.
-        self._file: TypeAdapter[Any] = TypeAdapter(
-            tuple[kind],  # type: ignore[valid-type]
-            config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False),
-        )
+        self._title = title
+        self._anew = anew
+        self._file = shape_of(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
-        """Read a file; None when there is none.
-
-        Raises:
-            BaselineError: The file cannot be read, is damaged, or was written by a newer release.
-        """
+        """Read a file; a BaselineError says why one that is there cannot be read."""
         try:
             content = read_regular(path, LARGEST)
         except FileNotFoundError:
             return None
-        except UnfitError as found:
+        except UnfitError as unfit:
             raise BaselineError(
-                f"{path}: is {found} where a {self._what} file should be; move it away"
+                f"{path}: is {unfit} where a {self._title} file should be; move it away"
             ) from None
         except OSError as error:
             raise BaselineError(
@@ -89,8 +77,15 @@ class Document(Generic[T]):
         except ValueError as defect:
             raise BaselineError(
                 f"{path}: {defect}. Restore it (git checkout -- {shlex.quote(str(path))}), or "
-                "delete it and record anew with --mlperf-update=missing"
+                f"delete it and {self._anew}"
             ) from defect
+
+    def read(self, content: bytes, place: str) -> T:
+        """Return what the bytes of a file say that lies elsewhere, as `load`."""
+        try:
+            return self._parse(content)
+        except ValueError as defect:
+            raise BaselineError(f"{place}: {defect}") from None
 
     def save(self, path: Path, content: T) -> None:
         """Write a file, one value a line, atomically; missing folders are made.
@@ -105,12 +100,7 @@ class Document(Generic[T]):
     def update(self, path: Path, function: Callable[[T | None], T]) -> T:
         """Read, change and write a file, with every other process kept out.
 
-        Args:
-            path: The file.
-            function: Given what the file holds, or None, returns what it shall hold.
-
-        Raises:
-            BaselineError: As `load` and `save`, or another process keeps the file locked.
+        A BaselineError is that of `load` or `save`, or another process keeps the file locked.
         """
         with self.alone(path) as place:
             content = function(self.load(path))
@@ -119,11 +109,7 @@ class Document(Generic[T]):
 
     @contextlib.contextmanager
     def alone(self, path: Path) -> Iterator[Path]:
-        """Keep every other writer out of the folder of a file; yield where unfinished files go.
-
-        Raises:
-            BaselineError: Another process keeps it, or it cannot be locked or written.
-        """
+        """Keep every other writer out of the folder of a file; yield where unfinished files go."""
         held = contextlib.ExitStack()
         try:
             folder = written_to(path).parent
@@ -146,16 +132,7 @@ class Document(Generic[T]):
             yield place
 
     def put(self, path: Path, content: T, place: Path) -> None:
-        """Write a file while `alone` with it.
-
-        Args:
-            path: The file; a link is written through to its target.
-            content: What it shall hold.
-            place: What `alone` gave.
-
-        Raises:
-            BaselineError: As `save`.
-        """
+        """Write a file while `alone` in that place; a link is written through to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
         )
@@ -182,18 +159,17 @@ class Document(Generic[T]):
                 f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
             ) from None
         except RecursionError:
-            raise ValueError(f"is no {self._what}: nested too deeply") from None
+            raise ValueError(f"is no {self._title}: nested too deeply") from None
         current = self._migrate(raw)
         try:
             # Through JSON once more: strict checks take a JSON list for a tuple, a Python list not.
-            (parsed,) = self._file.validate_json(json.dumps([current]))
+            return self._file.validate_json(json.dumps([current]))[0]
         except ValidationError as error:
-            raise ValueError(first_defect(current, error, self._what)) from None
-        return cast(T, parsed)
+            raise ValueError(first_defect(current, error, self._title)) from None
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"is no {self._what}: holds {type(raw).__name__}, not an object")
+            raise ValueError(f"is no {self._title}: holds {type(raw).__name__}, not an object")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")
@@ -213,11 +189,7 @@ class Document(Generic[T]):
 
 
 def written_to(path: Path) -> Path:
-    """Return the file that is written: the path, or what it links to within its repository.
-
-    Raises:
-        BaselineError: It links to somewhere else, or in a circle.
-    """
+    """Return the file that is written: the path, or what it links to within its repository."""
     if not path.is_symlink():
         return path
     target = Path(os.path.realpath(path))

@@ -4,23 +4,61 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import stat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable
-from pytest_mlperf.stores.defects import first_defect
+
+
+def first_defect(raw: Any, error: ValidationError, title: str) -> str:
+    """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
+    defects = error.errors(include_url=False)
+    path, value = _resolve(raw, defects[0]["loc"][1:])
+    match defects[0]["type"]:
+        case "missing":
+            text = "is missing"
+        case "unexpected_keyword_argument":
+            text = f"is no key of the {title}"
+        case "value_error":
+            text = str(defects[0]["ctx"]["error"])
+        case "greater_than_equal":
+            text = f"must be at least {defects[0]['ctx']['ge']:g}, not {reprlib.repr(value)}"
+        case "less_than_equal":
+            text = f"must be at most {defects[0]['ctx']['le']:g}, not {reprlib.repr(value)}"
+        case _:
+            # A value of none of several types has one entry for each.
+            here = [d["msg"] for d in defects if _resolve(raw, d["loc"][1:])[0] == path]
+            expected = ", ".join(msg.removeprefix("Input should be ") for msg in here)
+            text = f"must be {expected}, not {reprlib.repr(value)}"
+    return f"{path}: {text}" if path else text
+
+
+def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
+    """Follow pydantic's location of an error to the key path and the value there."""
+    path = ""
+    for part in location:
+        if isinstance(raw, list) and isinstance(part, int):
+            path += f"[{part}]"
+            raw = raw[part]
+        elif isinstance(raw, dict) and isinstance(part, str):
+            path += f".{part}" if part.isidentifier() else f"[{part!r}]"
+            raw = raw.get(part)
+        else:
+            break  # what follows names members of a union
+    return path.removeprefix("."), raw
+
 
 Document = TypeVar("Document")
 
 LARGEST = 256 * 2**20
 """Bytes of a file: some 20,000 cases with five runs each."""
 
-PIECE = 2**20
-"""Bytes read at a time: a limit shall not take the memory that it allows."""
+PIECE = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
 
 
 class UnfitError(Exception):
@@ -36,15 +74,9 @@ _KINDS = {
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """Return the content of a regular file; a pipe or a device is not waited for.
+    """Return the content of a regular file of so many bytes at most; links are followed.
 
-    Args:
-        path: The file; links are followed.
-        largest: Bytes at most.
-
-    Raises:
-        UnfitError: It is something else, or larger.
-        OSError: It cannot be read.
+    A pipe or a device is not waited for: it is an UnfitError, as is a larger file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -61,54 +93,42 @@ def read_regular(path: Path, largest: int) -> bytes:
     return bytes(content)
 
 
-def shape_of(kind: type[Document]) -> TypeAdapter[tuple[Document]]:
+def shape_of(
+    kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
+) -> TypeAdapter[tuple[Document]]:
     """Return what checks documents of a kind: no value is taken for another, no number is none.
 
-    Args:
-        kind: A dataclass. It takes its configuration from the type around it, hence the tuple.
+    A dataclass takes its configuration from the type around it, hence the tuple: the pure domain
+    need not know how its files are checked.
     """
-    config = ConfigDict(strict=True, allow_inf_nan=False)
+    config = ConfigDict(strict=True, extra=extra, allow_inf_nan=False)
     shape: Any = tuple[kind]  # type: ignore[valid-type]
     return TypeAdapter(shape, config=config)
 
 
-def read_foreign(path: Path, what: str) -> Any:
-    """Return the content of a JSON file.
-
-    Args:
-        path: The file.
-        what: What it should be, for messages: "results file".
-
-    Raises:
-        MlperfError: It cannot be read, is no regular file, is larger than `LARGEST`, or no JSON.
-    """
+def read_foreign(path: Path, title: str) -> Any:
+    """Return the content of a JSON file of at most `LARGEST` bytes."""
     try:
         content = read_regular(path, LARGEST)
     except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no {what} is; is it the right file?") from None
+        raise MlperfError(f"{path}: {error}, which no {title} is; is it the right file?") from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         return encodable(json.loads(content))
     except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{path}: not a {what}: {error}") from None
+        raise MlperfError(f"{path}: not a {title}: {error}") from None
 
 
 def as_document(
-    path: Path, raw: Any, what: str, shape: TypeAdapter[tuple[Document]], newest: int, cure: str
+    path: Path, raw: Any, title: str, shape: TypeAdapter[tuple[Document]], newest: int, cure: str
 ) -> Document:
-    """Return what a JSON document says.
+    """Return what a JSON document says, if it has the shape and its schema is known here.
 
     Args:
-        path: Where it was read, for messages.
-        raw: Its content.
-        what: What it should be, for messages: "results file".
-        shape: What it must look like, see `shape_of`.
+        title: What it should be, for messages: "results file".
         newest: The newest schema that is known here.
         cure: What to do about one that is something else, for messages.
-
-    Raises:
-        MlperfError: It is of a newer schema, or something else.
     """
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if isinstance(schema, int) and schema > newest:
@@ -120,7 +140,7 @@ def as_document(
         # As JSON: strict checks take a JSON list for a tuple, a Python list not.
         return shape.validate_json(json.dumps([raw]))[0]
     except ValidationError as error:
-        why = first_defect(raw, error, what)
+        defect = first_defect(raw, error, title)
     except (ValueError, RecursionError) as error:
-        why = str(error)
-    raise MlperfError(f"{path}: not a {what}: {why}; {cure}")
+        defect = str(error)
+    raise MlperfError(f"{path}: not a {title}: {defect}; {cure}")

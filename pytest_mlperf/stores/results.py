@@ -1,14 +1,17 @@
-"""Read and write the results file."""
+"""The results file, and the manifest of a plan: every test that must report, wherever it runs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, json_text
+from pytest_mlperf.core.numbers import Count
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
@@ -20,11 +23,7 @@ _SHAPE = shape_of(Results)
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write a results file atomically.
-
-    Raises:
-        MlperfError: It cannot be written.
-    """
+    """Write a results file atomically."""
     content = _RESULTS.dump_python(encodable(results), mode="json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,24 +33,26 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def require_readable(verdict: Verdict) -> None:
-    """Make sure that a verdict can be read back from where it will be written.
-
-    Raises:
-        ValueError: A number of it is outside its range: a defect of ours.
-    """
+    """Make sure that a verdict can be read back: a ValueError is a defect of ours."""
     _VERDICT.validate_python(_VERDICT.dump_python(encodable(verdict), mode="json"))
 
 
 def read_results(path: Path) -> Results:
-    """Read a results file.
-
-    Raises:
-        MlperfError: It is absent, damaged, too large, of a newer schema, or holds what no run can
-            measure.
-    """
+    """Read a results file; what is none, or holds what no run can measure, is an MlperfError."""
     raw = read_foreign(path, "results file")
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
-    return as_document(path, raw, "results file", _SHAPE, SCHEMA, cure)
+    return _completed(as_document(path, raw, "results file", _SHAPE, SCHEMA, cure))
+
+
+def _completed(results: Results) -> Results:
+    """Return results with what verdicts of older releases left to the test that they are of."""
+    if not any(result.handicap > result.verdict.handicap for result in results.cases):
+        return results
+    cases = (
+        replace(result, verdict=replace(result.verdict, handicap=result.handicap))
+        for result in results.cases
+    )
+    return replace(results, cases=tuple(cases))
 
 
 def results_schema() -> dict[str, Any]:
@@ -61,3 +62,49 @@ def results_schema() -> dict[str, Any]:
         "title": "pytest-mlperf results",
         **_RESULTS.json_schema(mode="serialization"),
     }
+
+
+# --- plans ---------------------------------------------------------------------------------
+
+MANIFEST_SCHEMA = 1
+"""Version of the manifest that `pytest-mlperf plan --format json` prints."""
+
+MANIFEST_KIND = "pytest-mlperf plan"
+"""What the document says it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTest:
+    """One test that must report, by its node id; `pairs` are those judged together with others."""
+
+    test: str
+    kind: Kind
+    case: str
+    accelerator: str
+    pairs: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A plan, as far as those need it that run or join its parts: in the order of the suites."""
+
+    schema: int
+    kind: str
+    tests: tuple[PlannedTest, ...]
+
+    @property
+    def pairs(self) -> int:
+        """Gated pairs of all tests."""
+        return sum(one.pairs for one in self.tests)
+
+
+_MANIFEST = shape_of(Manifest)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest; what is none of a known schema is an MlperfError."""
+    cure = "make one: pytest-mlperf plan --format json"
+    raw = read_foreign(path, "manifest of a plan")
+    if not isinstance(raw, dict) or raw.get("kind") != MANIFEST_KIND:
+        raise MlperfError(f"{path}: not a manifest of a plan; {cure}")
+    return as_document(path, raw, "manifest of a plan", _MANIFEST, MANIFEST_SCHEMA, cure)

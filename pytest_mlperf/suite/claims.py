@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.limits import gateable
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.tables import EngineEntry, PairEntry, ScenarioEntry
-from pytest_mlperf.suite.values import Defect, nearest
+from pytest_mlperf.suite.values import Defect
 
 Side = tuple[EngineEntry, str | None]
 """An engine entry and its accelerator; None: each that both sides of a pair have."""
@@ -41,16 +42,16 @@ def side_of(suite: Suite, text: str) -> Side:
         for name in e.accelerators
         if text in (f"{e.label}-{name}", f"{e.full_label}-{name}")
     ]
-    found = [*whole, *exact]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = (f"{e.full_label}-{name}" if name else e.full_label for e, name in found)
+    matching = [*whole, *exact]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = (f"{e.full_label}-{name}" if name else e.full_label for e, name in matching)
         raise LookupError(
             f"several engine entries are called {text!r}: write one of {', '.join(names)}"
         )
-    known = dict.fromkeys(label for e in suite.engines for label in (e.label, e.full_label))
-    raise LookupError(f"no engine entry is called {text!r}{nearest(text, known)}")
+    labels = dict.fromkeys(label for e in suite.engines for label in (e.label, e.full_label))
+    raise LookupError(f"no engine entry is called {text!r}{nearest(text, labels)}")
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
@@ -68,15 +69,15 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
     seen: dict[object, int] = {}
     for index, entry in enumerate(suite.pairs):
         where = ("pairs", index)
-        if found := [((*where, *path), what) for path, what in _defects(suite, entry)]:
-            yield from found
+        if defects := [((*where, *path), what) for path, what in _defects(suite, entry)]:
+            yield from defects
             continue
         (a, first), (b, second) = side_of(suite, entry.a), side_of(suite, entry.b)
-        own = entry.name or (a.full_label, first, b.full_label, second)
-        if seen.setdefault((own, scenario_of(suite, entry)), index) != index:
+        title = entry.name or (a.full_label, first, b.full_label, second)
+        if seen.setdefault((title, scenario_of(suite, entry)), index) != index:
             yield (
                 where,
-                f"duplicate pair: pairs[{seen[own, scenario_of(suite, entry)]}] is the same; "
+                f"duplicate pair: pairs[{seen[title, scenario_of(suite, entry)]}] is the same; "
                 'give one a name of its own (name = "...")',
             )
 
@@ -84,9 +85,12 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
 def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
     """Yield what is wrong with one claim; key paths are relative to its table."""
     scenario = scenario_of(suite, entry)
-    known = [each.name for each in suite.scenarios]
-    if scenario not in known:
-        yield ("scenario",), f"this suite has no scenario {scenario!r}{nearest(scenario, known)}"
+    scenarios = [each.name for each in suite.scenarios]
+    if scenario not in scenarios:
+        yield (
+            ("scenario",),
+            f"this suite has no scenario {scenario!r}{nearest(scenario, scenarios)}",
+        )
         return
     measured = sorted(gateable(_entry(suite, scenario)))
     if entry.metric is not None and entry.metric not in measured:
@@ -116,13 +120,13 @@ def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Def
         )
     if a[0] is b[0] and any(first == second for first, second in both):
         yield (), "a and b are one and the same: there is nothing to compare"
-    given = _entry(suite, scenario)
+    loaded = _entry(suite, scenario)
     unlike = [
         name
         for first, name in both
-        if given.rate_on(first) is None or given.rate_on(first) != given.rate_on(name)
+        if loaded.rate_on(first) is None or loaded.rate_on(first) != loaded.rate_on(name)
     ]
-    if scenario in LOADED and not given.find and unlike:
+    if scenario in LOADED and not loaded.find and unlike:
         yield (
             (),
             f"{scenario} needs one target_qps for both sides: latencies at different rates cannot "

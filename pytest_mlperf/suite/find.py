@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
-from pytest_mlperf.core.found import Condition
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.foreign_text import nearest, shown
+from pytest_mlperf.core.metrics import METRICS, Dimension
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.units import Kind
-from pytest_mlperf.suite.values import Defect, Rates, Share, nearest, seconds, shown
+from pytest_mlperf.core.search import Condition
+from pytest_mlperf.suite.values import Defect, Rates, Share, seconds
 
-LATENCIES = tuple(name for name, metric in METRICS.items() if metric.kind is Kind.TIME)
+LATENCIES = tuple(name for name, metric in METRICS.items() if metric.dimension is Dimension.TIME)
 """Metrics that a condition can name."""
 
 LOADED = ("Server", "Interactive")
@@ -31,10 +31,10 @@ _PATTERN = r"^\s*[a-z0-9_]+\s*<\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|min|m|h)\
 
 
 def _condition(value: object) -> Condition:
-    found = re.fullmatch(_CONDITION, value) if isinstance(value, str) else None
-    if not found:
+    match = re.fullmatch(_CONDITION, value) if isinstance(value, str) else None
+    if not match:
         raise ValueError(f'{shown(value)} is no condition; write it as "ttft_p99 < 1 s"')
-    metric, limit = found[1], found[2]
+    metric, limit = match[1], match[2]
     if metric not in LATENCIES:
         raise ValueError(f"unknown latency {metric!r}{nearest(metric, LATENCIES)}")
     return Condition(metric=metric, below=seconds(limit))
@@ -94,11 +94,8 @@ def find_defects(
     """Yield what is wrong with a search; key paths are relative to its scenario.
 
     Args:
-        find: The search.
-        scenario: The scenario's name.
         limits: What LoadGen itself limits, by metric, seconds.
         rated: The scenario has a `target_qps` as well.
-        tokens: The workload is a language model.
     """
     if scenario not in LOADED:
         yield ("find",), f"{scenario} has no offered rate to search; {' and '.join(LOADED)} have"
@@ -128,19 +125,17 @@ def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float
     """Return what LoadGen limits in a loaded scenario: the suite's limits, else the round's.
 
     Args:
-        scenario: The suite's scenario.
         constants: The round's constants of it, or None.
-        tokens: The workload is a language model.
 
     Returns:
         Seconds by metric; without those that neither names.
     """
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
-        own: float | None = getattr(scenario, f"{of}_limit")
+        limit: float | None = getattr(scenario, f"{of}_limit")
         rounds: float | None = getattr(constants, f"{of}_limit_ms", None)
-        if own is not None:
-            found[f"{of}_p99"] = own
+        if limit is not None:
+            limits[f"{of}_p99"] = limit
         elif rounds is not None:
-            found[f"{of}_p99"] = rounds / 1e3
-    return found
+            limits[f"{of}_p99"] = rounds / 1e3
+    return limits

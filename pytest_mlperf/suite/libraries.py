@@ -17,8 +17,9 @@ from pytest_mlperf.core.errors import EnvironmentFault
 
 OURS = "pytest-mlperf"
 
-NOT_FOR_USERS = frozenset({"all", "dev", "docs", "test", "train"})
-"""Extras for work on this project, and the one that only adds up others."""
+NOT_OFFERED = frozenset({"all", "dev", "docs", "onnx-gpu", "test", "train"})
+"""Extras for work on this project, the one that only adds up others, and the one that must not
+stand beside those that bring onnxruntime for the CPU."""
 
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
 """Of libraries that are named otherwise."""
@@ -31,17 +32,14 @@ NOUNS: dict[registry.Group, str] = {
 }
 
 
-def declared(group: registry.Group, use: str) -> tuple[str, ...] | None:
+def declared(group: registry.Group, use: str) -> tuple[str, ...]:
     """Return the libraries that a registered extension needs whatever its options.
 
-    It names them in its class attribute `libraries`, as they are imported, without dots. Code of
-    the user's own is never looked at: that would import it.
-
-    Returns:
-        None: it does not say.
+    It names them in its class attribute `libraries`, as they are imported, without dots; () where
+    it does not. Code of the user's own is never looked at: that would import it.
     """
     entry = registry.registered(group).get(use)
-    return getattr(registry.resolve(entry.value), "libraries", None) if entry else None
+    return tuple(getattr(registry.resolve(entry.value), "libraries", ())) if entry else ()
 
 
 def require_libraries(group: registry.Group, use: str) -> None:
@@ -50,7 +48,7 @@ def require_libraries(group: registry.Group, use: str) -> None:
     Raises:
         EnvironmentFault: Something is not installed in this Python; says what brings it.
     """
-    absent = [library for library in declared(group, use) or () if not is_here(library)]
+    absent = [library for library in declared(group, use) if not is_here(library)]
     if absent:
         verb = "are" if len(absent) > 1 else "is"
         raise EnvironmentFault(
@@ -73,18 +71,16 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     It may say in its class attribute `install` what to do in place of that.
 
     Args:
-        group: What it is.
-        use: Its name.
         absent: The libraries, as they are imported.
     """
     entry = registry.registered(group).get(use)
-    own: str | None = getattr(registry.resolve(entry.value), "install", None) if entry else None
-    if own is not None:
-        return own
-    wanted = {distribution(library) for library in absent}
-    all_of_it = {distribution(library) for library in declared(group, use) or ()} | wanted
-    extra = _smallest_extra(all_of_it) or _smallest_extra(wanted)
-    return f"pip install '{OURS}[{extra}]'" if extra else f"pip install {' '.join(sorted(wanted))}"
+    advice: str | None = getattr(registry.resolve(entry.value), "install", None) if entry else None
+    if advice is not None:
+        return advice
+    missing = {distribution(library) for library in absent}
+    all_of_it = {distribution(library) for library in declared(group, use)} | missing
+    extra = _smallest_extra(all_of_it) or _smallest_extra(missing)
+    return f"pip install '{OURS}[{extra}]'" if extra else f"pip install {' '.join(sorted(missing))}"
 
 
 def distribution(library: str) -> str:
@@ -92,9 +88,9 @@ def distribution(library: str) -> str:
     return normal(DISTRIBUTIONS.get(library, library))
 
 
-def _smallest_extra(wanted: Set[str]) -> str | None:
+def _smallest_extra(needed: Set[str]) -> str | None:
     """Return the extra that brings all of these and least besides."""
-    fitting = [name for name, brings in extras().items() if wanted <= set(brings)]
+    fitting = [name for name, brings in extras().items() if needed <= set(brings)]
     return min(fitting, key=lambda name: len(extras()[name]), default=None)
 
 
@@ -105,15 +101,15 @@ def _smallest_extra(wanted: Set[str]) -> str | None:
 def extras() -> dict[str, list[str]]:
     """Return the distributions that each extra of this package asks for."""
     about = metadata(OURS)
-    found: dict[str, list[str]] = {
-        name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_FOR_USERS
+    brings: dict[str, list[str]] = {
+        name: [] for name in about.get_all("Provides-Extra") or [] if name not in NOT_OFFERED
     }
     for requirement in about.get_all("Requires-Dist") or []:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
-        if name and extra and extra[1] in found and normal(name[0]) != OURS:
-            found[extra[1]].append(normal(name[0]))
-    return {name: needed for name, needed in found.items() if needed}
+        if name and extra and extra[1] in brings and normal(name[0]) != OURS:
+            brings[extra[1]].append(normal(name[0]))
+    return {name: needed for name, needed in brings.items() if needed}
 
 
 def normal(name: str) -> str:

@@ -7,21 +7,29 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import (
+    AT_POINTS,
     COUNTS,
+    CURVE,
     EFFICIENCY,
     FOUND,
     LATENCIES,
     METRICS,
     OFFLINE,
+    RATES,
     SAMPLES_PER_JOULE,
     SERVED,
+    SLOWEST_REPLICA,
+    TIMES,
     TOKENS_PER_JOULE,
     UNGATED,
+    at_point,
+    point_of,
 )
 from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
-from pytest_mlperf.suite.values import Defect, nearest, share, shown
+from pytest_mlperf.suite.values import Defect, share
 
 
 def margin_of(limit: AccuracyLimit) -> Margin | None:
@@ -38,9 +46,17 @@ def gateable(scenario: ScenarioEntry) -> frozenset[str]:
     """Return the metrics of performance that a scenario measures and a suite can gate."""
     if scenario.find:
         return FOUND
+    if scenario.name == "Concurrency":
+        alone = CURVE | {SLOWEST_REPLICA}
+        return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
+    if scenario.name == "OpenLoop":  # throughput is what was offered
+        alone, each = TIMES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
     if scenario.name == "Offline":
-        return OFFLINE
-    return LATENCIES if scenario.name in {"Server", "Interactive"} else LATENCIES - SERVED
+        return OFFLINE | {SLOWEST_REPLICA}
+    if scenario.name in {"Server", "Interactive"}:
+        return LATENCIES
+    return LATENCIES - SERVED - {SLOWEST_REPLICA}
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
@@ -63,7 +79,6 @@ def limit_defects(
     """Yield what is wrong with a suite's limits.
 
     Args:
-        limits: The suite's `[limits]`.
         scenarios: Its scenarios, which may have limits of their own.
         engines: Its engine entries, one of which may be the reference.
     """
@@ -71,6 +86,17 @@ def limit_defects(
     tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
     for where, table in tables:
         yield from _table_defects(engines, where, table)
+    copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
+    for where, table in tables:
+        if SLOWEST_REPLICA in table and not copies:
+            yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
+    for name in limits:
+        if (
+            point_of(name)
+            and name in METRICS
+            and not any(name in gateable(scenario) for scenario in scenarios)
+        ):
+            yield ("limits", name), "no scenario has this point, or measures this at its points"
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario)
         for name in scenario.limits:
@@ -85,10 +111,10 @@ def limit_defects(
 def _table_defects(
     engines: Sequence[EngineEntry], path: tuple[str | int, ...], table: Mapping[str, Any]
 ) -> Iterator[Defect]:
-    for name, given in table.items():
+    for name, bound in table.items():
         where = (*path, name)
         if where == ("limits", "accuracy"):
-            yield from _accuracy_defects(engines, given)
+            yield from _accuracy_defects(engines, bound)
             continue
         if name in UNGATED:
             kind = " a count: it is" if name in COUNTS else ""
@@ -98,13 +124,13 @@ def _table_defects(
             yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
             continue
         metric = METRICS[name]
-        keys = set(given) if isinstance(given, Mapping) else set()
+        keys = set(bound) if isinstance(bound, Mapping) else set()
         strange = sorted(keys - {"max_drop", "max_rise"})
         if strange:
-            known = nearest(strange[0], [metric.limit_key])
-            yield (*where, strange[0]), f"unknown key {strange[0]!r}{known}"
+            correction = nearest(strange[0], [metric.limit_key])
+            yield (*where, strange[0]), f"unknown key {strange[0]!r}{correction}"
             continue
-        if not isinstance(given, Mapping) or set(given) != {metric.limit_key}:
+        if not isinstance(bound, Mapping) or set(bound) != {metric.limit_key}:
             yield (
                 where,
                 f"{name} is {metric.direction}-is-better: "
@@ -112,7 +138,7 @@ def _table_defects(
             )
             continue
         try:
-            limit = share(given[metric.limit_key])
+            limit = share(bound[metric.limit_key])
         except ValueError as error:
             yield (*where, metric.limit_key), str(error)
             continue
@@ -120,13 +146,13 @@ def _table_defects(
             yield (*where, metric.limit_key), "a drop of 100 % or more cannot be measured"
 
 
-def _accuracy_defects(engines: Sequence[EngineEntry], given: object) -> Iterator[Defect]:
+def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator[Defect]:
     where = ("limits", "accuracy")
     try:
-        limit = AccuracyLimit.model_validate(given)
+        limit = AccuracyLimit.model_validate(value)
     except ValidationError:
         how = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(given)} is no accuracy limit; {how}"
+        yield where, f"{shown(value)} is no accuracy limit; {how}"
         return
     margin = margin_of(limit)
     if margin is not None and not margin.value:

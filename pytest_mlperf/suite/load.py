@@ -14,8 +14,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.suite.model import Inconsistent, Suite
-from pytest_mlperf.suite.values import Defect, nearest, shown
+from pytest_mlperf.suite.values import Defect
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
@@ -72,7 +73,6 @@ def line_of(text: str, where: Sequence[str | int]) -> int:
     """Return the 1-based line on which a key path stands, or its nearest enclosing table.
 
     Args:
-        text: The TOML text.
         where: E.g. ("engines", 0, "precision").
     """
     places = _places(text)
@@ -112,23 +112,23 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
     line = first = 1
     begin, end, depth = 0, None, 0
     for token in _TOKEN.finditer(text + "\n"):
-        found = token[0]
-        if found in {"[", "{"}:
+        piece = token[0]
+        if piece in {"[", "{"}:
             depth += 1
-        elif found in {"]", "}"}:
+        elif piece in {"]", "}"}:
             depth -= 1
-        elif found.startswith("#") and depth <= 0:
+        elif piece.startswith("#") and depth <= 0:
             end = token.start()
-        elif found == "\n" and depth <= 0:
+        elif piece == "\n" and depth <= 0:
             if statement := text[begin : token.start() if end is None else end].strip():
                 yield first, statement
             first, begin, end, depth = line + 1, token.end(), None, 0
-        line += found.count("\n")
+        line += piece.count("\n")
 
 
 def _before_equals(statement: str) -> str:
-    found = _KEY.match(statement)
-    return found[0] if found else ""
+    match = _KEY.match(statement)
+    return match[0] if match else ""
 
 
 def _keys(source: str) -> tuple[str, ...]:
@@ -226,27 +226,29 @@ def _is_deeper(raw: object, levels: int) -> bool:
 def defects_in(error: ValidationError) -> list[Defect]:
     """Return what pydantic found, as key path and plain words."""
     defects: list[Defect] = []
-    for found in error.errors(include_url=False):
+    for defect in error.errors(include_url=False):
         # Pydantic marks a key of a free table that is wrong itself.
-        where = tuple(part for part in found["loc"] if part != "[key]")
-        cause = found.get("ctx", {}).get("error")
+        where = tuple(part for part in defect["loc"] if part != "[key]")
+        cause = defect.get("ctx", {}).get("error")
         if isinstance(cause, Inconsistent):
             defects += cause.defects
         else:
-            defects.append((where, _message(where, found["type"], found["msg"], found["input"])))
+            # Of a check of our own it is the error that the check raised.
+            message = defect["msg"] if cause is None else str(cause)
+            defects.append((where, _message(where, defect["type"], message, defect["input"])))
     return defects
 
 
-def _message(where: KeyPath, kind: str, message: str, given: object) -> str:
+def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
     if kind == "extra_forbidden":
         key = str(where[-1])
         return f"unknown key {key!r}{nearest(key, _keys_beside(where))}"
     if kind == "value_error":
-        return message.removeprefix("Value error, ")
+        return message
     if kind == "list_type" and where in _ARRAYS:
         return f"must be an array of tables: write [[{where[0]}]]"
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
-    return words if "not" in words or kind == "missing" else f"{words}, not {shown(given)}"
+    return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
 
 
 def _keys_beside(where: KeyPath) -> list[str]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics
-from pytest_mlperf.core.roofline.gpu import GpuSpec, parse_gpu
+from pytest_mlperf.core.metrics import FOUND, LOOPS, METRICS, at_point, gated_metrics
+from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
-from pytest_mlperf.rounds.work import parse_work
+from pytest_mlperf.rounds.work import find_work, parse_work
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of
-from pytest_mlperf.suite.physics import FIGURES_SCHEMA, figure_defects, work_defects
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
     EngineEntry,
@@ -29,7 +30,60 @@ from pytest_mlperf.suite.tables import (
     Workload,
     limits_schema,
 )
-from pytest_mlperf.suite.values import Accelerator, Defect, nearest, share
+from pytest_mlperf.suite.values import MOST_UNDER_WAY, Accelerator, Defect, share
+
+Figures = Mapping[str, Mapping[str, Any]]
+"""Figures of GPUs by class, as the suite's `[accelerators]` gives them."""
+
+_PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or "989 TFLOP/s".'}
+
+FIGURES_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "Figures of accelerators that the table of GPUs lacks, by class.",
+    "additionalProperties": {
+        "type": "object",
+        "properties": {
+            **dict.fromkeys(PEAKS, _PEAK),
+            "bandwidth": {"type": ["number", "string"], "description": "Of its memory, B/s."},
+            "memory": {"type": ["number", "string"], "description": "B, as the vendor counts."},
+            "cache": {"type": ["number", "string"], "description": "Its last cache, B."},
+            "stated_clock": {"type": ["number", "string"], "description": "Of the peaks, Hz."},
+            "highest_clock": {"type": ["number", "string"], "description": "That it reaches, Hz."},
+            "source": {"type": "string", "description": "Where the figures are from."},
+        },
+        "additionalProperties": False,
+    },
+}
+"""Schema of `[accelerators]`."""
+
+
+def figure_defects(figures: Figures, used: Mapping[str, None]) -> Iterator[Defect]:
+    """Yield what is wrong with the figures of accelerators.
+
+    Args:
+        used: Classes that engine entries run on.
+    """
+    for name, peaks in figures.items():
+        if name not in used:
+            names = ", ".join(used)
+            yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
+        try:
+            parse_gpu(name, peaks)
+        except SuiteError as error:
+            yield ("accelerators", name), str(error)
+
+
+def work_defects(workload: Workload) -> Iterator[Defect]:
+    """Yield what is wrong with the work that a suite gives for its own model."""
+    if workload.work is None:
+        return
+    if find_work(workload.name):
+        yield ("workload", "work"), f"{workload.name} has MLPerf's own count; leave work out"
+    try:
+        parse_work(workload.work)
+    except ValueError as error:
+        yield ("workload", "work"), str(error)
+
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
@@ -96,8 +150,8 @@ class Suite(Table):
     @property
     def tokens(self) -> bool:
         """It is a language model: tokens are counted and timed."""
-        own = self.workload.tokens
-        return bool(self.rules and self.rules.tokens) if own is None else own
+        stated = self.workload.tokens
+        return bool(self.rules and self.rules.tokens) if stated is None else stated
 
     @property
     def is_mlperf(self) -> bool:
@@ -118,7 +172,7 @@ class Suite(Table):
     @property
     def figures(self) -> dict[str, GpuSpec]:
         """Figures of accelerators that the suite gives, by class."""
-        return {name: parse_gpu(name, given) for name, given in self.accelerators.items()}
+        return {name: parse_gpu(name, table) for name, table in self.accelerators.items()}
 
     @property
     def work(self) -> AnyWork | None:
@@ -139,10 +193,11 @@ class Suite(Table):
         The scenario's own metrics and those its `limits` name; a limit comes from there, else from
         the suite's `[limits]`, else from the metric table.
         """
-        own = gated_metrics(scenario.name, tokens=self.tokens)
+        judged = gated_metrics(scenario.name, tokens=self.tokens)
         if scenario.find:
-            own = tuple(FOUND)
-        names = dict.fromkeys((*own, *scenario.limits))
+            judged = tuple(FOUND)
+        judged += tuple(at_point(name, c) for name in judged for c in scenario.points or ())
+        names = dict.fromkeys((*judged, *scenario.limits))
         limits = {**self.limits, **scenario.limits}
         return {
             name: share(limits[name][METRICS[name].limit_key])
@@ -153,14 +208,14 @@ class Suite(Table):
 
 
 def _workload(suite: Suite) -> Iterator[Defect]:
-    workload, known = suite.workload, load_round(suite.round).names
+    workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
-    if twin is not None and twin not in known:
+    if twin is not None and twin not in workloads:
         yield (
             ("workload", "twin_of"),
-            f"{twin!r} is no workload of {suite.round}{nearest(twin, known)}",
+            f"{twin!r} is no workload of {suite.round}{nearest(twin, workloads)}",
         )
-    if twin is not None and workload.name in known:
+    if twin is not None and workload.name in workloads:
         yield (
             ("workload", "name"),
             f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
@@ -197,20 +252,68 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
         seen.add(scenario.name)
         if scenario.name == "Interactive" and not suite.tokens:
             yield where, "Interactive is for language models only"
+        elif scenario.name in LOOPS:
+            yield from _loop(scenario, index)
         elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
             yield (
                 where,
                 f"{suite.workload.name} has no {scenario.name} in {suite.round}; "
                 f"it has {', '.join(rules.scenarios)}",
             )
-        yield from _latency_limits(suite, scenario, index)
+        for key, owners in OF_LOOPS.items():
+            if scenario.name not in owners and getattr(scenario, key) is not None:
+                has = "has" if len(owners) == 1 else "have"
+                message = f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
+                yield ("scenarios", index, key), message
+        if scenario.name not in LOOPS:
+            yield from _latency_limits(suite, scenario, index)
         if scenario.find:
             rated, constants = scenario.target_qps is not None, _constants(suite, scenario)
             limits = limits_of(scenario, constants, tokens=suite.tokens)
-            found = find_defects(
+            defects = find_defects(
                 scenario.find, scenario.name, limits, rated=rated, tokens=suite.tokens
             )
-            yield from ((("scenarios", index, *where), what) for where, what in found)
+            yield from ((("scenarios", index, *where), what) for where, what in defects)
+
+
+OF_LOOPS: Mapping[str, Sequence[str]] = {
+    "points": LOOPS,
+    "ramp": LOOPS,
+    "arrivals": ("OpenLoop",),
+    "burstiness": ("OpenLoop",),
+}
+"""Keys of our own loops alone; and those that they have no use for."""
+
+NOT_OF_LOOPS = (
+    "target_qps",
+    "find",
+    "min_query_count",
+    "latency_limit",
+    "ttft_limit",
+    "tpot_limit",
+)
+
+
+def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
+    where, is_open = ("scenarios", index), scenario.name == "OpenLoop"
+    if scenario.points is None:
+        needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
+        yield (*where, "name"), f"{scenario.name} needs points: {needs}"
+    elif not is_open and (parts := [x for x in scenario.points if type(x) is not int]):
+        written = list(scenario.points)
+        defect = f"{written} are no points; write numbers of requests: [1, 8, 64]"
+        if parts == [x for x in parts if x < 1]:
+            defect = f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}"
+        yield (*where, "points"), defect
+    for name in NOT_OF_LOOPS:
+        if getattr(scenario, name) is not None:
+            yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
+    if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
+        yield (
+            (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
+            'arrivals = "gamma" and burstiness, its shape, belong together: 1 is Poisson, less is '
+            "burstier",
+        )
 
 
 def _constants(suite: Suite, scenario: ScenarioEntry) -> RoundScenario | None:
@@ -220,12 +323,12 @@ def _constants(suite: Suite, scenario: ScenarioEntry) -> RoundScenario | None:
 def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     """Check that a loaded scenario has the limits that its kind of workload needs, and no other."""
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
-    given = [
+    written = [
         name
         for name in ("latency_limit", "ttft_limit", "tpot_limit")
         if getattr(scenario, name) is not None
     ]
-    for name in given:
+    for name in written:
         if name not in needed:
             kind = "a language model" if suite.tokens else "not a language model (tokens = true)"
             yield (
@@ -237,7 +340,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
     rules = suite.rules
     if rules and rules.tokens == suite.tokens and scenario.name in rules.scenarios:
         return
-    if missing := [name for name in needed if name not in given]:
+    if missing := [name for name in needed if name not in written]:
         example = " and ".join(f'{name} = "{EXAMPLES[name]}"' for name in missing)
         yield (
             ("scenarios", index, "name"),
@@ -294,12 +397,16 @@ def _engines(suite: Suite) -> Iterator[Defect]:
             elif entry.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
+        for name in entry.on:
+            if name not in entry.accelerators:
+                message = f"this entry does not run on {name!r}; it runs on "
+                yield (*where, "on", name), message + ", ".join(entry.accelerators)
 
 
 def _expected_failures(suite: Suite) -> Iterator[Defect]:
     """Check that each entry can match something: one that never does hides a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
-    known: dict[str, list[str]] = {
+    choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],
         "engine": [engine.label for engine in suite.engines],
         "precision": [engine.precision for engine in suite.engines],
@@ -307,10 +414,10 @@ def _expected_failures(suite: Suite) -> Iterator[Defect]:
         "metric": [*METRICS, *reference],
     }
     for index, entry in enumerate(suite.expected_failures):
-        for field, names in known.items():
-            given = getattr(entry, field)
-            if given is not None and given not in names:
+        for field, names in choices.items():
+            text = getattr(entry, field)
+            if text is not None and text not in names:
                 yield (
                     ("expected_failures", index, field),
-                    f"this suite has no {field} {given!r}{nearest(given, dict.fromkeys(names))}",
+                    f"this suite has no {field} {text!r}{nearest(text, dict.fromkeys(names))}",
                 )

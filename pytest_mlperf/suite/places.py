@@ -4,13 +4,62 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.suite.load import line_of
-from pytest_mlperf.suite.variables import expand, unset_in, unset_variables
+
+
+def unset_variables(text: str) -> list[str]:
+    """Return the names of `${VAR}` in a text that the environment lacks, or has empty."""
+    names = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text))
+    return [name for name in names if not os.environ.get(name)]
+
+
+def unset_in(value: Any) -> list[str]:
+    """Return the same of every text in a value, however deep inside."""
+    return list(dict.fromkeys(name for text in _texts(value) for name in unset_variables(text)))
+
+
+def expand(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `${VAR}` in the strings of options.
+
+    Raises:
+        SuiteError: Variables are not set; all are named.
+    """
+
+    def value(entry: Any) -> Any:
+        if isinstance(entry, str):
+            return os.path.expandvars(entry)
+        if isinstance(entry, Mapping):
+            return {key: value(inner) for key, inner in entry.items()}
+        if isinstance(entry, list):
+            return [value(inner) for inner in entry]
+        return entry
+
+    if missing := unset_in(options):
+        names = " and ".join(f"${{{name}}}" for name in missing)
+        exports = " ".join(f"{name}=..." for name in missing)
+        raise SuiteError(
+            f"{names} {'is' if len(missing) == 1 else 'are'} not set; export {exports}"
+        )
+    return {key: value(given) for key, given in options.items()}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every string in a value, however deep inside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
 
 POINTER = b"version https://git-lfs.github.com/spec/v1"
 """How a file begins that Git LFS has left in the place of another."""
@@ -42,19 +91,19 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
         UnavailableError: Variables are not set, there is no such file, or a file is empty or what
             Git LFS left in its place; says what to do.
     """
-    what = where[-1] if where[-1] != "path" else where[-2]
+    title = where[-1] if where[-1] != "path" else where[-2]
     if missing := unset_variables(text):
         names = " and ".join(f"${{{name}}}" for name in missing)
         are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
         examples = " ".join(f"{name}=/path/to/it" for name in missing)
         raise UnavailableError(
             f"{place_of(suite, where)}: {names} {are} not set; set {them} so that {text} "
-            f"is the {what}, e.g. export {examples}"
+            f"is the {title}, e.g. export {examples}"
         )
     path = suite.parent / Path(os.path.expandvars(text)).expanduser()
     if not path.exists():
         raise UnavailableError(
-            f"{place_of(suite, where)}: the {what} {text} is not here (looked at {path}); "
+            f"{place_of(suite, where)}: the {title} {text} is not here (looked at {path}); "
             f"{_advice(path, text)}"
         )
     if defect := _defect(_first_weights(path) if where[-1] == "model" else path):
@@ -68,15 +117,15 @@ def all_of(*asks: Callable[[], Any]) -> list[Any]:
     Raises:
         UnavailableError: All that is missing, in one message.
     """
-    given, missing = [], []
+    results, missing = [], []
     for ask in asks:
         try:
-            given.append(ask())
+            results.append(ask())
         except UnavailableError as error:
             missing.append(str(error))
     if missing:
         raise UnavailableError("; also ".join(missing))
-    return given
+    return results
 
 
 def _advice(path: Path, text: str) -> str:
@@ -92,10 +141,10 @@ def _advice(path: Path, text: str) -> str:
     close = difflib.get_close_matches(parts[there], siblings, n=1, cutoff=0.5)
     if close and written[-beyond:] == list(parts[there:]):
         meant = Path(*parts[:there], close[0], *parts[there + 1 :])
-        told = [*written[:-beyond], close[0]]
+        suggestion = [*written[:-beyond], close[0]]
         if meant.exists():
-            told += parts[there + 1 :]
-        return f"did you mean {Path(*told).as_posix()}?"
+            suggestion += parts[there + 1 :]
+        return f"did you mean {Path(*suggestion).as_posix()}?"
     return "correct the path in the suite, or put it there"
 
 
@@ -106,8 +155,8 @@ def _first_weights(model: Path) -> Path:
     """
     if not model.is_dir():
         return model
-    found = [f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS]
-    return next((file for file in found if not _defect(file)), found[0] if found else model)
+    files = [f for each in FOLDERS for f in sorted(model.glob(each)) if f.suffix in WEIGHTS]
+    return next((file for file in files if not _defect(file)), files[0] if files else model)
 
 
 def _defect(file: Path) -> str:

@@ -1,43 +1,113 @@
-"""Turn a suite into its cases, and each case into what a worker is told."""
+"""The cases of a suite: each with everything that the suite says of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.judge.bounds import Bounds
-from pytest_mlperf.core.metrics import EFFICIENCY
-from pytest_mlperf.rounds import RoundScenario, load_round
-from pytest_mlperf.run.protocol import Expected, Factory, LoadGenSettings, Seeds
-from pytest_mlperf.suite import preflight
-from pytest_mlperf.suite.build_defects import build_defects
+from pytest_mlperf.core.case import Case, Kind, Profile
+from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
+from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
+from pytest_mlperf.core.judge.gate import GateWindow
+from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
+from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.elsewhere import title_of
 from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.places import all_of, available, local, near
-from pytest_mlperf.suite.scores import score_bounds, score_margin
-from pytest_mlperf.suite.sources import source_defects
-from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry
-from pytest_mlperf.suite.variables import expand
+from pytest_mlperf.suite.places import place_of
+from pytest_mlperf.suite.rules import build_defects, source_defects
+from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry, title_of
+
+
+def score_margin(suite: Suite, metric: str) -> Margin:
+    """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
+    if suite.margin is not None:
+        return suite.margin
+    rule = suite.rules.metrics.get(metric) if suite.rules else None
+    if rule is None or rule.margin is None:
+        return DEFAULT_MARGIN
+    return Margin(value=rule.margin, is_share=True)
+
+
+def score_bounds(
+    suite: Suite, scenario: RoundScenario, lower: Collection[str]
+) -> Mapping[str, GateWindow] | None:
+    """Return what each score must keep within, or None where nobody gave a reference.
+
+    A twin's reference takes the place of MLPerf's, with the same shares.
+
+    Args:
+        scenario: The round's constants of the scenario; some have gates of their own.
+        lower: Metrics that the scorer calls better when lower.
+    """
+    rules, workload = suite.rules, suite.workload
+    if suite.is_mlperf and rules:
+        metrics = {**rules.metrics, **scenario.metrics}
+        return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
+    if workload.reference is None:
+        return None
+    return {
+        name: _bounds(
+            _own_metric(name, reference, rules, lower=name in lower), workload.target, rules
+        )
+        for name, reference in workload.reference.items()
+    }
+
+
+def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
+    """Return the samples that MLPerf's gate is defined on; None: all that the data set has."""
+    rules = suite.rules
+    if rules is None or not suite.is_mlperf:
+        return None
+    return scenario.accuracy_samples or rules.accuracy_samples or rules.dataset_samples
+
+
+def _own_metric(
+    name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
+) -> RoundMetric:
+    """Return a metric with a reference of its own, and the round's windows as shares of it."""
+    theirs = rules.metrics.get(name) if rules else None
+    if theirs is None:
+        better: Literal["higher", "lower"] = "lower" if lower else "higher"
+        return RoundMetric(name=name, checker="", reference=reference, better=better)
+    share = theirs.share
+    if theirs.within:
+        low, high = (None if end is None else end / theirs.reference for end in theirs.within)
+        share = low, high
+    return dataclasses.replace(theirs, reference=reference, share=share, within=None)
+
+
+def _bounds(metric: RoundMetric, target: float, rules: RoundWorkload | None) -> GateWindow:
+    low, high = metric.bounds(target)
+    return GateWindow(reference=metric.reference, low=low, high=high, most=_most(metric, rules))
+
+
+def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
+    """Return the highest score that a sample can have: tokens are limited, scores are 0 to 100."""
+    if metric.name == "tokens_per_sample":
+        return rules.max_output_tokens if rules else None
+    return None if metric.name in COUNTS or metric.reference > 100 else 100.0
+
+
+Key = tuple[str | int, ...]
+"""Where something stands in a suite: "engines", 0, "options"."""
 
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
 
-QUICK_QUERIES = {"Server": 662, "Interactive": 662, "MultiStream": 662}
-"""Fewest queries that LoadGen's early stopping can call VALID at the 99th percentile with one query
-over it (459 with none)."""
+OFFICIAL_POINT_S = 600.0
+"""MLPerf Endpoints' shortest steady state, endpoints_rules.md of v1.0."""
+
+QUICK_QUERIES = dict.fromkeys(("Server", "Interactive", "MultiStream"), LOADED_QUERIES)
 
 QUICK_QUERIES_OTHERWISE = 64
-"""Likewise for SingleStream's 90th percentile."""
+"""Fewest queries of SingleStream's 90th percentile; gated metrics may need more in both."""
 
 OWN_WORKLOAD = RoundScenario(min_query_count=100, min_duration_ms=600_000)
 OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
@@ -78,9 +148,20 @@ class Planned:
         return tuple(self.engine.techniques)
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """What the suite says to the engine on this accelerator."""
+        return self.engine.options_on(self.case.accelerator)
+
+    @property
     def elsewhere(self) -> str:
         """The other Python in which its engine runs, as the suite writes it; "": this one."""
-        return title_of(self.engine)
+        return "" if registry.harness(self.engine.use) else title_of(self.engine)
+
+    @property
+    def harness(self) -> str:
+        """Who measures it in place of LoadGen and our own loop; "": nobody."""
+        is_curve = self.case.scenario == "Concurrency"
+        return registry.harness(self.engine.use) if is_curve else ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -93,43 +174,17 @@ class Planned:
     @property
     def scorer_name(self) -> str:
         """What the suite calls its scorer, else the round; "": performance only."""
-        own, rules = self.suite.workload.scorer, self.suite.rules
-        return own.use if own else rules.scorer if rules else ""
+        source, rules = self.suite.workload.scorer, self.suite.rules
+        return source.use if source else rules.scorer if rules else ""
 
     @property
     def scorer(self) -> Factory | None:
-        """The scorer of the accuracy pass, or None: performance only."""
+        """The scorer of the accuracy pass as the suite writes it, or None: performance only."""
         if not self.scorer_name:
             return None
         source = self.suite.workload.scorer
         target = registry.target("scorers", self.scorer_name)
         return Factory(target=target, options=source.options if source else {})
-
-    @property
-    def built_scorer(self) -> Factory | None:
-        """The scorer as its child builds it: `${VAR}` expanded, paths near the suite resolved.
-
-        Raises:
-            UnavailableError: A variable in an option is not set.
-        """
-        scorer = self.scorer
-        if scorer is None:
-            return None
-        expanded = available(self.path, ("workload", "scorer"), scorer.options)
-        options = {name: near(self.path, value) for name, value in expanded.items()}
-        return Factory(target=scorer.target, options=options)
-
-    def require_scorer(self) -> None:
-        """Ask a registered scorer whether it has what it needs, before anything is measured.
-
-        Code of the user's own is not imported here.
-
-        Raises:
-            UnavailableError: A file is not here.
-            SuiteError: An option is wrong.
-            EnvironmentFault: This machine lacks something else.
-        """
-        preflight.require_scorer(self)
 
     @property
     def accuracy_reference(self) -> EngineEntry:
@@ -145,7 +200,7 @@ class Planned:
         """Accuracy baselines are written from the suite's first scenario."""
         return self.scenario is self.suite.scenarios[0]
 
-    def bounds(self, lower: Collection[str]) -> Mapping[str, Bounds] | None:
+    def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
         """Return what each score must keep within; see `score_bounds`."""
         return score_bounds(self.suite, self.round_scenario, lower)
 
@@ -153,13 +208,16 @@ class Planned:
     def round_scenario(self) -> RoundScenario:
         """The round's constants of this scenario."""
         rules = self.suite.rules
-        own = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
-        return rules.scenarios.get(self.case.scenario, own) if rules else own
+        default = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
+        return rules.scenarios.get(self.case.scenario, default) if rules else default
 
     @property
     def limits(self) -> dict[str, float]:
         """The gated performance metrics with their limits, as shares."""
-        return self.suite.gated(self.scenario)
+        limits = self.suite.gated(self.scenario)
+        if self.engine.replicas_on(self.case.accelerator) == 1:
+            limits.pop(SLOWEST_REPLICA, None)
+        return limits
 
     @property
     def efficiency_limits(self) -> dict[str, float]:
@@ -169,13 +227,22 @@ class Planned:
     @property
     def seconds_per_run(self) -> float:
         """Planned length of the timed part of one run, seconds."""
+        if self.scenario.points:
+            return len(self.scenario.points) * self.seconds_per_point
         if self.suite.profile == "official":
             return self.round_scenario.min_duration_ms / 1000
         shortest = self.scenario.min_duration or QUICK_DURATION_S
         rate = self.scenario.rate_on(self.case.accelerator)
         if rate is None or self.case.scenario == "MultiStream":
             return shortest
-        return max(shortest, self._fewest_queries / rate)
+        return max(shortest, self.fewest_queries / rate)
+
+    @property
+    def seconds_per_point(self) -> float:
+        """Window of one point of a curve, seconds; MLPerf Endpoints' shortest where official."""
+        if self.suite.profile == "official":
+            return OFFICIAL_POINT_S
+        return self.scenario.min_duration or QUICK_DURATION_S
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
@@ -184,44 +251,11 @@ class Planned:
         return (USUAL_RUNS, find.max_runs) if find else (1, 1)
 
     @property
-    def _fewest_queries(self) -> int:
-        return self.scenario.min_query_count or QUICK_QUERIES.get(
-            self.case.scenario, QUICK_QUERIES_OTHERWISE
-        )
-
-    def settings(self, *, samples: int | None = None, target_qps: float | None) -> LoadGenSettings:
-        """Return what LoadGen is told for this case.
-
-        Args:
-            samples: Samples in the data set where the official count does not matter.
-            target_qps: The rate to offer, or None to let the worker probe it.
-        """
-        constants, rules = self.round_scenario, self.suite.rules
-        seeds = load_round(self.suite.round)
-        quick = self.suite.profile == "quick"
-        limits_ns = {name: round(limit * 1e9) for name, limit in self.latency_limits.items()}
-        tokens = self.suite.tokens
-        fewest = self._fewest_queries
-        return LoadGenSettings(
-            scenario="Server" if self.case.scenario == "Interactive" else self.case.scenario,
-            seeds=Seeds(
-                qsl=seeds.qsl_seed,
-                sample_index=seeds.sample_index_seed,
-                schedule=seeds.schedule_seed,
-            ),
-            target_qps=target_qps,
-            min_duration_ms=1 if quick else constants.min_duration_ms,
-            min_query_count=fewest if quick else constants.min_query_count,
-            fixed_work_s=self.seconds_per_run if quick else None,
-            performance_samples=rules.performance_samples if rules else samples or 1024,
-            latency_limit_ns=limits_ns.get("latency_p99"),
-            tokens=tokens,
-            ttft_limit_ns=limits_ns.get("ttft_p99"),
-            tpot_limit_ns=limits_ns.get("tpot_p99"),
-            latency_percentile=constants.latency_percentile,
-            samples_per_query=constants.samples_per_query,
-            equal_issue=bool(rules and rules.equal_issue) and not quick,
-        )
+    def fewest_queries(self) -> int:
+        """Fewest queries of a quick run."""
+        loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
+        gated = (METRICS[name].min_queries for name in self.limits)
+        return self.scenario.min_query_count or max(loadgen, *gated)
 
     @property
     def latency_limits(self) -> dict[str, float]:
@@ -229,33 +263,6 @@ class Planned:
         if self.case.scenario not in LOADED:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
-
-    @cached_property
-    def factories(self) -> tuple[Factory, Factory]:
-        """Engine and data set as the worker builds them, `${VAR}` and paths resolved.
-
-        Raises:
-            UnavailableError: A variable of the data set is not set, or a file is not there.
-            SuiteError: A variable in an engine's option is not set.
-        """
-        workload = self.suite.workload
-        engine = Factory(
-            target=registry.target("engines", self.engine.use),
-            options=expand(self.engine.options),
-        )
-        where = ("workload", "dataset")
-        named = workload.dataset.path
-        path, options = all_of(
-            lambda: {} if named is None else {"path": local(self.path, (*where, "path"), named)},
-            lambda: available(self.path, where, workload.dataset.options),
-        )
-        options = {**options, **path}
-        dataset = Factory(target=registry.target("datasets", workload.dataset.use), options=options)
-        # A registered data set says whether its files are there; it opens none of them.
-        if look := registry.look(workload.dataset.use):
-            with preflight.placed(self, where, set(options) - {"path"}):
-                look(**options)
-        return engine, dataset
 
     @property
     def expected(self) -> Expected:
@@ -269,23 +276,23 @@ class Planned:
             digest=source.digest,
         )
 
-    @cached_property
-    def model(self) -> str | None:
-        """Absolute path of the model, or its name where no such file exists and none is meant.
-
-        Raises:
-            UnavailableError: A variable is not set, or the file is not there.
-        """
-        own = self.engine.model
-        named = own if own is not None else self.suite.workload.model
-        return None if named is None else local(self.path, self.model_key, named)
-
     @property
-    def model_key(self) -> tuple[str | int, ...]:
+    def model_key(self) -> Key:
         """The key that names the model, or would."""
         if self.engine.model is None:
             return "workload", "model"
-        return "engines", self.suite.engines.index(self.engine), "model"
+        return (*self.engine_key, "model")
+
+    @property
+    def engine_key(self) -> Key:
+        """The key of the engine entry."""
+        return "engines", self.suite.engines.index(self.engine)
+
+    def place(self, key: Key) -> str:
+        """Return file and line of a key of the suite."""
+        if self.path.suffix == ".toml":
+            return place_of(self.path, key)
+        return f"{self.path}:{self.line}"
 
 
 def plan_suite(path: Path) -> list[Planned]:
@@ -301,12 +308,18 @@ def plan_suite(path: Path) -> list[Planned]:
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
 
 
+def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Planned]:
+    """Return the cases of one suite as if it named this profile; None: its own."""
+    if profile is None:
+        return list(planned)
+    suite = planned[0].suite.model_copy(update={"profile": profile})
+    return [dataclasses.replace(one, suite=suite) for one in planned]
+
+
 def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[Planned]:
     """Return the cases of a parsed suite.
 
     Args:
-        suite: The suite.
-        path: The file it stands in.
         line: Gives the line of an engine entry by its index.
     """
     return [

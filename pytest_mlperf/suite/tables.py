@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Protocol, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -17,23 +19,109 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import METRICS, UNGATED
-from pytest_mlperf.suite.build_table import BuildStep
+from pytest_mlperf.core.case import Arrivals, ScenarioName
+from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.core.metrics import AT_POINTS, METRICS, POINT, UNGATED
+from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.suite.find import FindEntry
 from pytest_mlperf.suite.values import (
     SHARE_SCHEMA,
     Accelerator,
     Day,
     Name,
+    Points,
     Rate,
     Rates,
+    Replicas,
     Seconds,
     Share,
     Technique,
     Times,
-    shown,
+    git_ref,
+    pinned,
 )
+
+
+class CalibrationSource(BaseModel):
+    """Samples that a builder looks at; keys other than `use` and `path` are the data set's."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: StrictStr = Field(description="Registered data set, or package.module:name.")
+    path: StrictStr | None = Field(
+        default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every key but `use` and `path`."""
+        return dict(self.model_extra or {})
+
+
+Count = Annotated[StrictInt, Field(gt=0)]
+
+
+def _calibration(value: object) -> object:
+    """Read one of two kinds, so that a defect is told of the kind that was meant."""
+    if isinstance(value, CalibrationSource) or value is None:
+        return value
+    if isinstance(value, dict):
+        if not isinstance(value.get("use"), str):
+            raise ValueError('a calibration needs use = "...", the name of a data set')
+        if not isinstance(value.get("path", ""), str):
+            raise ValueError("path must be a string")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"{shown(value)} is no calibration: write a number of samples of the workload's own "
+            'data set, or a data set: { use = "openorca", path = "...", count = 64 }'
+        )
+    return value
+
+
+class BuildStep(BaseModel):
+    """What makes a quantised checkpoint once; keys beside these are options of the builder."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: StrictStr = Field(description="Registered builder, or package.module:name.")
+    recipe: Name = Field(description="How it quantises, in the builder's words; part of test ids.")
+    calibration: Annotated[CalibrationSource | Count | None, BeforeValidator(_calibration)] = Field(
+        default=None,
+        description="What it looks at: a number of samples of the workload's data set, or a data "
+        "set of its own.",
+    )
+    python: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Python of the environment that has the builder's libraries; relative to the "
+        "suite file; ~ and ${VAR} are expanded; default: this one.",
+    )
+
+    @property
+    def command(self) -> None:
+        """A builder runs in a Python; a container would have to write into the folder of builds."""
+        return
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Every other key: options of the builder."""
+        return dict(self.model_extra or {})
+
+    @property
+    def builder(self) -> str:
+        """The builder's registered name, or that of its class."""
+        return self.use.rpartition(":")[2]
+
+    def label(self, name: str | None, engine: str, precision: str) -> str:
+        """Return the name of an engine entry in test ids: no two recipes have the same one.
+
+        Args:
+            name: What the entry is called, or None.
+            precision: Its precision, which follows the name in test ids.
+        """
+        title = name or f"{engine}-{self.builder}"
+        return title if self.recipe == precision else f"{title}-{self.recipe}"
+
 
 Options = dict[str, Any]
 
@@ -49,12 +137,6 @@ def _digest(value: str) -> str:
 Digest = Annotated[
     StrictStr, AfterValidator(_digest), WithJsonSchema({"type": "string", "pattern": _SHA256})
 ]
-
-
-def _ref(value: str) -> str:
-    if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
-        raise ValueError(f"{shown(value)} is no git ref: write a tag, a branch or a commit")
-    return value
 
 
 class Table(BaseModel):
@@ -141,16 +223,33 @@ class BaselineEngine(Table):
         description="What starts a Python elsewhere, e.g. in a container: the script and its "
         "arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
     )
-    git: Annotated[StrictStr, AfterValidator(_ref)] | None = Field(
+    git: Annotated[StrictStr, AfterValidator(git_ref)] | None = Field(
         default=None,
         description="Tag, branch or commit of the tested project, checked out beside it.",
+    )
+    wheel: Annotated[StrictStr, AfterValidator(pinned)] | None = Field(
+        default=None,
+        description="Another version of a package, name==version or the path of a .whl file, "
+        "installed beside today's by pip; several are separated by spaces; ${VAR} is expanded.",
     )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if len(self.model_fields_set) != 1:
-            raise ValueError("write one of python, command and git")
+            raise ValueError("write one of python, command, git and wheel")
         return self
+
+
+class OnAccelerator(Table):
+    """What an engine entry says otherwise on one of its accelerators."""
+
+    replicas: Replicas | None = Field(
+        default=None, description="Processes on this accelerator; default: those of the entry."
+    )
+    options: Options = Field(
+        default_factory=dict,
+        description="Options that are other ones, or further ones, on this accelerator.",
+    )
 
 
 class EngineEntry(Table):
@@ -189,7 +288,17 @@ class EngineEntry(Table):
         default=None,
         description="The build of the baseline: --mlperf-confirm measures a drop again beside it.",
     )
+    replicas: Replicas = Field(
+        default=1,
+        description="Processes that each load the engine, with equal shares of the accelerator's "
+        'GPUs and one LoadGen before them; "all": one for each GPU.',
+    )
     options: Options = Field(default_factory=dict)
+    on: dict[Accelerator, OnAccelerator] = Field(
+        default_factory=dict,
+        description='What holds on one accelerator only: [engines.on."8xH100"].',
+        json_schema_extra={"additionalProperties": False},
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -202,6 +311,36 @@ class EngineEntry(Table):
         """The name in test ids: `name`, else the registered name or the class's; with a recipe."""
         use = self.use.rpartition(":")[2]
         return self.build.label(self.name, use, self.precision) if self.build else self.name or use
+
+    def replicas_on(self, accelerator: str) -> int:
+        """Return how many processes load the engine on one of its accelerators."""
+        stated = self.on[accelerator].replicas if accelerator in self.on else None
+        replicas = self.replicas if stated is None else stated
+        count, name = split(accelerator)
+        if replicas == "all":
+            return 1 if name == "cpu" else count
+        return replicas
+
+    def options_on(self, accelerator: str) -> Options:
+        """Return the engine's options on one of its accelerators; those of `on` win."""
+        here = self.on[accelerator].options if accelerator in self.on else {}
+        return {**self.options, **here}
+
+    def key_of(self, accelerator: str, at_fault: Iterable[str]) -> tuple[str, ...]:
+        """Return the key path, in this table, of the first that an error names; else of all.
+
+        Args:
+            at_fault: Names of options, or "precision".
+        """
+        here = self.on[accelerator].options if accelerator in self.on else {}
+        for name in at_fault:
+            if name == "precision":
+                return (name,)
+            if name in here:
+                return ("on", accelerator, "options", name)
+            if name in self.options:
+                return ("options", name)
+        return ("on", accelerator, "options") if here and not self.options else ("options",)
 
     @property
     def full_label(self) -> str:
@@ -239,7 +378,22 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()
-    return {"type": "object", "properties": table, "additionalProperties": False}
+    at_points: dict[str, Any] = {}
+    for key in ("max_drop", "max_rise"):
+        names = "|".join(sorted(n for n in AT_POINTS if METRICS[n].limit_key == key))
+        at_points[f"^({names})@({POINT})$"] = {
+            "type": "object",
+            "properties": {key: SHARE_SCHEMA},
+            "required": [key],
+            "additionalProperties": False,
+            "description": "A metric at one point of a curve: tokens_per_second@64.",
+        }
+    return {
+        "type": "object",
+        "properties": table,
+        "patternProperties": at_points,
+        "additionalProperties": False,
+    }
 
 
 class ScenarioEntry(Table):
@@ -270,6 +424,28 @@ class ScenarioEntry(Table):
     tpot_limit: Seconds | None = Field(
         default=None,
         description="Server, language models: time per further token that 99 % must meet.",
+    )
+
+    points: Points | None = Field(
+        default=None,
+        description="Concurrency: how many requests are kept under way; OpenLoop: how many arrive "
+        "in a second, or how many times as fast as recorded a trace is replayed. Ascending; each "
+        "for min_duration.",
+    )
+    ramp: Seconds | None = Field(
+        default=None,
+        description="Concurrency: the first requests of a point are spread over this time; "
+        "default: as long as a lone request takes. OpenLoop: requests arrive for so long before "
+        "they count; default: until twice as many were answered as are under way, of a trace 0.",
+    )
+    arrivals: Arrivals | None = Field(
+        default=None,
+        description="OpenLoop: when requests arrive; default poisson. trace: when the data set's "
+        "recorded trace says.",
+    )
+    burstiness: Rate | None = Field(
+        default=None,
+        description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, less is burstier.",
     )
 
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(
@@ -326,3 +502,35 @@ class PairEntry(Table):
     metric: StrictStr | None = Field(
         default=None, description="Default: what is gated first in the scenario."
     )
+
+
+# --- where an engine runs when that is not this Python ---------------------------------------
+
+WORDS = 4
+"""A command of more words is shown by its first two and its last."""
+
+
+class Named(Protocol):
+    """A table of a suite that may name another Python."""
+
+    @property
+    def python(self) -> str | None:
+        """Path of a Python."""
+        ...
+
+    @property
+    def command(self) -> list[str] | None:
+        """What starts one."""
+        ...
+
+
+def title_of(named: Named) -> str:
+    """Return what messages call the Python that a table names; "" where it names none.
+
+    Variables stay unexpanded: their values may be secrets.
+    """
+    if named.python is not None:
+        return f"python {named.python}"
+    words = named.command or []
+    shown = [*words[:2], "…", words[-1]] if len(words) > WORDS else words
+    return f"command {' '.join(shown)}" if words else ""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import pairwise
 from math import inf
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
-from pytest_mlperf.core.case import NAME
-from pytest_mlperf.core.ranges import LEAST, MOST
-from pytest_mlperf.core.techniques import TECHNIQUES
+from pytest_mlperf.core.case import NAME, TECHNIQUES
+from pytest_mlperf.core.foreign_text import nearest, shown
+from pytest_mlperf.core.numbers import LEAST, MOST
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
 _NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
@@ -28,37 +27,22 @@ Defect = tuple[tuple[str | int, ...], str]
 """A key path of a suite and what is wrong there."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or the list of what is known."""
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names) or 'none'}"
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 80
-
-
-def shown(value: object) -> str:
-    """Return a value as messages show it: its repr, a long one cut."""
-    return _REPR.repr(value)
-
-
 def share(value: object) -> float:
     """Return "3%" as 0.03.
 
     Raises:
         ValueError: It is no percentage above 0 %.
     """
-    found = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
-    if not found:
+    match = re.fullmatch(_PERCENTAGE, value) if isinstance(value, str) else None
+    if not match:
         raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "3%"')
-    if not LEAST <= float(found[1]) / 100 <= MOST:
+    if not LEAST <= float(match[1]) / 100 <= MOST:
         raise ValueError(f"{shown(value)} must be above 0 %")
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
-def _name(value: str) -> str:
+def checked_name(value: str) -> str:
+    """Return a name that test ids and file names may hold; a ValueError says what else it is."""
     if not NAME.fullmatch(value):
         raise ValueError(
             f"{shown(value)} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
@@ -67,7 +51,8 @@ def _name(value: str) -> str:
     return value
 
 
-def _accelerator(value: str) -> str:
+def checked_accelerator(value: str) -> str:
+    """Return "cpu", "H200" or "8xH100"; a ValueError says what else it is."""
     if value.lower() == "cpu" and value != "cpu":
         raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
@@ -81,12 +66,12 @@ def seconds(value: object) -> float:
     Raises:
         ValueError: It is no duration above 0.
     """
-    found = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
-    if not found or not 0 < float(found[1]) < inf:
+    match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
+    if not match or not 0 < float(match[1]) < inf:
         raise ValueError(
             f'{shown(value)} is no duration; write it with its unit, e.g. "15ms" or "6s"'
         )
-    return float(found[1]) * _SECONDS[found[3]]
+    return float(match[1]) * _SECONDS[match[3]]
 
 
 def _rate(value: object) -> float:
@@ -102,7 +87,7 @@ def _rates(value: object) -> float | dict[str, float]:
         return _rate(value)
     rates = {}
     for key, rate in value.items():
-        name = _accelerator(str(key))
+        name = checked_accelerator(str(key))
         try:
             rates[name] = _rate(rate)
         except ValueError as error:
@@ -111,10 +96,10 @@ def _rates(value: object) -> float | dict[str, float]:
 
 
 def _times(value: object) -> float:
-    found = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
-    if not found or not LEAST <= float(found[1]) <= MOST:
+    match = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
+    if not match or not LEAST <= float(match[1]) <= MOST:
         raise ValueError(f'{shown(value)} is no claim; write how many times better: ">= 1.2x"')
-    return float(found[1])
+    return float(match[1])
 
 
 def _technique(value: str) -> str:
@@ -134,15 +119,74 @@ _RATE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 SHARE_SCHEMA = {"type": "string", "pattern": f"^{_PERCENTAGE}$"}
 """JSON Schema of a percentage."""
 
+MOST_REPLICAS = 256
+"""More than the GPUs of any machine that one LoadGen drives."""
+
+
+def _replicas(value: object) -> int | Literal["all"]:
+    if value == "all":
+        return "all"
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_REPLICAS:
+        return value
+    raise ValueError(
+        f"{shown(value)} is no number of replicas; write one from 1 to {MOST_REPLICAS}, or "
+        '"all" for one on each GPU'
+    )
+
+
+MOST_POINTS, MOST_UNDER_WAY = 32, 65_536
+"""Points of a curve (MLPerf Endpoints allows as many) and requests under way, or a second, at
+most."""
+
+
+def _points(value: object) -> tuple[int | float, ...]:
+    """Return points in ascending order: whole numbers as such, others with three digits at most."""
+    rows = value if isinstance(value, list | tuple) else ()
+    numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
+    counts = [int(x) if x == int(x) else x for x in numbers]
+    if not counts or len(counts) != len(value):  # type: ignore[arg-type]
+        raise ValueError(f"{shown(value)} are no points; write numbers of requests: [1, 8, 64]")
+    if len(counts) > MOST_POINTS:
+        raise ValueError(f"{len(counts)} points; a curve has {MOST_POINTS} at most")
+    if not 0 < min(counts) <= max(counts) <= MOST_UNDER_WAY:
+        raise ValueError(f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}")
+    if fine := [x for x in counts if round(x, 3) != x]:
+        raise ValueError(f"{fine[0]} has more than three digits behind the point")
+    for before, after in pairwise(counts):
+        if after <= before:
+            raise ValueError(f"points must increase; {after} follows {before}")
+    return tuple(counts)
+
+
+Points = Annotated[
+    tuple[int | float, ...],
+    BeforeValidator(_points),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_UNDER_WAY},
+            "minItems": 1,
+            "maxItems": MOST_POINTS,
+            "uniqueItems": True,
+        }
+    ),
+]
 Name = Annotated[
     StrictStr,
-    AfterValidator(_name),
+    AfterValidator(checked_name),
     WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"}),
 ]
 Accelerator = Annotated[
     StrictStr,
-    AfterValidator(_accelerator),
+    AfterValidator(checked_accelerator),
     WithJsonSchema({"type": "string", "pattern": f"^{_ACCELERATOR}$"}),
+]
+Replicas = Annotated[
+    int | Literal["all"],
+    BeforeValidator(_replicas),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS}, {"const": "all"}]}
+    ),
 ]
 Seconds = Annotated[
     float,
@@ -180,3 +224,27 @@ Technique = Annotated[
     AfterValidator(_technique),
     WithJsonSchema({"type": "string", "enum": list(TECHNIQUES)}),
 ]
+
+
+def git_ref(value: str) -> str:
+    """Return a ref of git, as a suite writes it."""
+    if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
+        raise ValueError(f"{shown(value)} is no git ref: write a tag, a branch or a commit")
+    return value
+
+
+_PINNED = r"[A-Za-z0-9][\w.-]*(\[[\w.,-]+\])?===?[^\s;,]+"
+
+
+def pinned(value: str) -> str:
+    """Return packages of one version each, as a suite writes them, separated by spaces."""
+    words = value.split()
+    wrong = [
+        w for w in words if not re.fullmatch(_PINNED, w) and not re.fullmatch(r"[^-].*\.whl", w)
+    ]
+    if wrong or not words:
+        raise ValueError(
+            f"{shown(' '.join(wrong) or value)} is no pinned package: write name==version, or the "
+            "path of a .whl file; several are separated by spaces"
+        )
+    return value

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from pytest_mlperf.engines.torch.quantised import precisions_of
+from pytest_mlperf.engines.llm.model_folder import quantisation_of
 from tests.engines.torch import models
 from tests.engines.torch.models import answers
 
@@ -67,24 +67,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("config_groups", "precisions"),
+    ("config_groups", "names"),
     [
-        ({"group_0": {"weights": {"num_bits": 8, "type": "int"}}}, ["int8"]),
-        ({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}, ["int4"]),
-        ({"group_0": {"weights": {"num_bits": 8, "type": "float"}}}, ["fp8"]),
+        ({"group_0": {"weights": {"num_bits": 8, "type": "int"}}}, [("int8",)]),
+        ({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}, [("int4",)]),
+        ({"group_0": {"weights": {"num_bits": 8, "type": "float"}}}, [("fp8",)]),
+        (
+            {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+            [("nvfp4",)],
+        ),
         (
             {"a": {"weights": {"num_bits": 4, "type": "float"}}, "b": {"weights": None}},
-            ["fp4", "unknown None"],
+            [("nvfp4", "mxfp4"), ()],
         ),
     ],
 )
 def test_the_precision_of_compressed_tensors_is_read(
-    config_groups: dict[str, Any], precisions: list[str]
+    config_groups: dict[str, Any], names: list[tuple[str, ...]]
 ) -> None:
     """Of each group of layers, as config.json tells it."""
     quantization = {"quant_method": "compressed-tensors", "config_groups": config_groups}
 
-    assert list(precisions_of(quantization)) == precisions
+    assert list(quantisation_of(quantization).weights) == names
 
 
 @pytest.mark.parametrize("recipe", ["int8", "int8-gptq", "int4-gptq", "fp8", "fp8-static"])

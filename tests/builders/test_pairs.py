@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,13 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.builders import llmcompressor, modelopt, torchao
+from pytest_mlperf.core.case import PRECISION_NAMES, path_part
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.roofline.precision import PRECISIONS
-from pytest_mlperf.engines import tasks
-from pytest_mlperf.engines.onnxruntime import tensorrt_options
-from pytest_mlperf.engines.tensorrt_llm import quantisation as tensorrt_llm
-from pytest_mlperf.engines.torch import options as torch
-from pytest_mlperf.engines.vllm import quantisation as vllm
+from pytest_mlperf.core.roofline.gpu import PRECISIONS
+from pytest_mlperf.engines import tasks, tensorrt_llm, vllm
+from pytest_mlperf.engines.llm.model_folder import quantisation_of, read_config
+from pytest_mlperf.engines.onnxruntime import tensorrt as tensorrt_options
+from pytest_mlperf.engines.torch import _base as torch
+from pytest_mlperf.engines.torch._base import LIBRARIES, check_quantised
 from pytest_mlperf.registry import registered, resolve
 from pytest_mlperf.suite.plan import plan_suite
 
@@ -32,13 +35,52 @@ RECIPES: dict[str, Mapping[str, Any]] = {
 
 WORDS = {
     "torch": torch.PRECISIONS,
-    "vllm": (*vllm.DTYPES, *vllm.QUANTISED),
+    "vllm": vllm.PRECISIONS,
     "tensorrt_llm": tensorrt_llm.PRECISIONS,
 }
 """Of the engines that load checkpoints of language models: what they call precisions."""
 
-OTHER_WORDS = {*tasks.PRECISIONS, *tensorrt_options.PRECISIONS} - {"fp64"}
-"""fp64 is no precision of inference, and no data sheet's peak here."""
+OTHER_WORDS = {*tasks.PRECISIONS, *tensorrt_options.PRECISIONS}
+
+WRITTEN: dict[tuple[str, str], dict[str, Any]] = {
+    **{
+        ("modelopt", recipe): {"quant_method": "modelopt", "quant_algo": algorithm}
+        for recipe, algorithm in {
+            "fp8": "FP8",
+            "int8-smoothquant": "W8A8_SQ_PER_CHANNEL",
+            "int4-awq": "W4A16_AWQ",
+            "w4a8-awq": "W4A8_AWQ",
+            "nvfp4": "NVFP4",
+        }.items()
+    },
+    **{
+        ("llmcompressor", recipe): {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"type": kind, "num_bits": bits}}},
+        }
+        for kind, bits, recipes in (
+            ("int", 8, ("int8", "int8-gptq", "int8-smoothquant")),
+            ("int", 4, ("int4", "int4-gptq", "int4-awq")),
+            ("float", 8, ("fp8", "fp8-static")),
+            ("float", 4, ("nvfp4",)),
+        )
+        for recipe in recipes
+    },
+    **{
+        ("torchao", recipe): {
+            "quant_method": "torchao",
+            "quant_type": {"default": {"_type": configuration, "_data": data}},
+        }
+        for recipe, configuration, data in (
+            ("int8", "Int8WeightOnlyConfig", {}),
+            ("int8-dynamic", "Int8DynamicActivationInt8WeightConfig", {}),
+            ("int4", "IntxWeightOnlyConfig", {"weight_dtype": {"_data": "torch.int4"}}),
+            ("fp8", "Float8WeightOnlyConfig", {}),
+            ("fp8-dynamic", "Float8DynamicActivationFloat8WeightConfig", {}),
+        )
+    },
+}
+"""quantization_config of what each recipe makes, as its library writes it."""
 
 SUITE = """\
 schema = 1
@@ -139,3 +181,37 @@ def test_engines_load_only_what_they_have_a_word_for() -> None:
 def test_every_word_of_an_engine_has_a_physical_limit(word: str) -> None:
     """Else a run in this precision could never be called impossible."""
     assert word in PRECISIONS
+
+
+def test_there_is_one_list_of_words() -> None:
+    """Recipes, engines and limits take theirs of it; a baseline's file can be named by each."""
+    recipes = {recipe.precision for group in RECIPES.values() for recipe in group.values()}
+
+    assert set(PRECISIONS) == set(PRECISION_NAMES)
+    assert recipes | OTHER_WORDS | set(itertools.chain(*WORDS.values())) <= set(PRECISION_NAMES)
+    for word in PRECISION_NAMES:
+        assert path_part("precision", word) == word
+
+
+@pytest.mark.parametrize(("builder", "recipe"), TABLE)
+@pytest.mark.parametrize("engine", WORDS)
+def test_what_a_recipe_makes_is_read_as_the_precision_that_the_suite_must_say(
+    engine: str, builder: str, recipe: str, tmp_path: Path
+) -> None:
+    """The builder demands a word of the suite; the engine finds the same in the checkpoint."""
+    row = TABLE[builder, recipe]
+    if engine not in row.engines:
+        return
+    (tmp_path / "config.json").write_text(
+        json.dumps({"quantization_config": WRITTEN[builder, recipe]}), "utf-8"
+    )
+    config = read_config(tmp_path)
+
+    if engine == "torch":
+        if importlib.util.find_spec(LIBRARIES[str(config.quantization["quant_method"])]):
+            check_quantised(tmp_path, config.quantization, row.precision)
+    elif engine == "vllm":
+        vllm.check_agrees(tmp_path, row.precision, None, config)
+    else:
+        tensorrt_llm.read_weights(tmp_path, row.precision, config)
+    assert row.precision in quantisation_of(config.quantization).names

@@ -103,6 +103,7 @@ def test_what_means_nothing_is_refused(
         factory(**options)
 
 
+@pytest.mark.process
 def test_no_library_is_imported_to_read_a_suite() -> None:
     """The modules of builders are light, as every registered extension's."""
     code = (

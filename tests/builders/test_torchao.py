@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from pytest_mlperf.builders.torchao import TorchAoBuilder  # noqa: E402
 from pytest_mlperf.core.errors import RunError  # noqa: E402
-from pytest_mlperf.run.checkpoint_child import settle_header  # noqa: E402
+from pytest_mlperf.run.checkpoints.child import settle_header  # noqa: E402
 from tests.engines.torch import models  # noqa: E402
 from tests.engines.torch.models import answers, open_engine  # noqa: E402
 
@@ -33,6 +33,7 @@ def build(source: Path, target: Path, recipe: str, **options: Any) -> dict[str, 
     return dict(builder.build(source, target, [], lambda *_: None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "precision"),
     [("int8", "int8"), ("int8-dynamic", "int8"), ("int4", "int4")],
@@ -78,6 +79,7 @@ def test_weights_are_the_models_own_up_to_rounding(
         assert 0 < error < rounding if small else error == 0
 
 
+@pytest.mark.slow
 def test_the_same_build_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
     """So that its weights' digest says what it is, whatever the order of a library's metadata."""
     for name in ("one", "two"):
@@ -89,6 +91,7 @@ def test_the_same_build_gives_the_same_bytes(source: Path, tmp_path: Path) -> No
     assert answers(tmp_path / "one", PROMPTS, precision="int8") == answers(source, PROMPTS)
 
 
+@pytest.mark.slow
 def test_layers_that_do_not_fit_stay_as_they_are(source: Path, tmp_path: Path) -> None:
     """Groups of 128 are wider than this model; of 64 they fit its inputs of 64 and of 128."""
     assert build(source, tmp_path / "64", "int4", group_size=64)["quantised"].startswith("7 of 7")

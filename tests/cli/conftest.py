@@ -9,16 +9,18 @@ from pathlib import Path
 import hypothesis  # noqa: F401
 import pytest
 
-import pytest_mlperf.checks
-import pytest_mlperf.collect  # noqa: F401
+import pytest_mlperf.plugin.checks
+import pytest_mlperf.plugin.collect  # noqa: F401
 from pytest_mlperf.cli import main
 from tests.cli.lab import Lab, build
+from tests.shared import once
 
 
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """A project with three real sessions; nobody may change it."""
-    return build(tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("leases"))
+    leases = tmp_path_factory.mktemp("leases")
+    return once(tmp_path_factory, "lab", lambda folder: build(folder, leases))
 
 
 @pytest.fixture

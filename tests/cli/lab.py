@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,15 +12,17 @@ from pathlib import Path
 
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.stores.results import read_results
+from tests.sessions import spread
 
 ROOT = Path(__file__).parents[2]
 
 CASE = "first-Offline-Acme-fp32-cpu"
 SUITE = "suites/first.mlperf.toml"
+BASELINE = "baselines/cpu/quick/first/Offline.Acme.fp32.json"
 ACCURACY, PERFORMANCE = (f"{SUITE}::test_{kind}[{CASE}]" for kind in ("accuracy", "performance"))
 
 ENGINE = '''\
-"""An engine as a library with releases: acme.txt is what is installed, 2.0 is half as fast."""
+"""An engine as a library with releases: acme.txt is what is installed, 2.0 is a sixth as fast."""
 
 from pathlib import Path
 
@@ -31,7 +34,7 @@ class Acme(NullEngine):
 
     def __init__(self, dataset, model=None, precision="", *, threads=1):
         self.version = Path("acme.txt").read_text().strip()
-        slow = 2 if self.version == "2.0" else 1
+        slow = 6 if self.version == "2.0" else 1
         super().__init__(dataset, latency_s=0.002 * slow, batch_size=16, threads=threads)
 
     def describe(self):
@@ -69,10 +72,11 @@ class Lab:
     """The project, with the results of its sessions by name.
 
     Attributes:
-        path: The root folder; a git repository whose only commit holds the baselines of acme 1.0.
+        path: The root folder; a git repository whose only commit holds the baselines of acme 1.0,
+            as if they had been recorded over some days.
         recorded: The session that recorded them: 5 runs, acme 1.0.
         unchanged: A session of acme 1.0 again.
-        upgraded: A session of acme 2.0, half as fast.
+        upgraded: A session of acme 2.0, a sixth as fast: more than any two sessions differ by.
     """
 
     path: Path
@@ -89,6 +93,16 @@ class Lab:
         }
         return Lab(path=to, **found)
 
+    def of_one_session(self) -> None:
+        """Make its baseline one that a single session recorded, as the first one always is."""
+        file = self.path / BASELINE
+        content = json.loads(file.read_text("utf-8"))
+        (record,) = content["records"]
+        del record["session_noise"]
+        for run in record["runs"]:
+            run["session"] = "the only one"
+        file.write_text(json.dumps(content), "utf-8")
+
 
 def build(path: Path, leases: Path) -> Lab:
     """Make the project and run its sessions."""
@@ -97,7 +111,8 @@ def build(path: Path, leases: Path) -> Lab:
     (path / SUITE).write_text(TEXT, "utf-8")
     (path / "acme.py").write_text(ENGINE, "utf-8")
     (path / ".gitignore").write_text(".mlperf/\n__pycache__/\n", "utf-8")
-    recorded = session(path, leases, "1.0", "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+    recorded = session(path, leases, "1.0", "--mlperf-update=missing", "-omlperf_baseline_runs=5")
+    spread(path / BASELINE)
     git(path, "init", "-q", "-b", "main")
     git(path, "add", ".")
     git(path, "commit", "-q", "-m", "acme 1.0")
@@ -111,7 +126,15 @@ def session(path: Path, leases: Path, version: str, *options: str) -> Path:
     (path / "acme.txt").write_text(version, "utf-8")
     before = set(path.glob(".mlperf/runs/*"))
     # What else runs on this machine is no concern of these tests.
-    command = [sys.executable, "-m", "pytest", *LIGHT, "suites", "--mlperf-control=off", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *LIGHT,
+        "suites",
+        "-omlperf_control=off",
+        *options,
+    ]
     environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(leases), "PYTHONPATH": str(ROOT)}
     environment.pop("CI", None)
     environment.pop("PYTEST_XDIST_WORKER", None)

@@ -45,19 +45,22 @@ def hide() -> None:
 
 def outcome(planned: Any) -> str:
     """Return what keeps a case from running: as a run starts, up to a loaded engine."""
+    from pytest_mlperf import registry
     from pytest_mlperf.core.errors import MlperfError
-    from pytest_mlperf.registry import resolve
-    from pytest_mlperf.suite.preflight import problems, require
+    from pytest_mlperf.core.job import Job, require
+    from pytest_mlperf.suite.resolve import Problems, resolve
 
     try:
-        found = problems(planned, scorer=True)
-        require(found)
-        for part, error in found:
-            return f"{part}: {error}"
-        engine, dataset = planned.factories
-        given = {"model": planned.model, "precision": planned.engine.precision}
-        data = resolve(dataset.target)(**dataset.options)
-        with resolve(engine.target)(dataset=data, **given, **engine.options) as loaded:
+        job = resolve(planned, scorer=True)
+        problems = job.problems if isinstance(job, Problems) else job.unscorable
+        require(problems)
+        for problem in problems:
+            return f"{problem.part}: {problem.error}"
+        assert isinstance(job, Job)
+        engine, dataset = job.engine, job.dataset
+        given = {"model": job.model, "precision": planned.engine.precision}
+        data = registry.resolve(dataset.target)(**dataset.options)
+        with registry.resolve(engine.target)(dataset=data, **given, **engine.options) as loaded:
             loaded.load_samples([0])
     except MlperfError as error:
         return str(error)
@@ -65,7 +68,7 @@ def outcome(planned: Any) -> str:
 
 
 def main(suites: Sequence[str]) -> None:
-    from pytest_mlperf.cli.readiness import suite_state
+    from pytest_mlperf.cli.doctor import suite_state
     from pytest_mlperf.hardware.machine import Machine
     from pytest_mlperf.suite.plan import plan_suite
 
@@ -75,7 +78,7 @@ def main(suites: Sequence[str]) -> None:
         assert not found.error, found.error
         case = found.cases[0]
         ends = outcome(plan_suite(Path(suite))[0])
-        print("state " + json.dumps([Path(suite).name, case.state, case.why, ends]), flush=True)
+        print("state " + json.dumps([Path(suite).name, case.state, case.reason, ends]), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.calibrated import calibrated_rule, rule_for
+from pytest_mlperf.bench.policy import calibrated_rule, rule_for
 from pytest_mlperf.cli import main
-from pytest_mlperf.core.calibration import Calibrated
+from pytest_mlperf.cli.calibrate import Page
+from pytest_mlperf.core.noise import learn, uncalibrated
+from pytest_mlperf.core.noise.calibration import (
+    Calibrated,
+    CalibratedCase,
+    CalibrationRun,
+    settings_of,
+)
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
 
@@ -81,6 +88,7 @@ def stored(root: Path = Path()) -> Calibrated:
     return machine
 
 
+@pytest.mark.process
 def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
     project: Path, say: Say
 ) -> None:
@@ -120,6 +128,7 @@ def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
     assert note.endswith(": 2 cases, 8 runs in 2 sessions")
 
 
+@pytest.mark.process
 def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
     """Runs of different options are no repeats."""
     assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
@@ -140,6 +149,7 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
     ), "what is stored is enough to learn the same"
 
 
+@pytest.mark.process
 def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say) -> None:
     """Exit 1; what the others showed is written."""
     Path("broken.py").write_text(
@@ -163,6 +173,8 @@ def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say
     assert [case.case for case in stored().cases] == ["first-Offline-steady-fp32-cpu"]
 
 
+@pytest.mark.quiet
+@pytest.mark.process
 def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: Say) -> None:
     """Ctrl-C after the first run; the printed command makes only those that lack."""
     command = [
@@ -199,6 +211,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
     assert len({run.session for run in case.runs}) == 1
 
 
+@pytest.mark.process
 def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: Say) -> None:
     """Exit 3, and what is here."""
     suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
@@ -209,6 +222,7 @@ def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: 
     assert "no case can run here; here: cpu" in shown
 
 
+@pytest.mark.process
 def test_nothing_to_learn_from_is_exit_code_1(project: Path, say: Say) -> None:
     """`--runs 0` before any run."""
     assert say("calibrate", "--runs", 0) == (
@@ -253,6 +267,7 @@ def test_wrong_options_are_usage(arguments: list[str]) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.process
 def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
     """Exit 2 and how to mend it."""
     file = Path("baselines/calibration/cpu.json")
@@ -263,3 +278,44 @@ def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
     assert code == 2
     assert "calibrate anew: pytest-mlperf calibrate" in shown
     assert not Path(".mlperf").exists()
+
+
+def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:
+    """As a p99 of which one run had too few queries; one session shows no interval."""
+    runs = tuple(
+        CalibrationRun(
+            number=number,
+            session="now",
+            started="2026-11-21T10:00:00+00:00",
+            metrics={"latency_p50": 0.01 * factor} | ({"latency_p99": 0.03} if number < 4 else {}),
+            within_se={},
+            duration_s=60.0,
+            start_s=5.0,
+        )
+        for number, factor in enumerate((1.0, 1.01, 0.99, 1.0), start=1)
+    )
+    case = CalibratedCase(
+        case="a-Server-e-fp16-H200",
+        profile="quick",
+        digest="0",
+        target_qps=10.0,
+        limits={"latency_p50": 0.05, "latency_p99": 0.10},
+        runs=runs,
+    )
+    found = Calibrated(identity={"gpu": "H200"}, settings=None, cases=(case,))
+    learnt = learn(found.series, uncalibrated("H200"))
+    page = Page(
+        accelerator="H200",
+        machine=found,
+        learnt=learnt,
+        settings=settings_of(learnt, date="2026-11-21", max_runs=5),
+        default=uncalibrated("H200"),
+        baselines={},
+        width=80,
+    )
+
+    shown = " ".join("\n".join(page.lines()).split())
+
+    assert "note: a-Server-e-fp16-H200: p99 latency left out: not every run has it" in shown
+    assert "phi is the usual one, so how far s0 may be off is not known" in shown
+    assert "(90 %" not in shown

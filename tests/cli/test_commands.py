@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import __version__, cli
-from pytest_mlperf.cli import COMMANDS, main
-from pytest_mlperf.cli.output import clean
+from pytest_mlperf.cli import add_commands, main
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import clean
 
 NAMES = (
     "init",
@@ -23,11 +23,13 @@ NAMES = (
     "plan",
     "explain",
     "compare",
+    "turns",
+    "history",
     "update",
     "calibrate",
     "merge",
+    "import",
     "report",
-    "precisions",
     "options",
     "round",
     "limits",
@@ -68,11 +70,13 @@ commands:
     plan         cases, runs, minutes and accelerator-hours
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
+    turns        two engine entries or builds, measured now in turns
+    history      what each accepted baseline in git gained
     update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
+    import       results of MLCommons' endpoints client, to be judged
     report       results as text, HTML, Markdown, CSV and for other tools
-    precisions   accuracy and speed of each precision, with a plot
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
     limits       what is physically possible, and published figures against it
@@ -121,8 +125,7 @@ def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="pytest-mlperf")
     commands = whole.add_subparsers(required=True)
-    for module in COMMANDS:
-        module.add_command(commands)
+    add_commands(commands)
     return whole
 
 
@@ -209,6 +212,7 @@ def test_an_error_message_is_cleaned_too(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
 
 
+@pytest.mark.process
 def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) -> None:
     script = (
         "import sys; from pytest_mlperf.cli import main; code = main(['init']);"
@@ -225,6 +229,7 @@ def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) 
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
 
 
+@pytest.mark.process
 def test_a_reader_that_has_enough_is_no_error() -> None:
     """`pytest-mlperf schema | head -1` ends quietly."""
     code = "from pytest_mlperf.cli import main; main(['schema'])"
@@ -235,6 +240,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.process
 def test_a_terminal_without_our_signs_shows_a_question_mark() -> None:
     """An ISO-8859-1 terminal has no "−"; that is no reason to end in a traceback."""
     code = "from pytest_mlperf.cli.output import *; print_what_the_terminal_can(); show(['−3 %'])"

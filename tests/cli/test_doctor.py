@@ -14,15 +14,35 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli import requirements
-from pytest_mlperf.cli.checks import Check, cpu, gpus, leases, memory, space
-from pytest_mlperf.cli.doctor import exit_code, lines, on
-from pytest_mlperf.cli.libraries import importing, lacking, needs
-from pytest_mlperf.cli.readiness import CaseState, State, SuiteState, suite_state
-from pytest_mlperf.cli.tools import installed, loadgen, plugin
+from pytest_mlperf.cli.doctor import (
+    CaseState,
+    State,
+    SuiteState,
+    exit_code,
+    lines,
+    on,
+    requirements,
+    suite_state,
+)
+from pytest_mlperf.cli.doctor._machine import (
+    Check,
+    cpu,
+    gpu_sensors,
+    gpus,
+    installed,
+    leases,
+    load,
+    loadgen,
+    memory,
+    plugin,
+    space,
+)
+from pytest_mlperf.cli.doctor.requirements import importing, lacking
+from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.hardware.machine import Machine, Property
-from pytest_mlperf.suite.libraries import extras
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.suite.libraries import declared, extras
 from pytest_mlperf.suite.places import POINTER
 from tests.cli.lab import ROOT, Lab
 from tests.cli.text import widest
@@ -48,6 +68,7 @@ SHAPE = [
     r"machine",
     r"  (ok|note) +GPUs +.+",
     r"  (ok|note) +CPU +.+ cores, governor .+",
+    r"  (ok|note) +load +(quiet|busy|unknown).*",
     r"  (ok|note) +memory +\S+ GiB free of \S+ GiB",
     r"  (ok|note) +runs folder +\.mlperf, \S+ GiB free",
     r"  ok +leases +\S+( can be written)?",
@@ -56,18 +77,25 @@ SHAPE = [
     r"libraries",
     r"suites, with the baselines that they have for this machine",
     r"  suites/first\.mlperf\.toml: first, quick",
-    r"    state   case                    performance  accuracy",
-    r"    ready   Offline-Acme-fp32-cpu   5 runs       yes",
-    r"    absent  Offline-Acme-fp32-H200  none         yes",
+    r"    state   case                    performance          accuracy",
+    r"    ready   Offline-Acme-fp32-cpu   [567] runs in 1 session  yes",
+    r"    absent  Offline-Acme-fp32-H200  none                 yes",
     r"    - H200 is not here",
+    r"1 baseline: provisional: no change is failed at most 1 % of the time, a drop of",
+    r"the limit that every run shares is passed at most 5 %, while sessions differ by",
+    r"less than runs do \(below .* %\); 3 sessions more, best of other days, would( show)?",
+    r"(show )?it: --mlperf-update=missing",
     r"",
     r"1 of 2 cases can run here: accelerator not here 1",
-    r"next: pytest suites",
+    r"next: pytest suites --mlperf-update=missing",
 ]
 """Lines in their order; others may stand between them."""
 
 
-def test_it_reads_as_designed(lab: Lab, say: Say) -> None:
+def test_it_reads_as_designed(own_lab: Lab, say: Say) -> None:
+    """With a baseline that has one session so far."""
+    own_lab.of_one_session()
+
     code, shown = say("doctor")
 
     assert code == 0
@@ -111,6 +139,7 @@ def check(document: Mapping[str, Any], name: str) -> dict[str, str]:
     return dict(found)
 
 
+@pytest.mark.process
 def test_a_loadgen_that_cannot_be_loaded_is_found_in_its_child(broken: Mapping[str, Any]) -> None:
     found = check(broken, "LoadGen")
 
@@ -119,6 +148,7 @@ def test_a_loadgen_that_cannot_be_loaded_is_found_in_its_child(broken: Mapping[s
     assert found["do"] == "pip install --force-reinstall mlcommons-loadgen"
 
 
+@pytest.mark.process
 def test_a_plugin_that_is_switched_off_is_found(broken: Mapping[str, Any]) -> None:
     found = check(broken, "pytest")
 
@@ -127,6 +157,7 @@ def test_a_plugin_that_is_switched_off_is_found(broken: Mapping[str, Any]) -> No
     assert "-p no:mlperf" in found["do"]
 
 
+@pytest.mark.process
 def test_a_defective_suite_is_exit_code_2_and_told_with_its_line(
     broken: Mapping[str, Any],
 ) -> None:
@@ -183,7 +214,7 @@ def test_a_suite_that_is_named_and_not_there_is_an_error(
 
 
 READY = CaseState(
-    case="x", state="ready", why="", accelerator="cpu", performance="none", accuracy="-"
+    case="x", state="ready", reason="", accelerator="cpu", performance="none", accuracy="-"
 )
 
 
@@ -251,7 +282,7 @@ def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
     assert one(tmp_path) == CaseState(
         case="Offline-null-fp32-cpu",
         state="ready",
-        why="",
+        reason="",
         accelerator="cpu",
         performance="none",
         accuracy="-",
@@ -297,7 +328,7 @@ def test_a_case_that_lacks_something_says_what(
 
     assert isinstance(found, CaseState)
     assert found.state == state
-    assert why in found.why
+    assert why in found.reason
 
 
 def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
@@ -305,10 +336,7 @@ def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     found = one(tmp_path, workload=workload)
 
     assert isinstance(found, CaseState)
-    assert [re.search(r"\$\{(\w+)\} is not set", line)[1] for line in found.why.splitlines()] == [  # type: ignore[index]
-        "NO_A",
-        "NO_B",
-    ]
+    assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
 
 
 def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
@@ -352,6 +380,7 @@ def of_onnx(
     return found.cases[0] if found.cases else found.error
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("changes", "state", "why"),
     [
@@ -383,7 +412,7 @@ def test_a_case_that_would_fail_at_once_is_not_ready(
     found = of_onnx(tmp_path, **changes)
 
     assert isinstance(found, CaseState)
-    assert (found.state, found.why) == (
+    assert (found.state, found.reason) == (
         state,
         why.format(suite=tmp_path / "a.mlperf.toml", folder=tmp_path),
     )
@@ -407,6 +436,7 @@ def test_a_wrong_value_is_a_defect_of_the_suite(options: str, message: str, tmp_
     assert of_onnx(tmp_path, options=options) == f"{tmp_path / 'a.mlperf.toml'}:{message}"
 
 
+@pytest.mark.process
 def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
     tmp_path: Path,
 ) -> None:
@@ -423,24 +453,25 @@ def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
     assert isinstance(found, CaseState)
     assert isinstance(elsewhere, CaseState)
     assert isinstance(unknown, CaseState)
-    assert (found.state, found.why) == (
+    assert (found.state, found.reason) == (
         "missing",
         f"{tmp_path / 'a.mlperf.toml'}:11: engine onnxruntime: provider '{absent}' is not "
         f"installed; installed: {', '.join(installed)}. Try: a build of onnxruntime with {absent}",
     )
-    assert (elsewhere.state, elsewhere.why) == ("absent", "H200 is not here")
+    assert (elsewhere.state, elsewhere.reason) == ("absent", "H200 is not here")
     assert unknown.state == "broken"
-    assert unknown.why.startswith(
+    assert unknown.reason.startswith(
         f"{tmp_path / 'a.mlperf.toml'}:11: engine onnxruntime: providers = 'Cudda' is none that "
         "onnxruntime knows; "
     )
 
 
+@pytest.mark.process
 def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_mlperf.cli.requirements.LIMIT_S", 0.001)
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.LIMIT_S", 0.001)
 
     slow = requirements._asked('{"slow": 1}')
-    monkeypatch.setattr("pytest_mlperf.cli.requirements.LIMIT_S", 60.0)
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.LIMIT_S", 60.0)
 
     assert slow == ("", "the engine's library does not answer within 0 s")
     assert requirements._asked("{}") == (
@@ -449,6 +480,7 @@ def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@pytest.mark.process
 def test_an_engine_whose_library_is_here_and_lacks_a_part_cannot_be_used() -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -470,7 +502,7 @@ def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
     found = of_onnx(tmp_path, workload=workload)
 
     assert isinstance(found, CaseState)
-    data, scorer, *_ = found.why.splitlines()
+    data, scorer, *_ = found.reason.splitlines()
     for text in ("has neither captions/captions.tsv", "latents: has neither latents.pt"):
         assert text in data
     for text in ("/no/clip: this folder lacks", "/no/i.pth: the weights", "/no/s.npz: the stat"):
@@ -521,7 +553,7 @@ def test_a_damaged_baseline_stops_the_case(tmp_path: Path) -> None:
 
     assert isinstance(found, CaseState)
     assert (found.state, found.performance) == ("broken", "damaged")
-    assert "is not JSON" in found.why
+    assert "is not JSON" in found.reason
 
 
 def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
@@ -545,7 +577,43 @@ def test_no_gpu_is_said_plainly_and_why() -> None:
 def test_gpus_are_named_as_suites_name_them() -> None:
     gpu: dict[str, Property] = {"uuid": "x", "gpu": "NVIDIA H200", "memory_gib": 141}
 
-    assert gpus(Machine(cpu={}, gpus=(gpu, gpu))).text == "2xH200: NVIDIA H200"
+    assert gpus(Machine(cpu={}, gpus=(gpu,))).text == "H200: NVIDIA H200"
+
+
+def test_how_gpus_reach_each_other_and_differ_is_said() -> None:
+    plain = [{"uuid": f"GPU-{n}", "index": n, "gpu": "NVIDIA H200", "ecc": True} for n in (0, 1)]
+    paths = {"GPU-0": {"GPU-1": "SYS, no P2P"}, "GPU-1": {"GPU-0": "SYS, no P2P"}}
+    alike = Machine(cpu={}, gpus=tuple(plain), paths=paths)
+    mixed = replace(alike, gpus=(plain[0], {**plain[1], "ecc": False}), paths={})
+
+    assert (gpus(alike).state, gpus(alike).text) == ("ok", "2xH200: NVIDIA H200, SYS, no P2P")
+    assert (gpus(mixed).state, gpus(mixed).text) == (
+        "note",
+        "2xH200: NVIDIA H200, how they reach each other is not told; ecc is True, False on GPU 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("unread", "state", "text"),
+    [
+        ({}, "ok", "all that is sampled can be read"),
+        (
+            {"GPU-0": {"nvlinks": "no"}, "GPU-1": {"nvlinks": "no", "pstate": "never"}},
+            "ok",
+            "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never",
+        ),
+        ({"GPU-1": {"energy_j": "no"}}, "note", "not sampled: energy_j of GPU 1: no"),
+    ],
+    ids=["all", "some", "energy"],
+)
+def test_what_can_be_sampled_of_the_gpus_is_said(
+    unread: dict[str, dict[str, str]], state: str, text: str
+) -> None:
+    each = [{"uuid": f"GPU-{n}", "index": n, "gpu": "NVIDIA H200"} for n in (0, 1)]
+    (check,) = gpu_sensors(Machine(cpu={}, gpus=tuple(each), unread=unread))
+
+    assert (check.state, check.text) == (state, text)
+    assert list(gpu_sensors(HERE)) == []
 
 
 @pytest.mark.parametrize(
@@ -557,6 +625,34 @@ def test_clocks_that_follow_the_load_are_worth_a_note(governor: str | None, stat
 
     assert found.state == state
     assert found.text.startswith(f"Testium 9000, 4.0 cores, governor {governor or 'unknown'}")
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "text"),
+    [
+        (
+            {"foreign_s": 0.02, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0,
+             "memory_some_s": 0.0},
+            "ok", "quiet now: others used 0.02 of 2 cores",
+        ),
+        (
+            {"foreign_s": 1.1, "waited_s": None, "stolen_s": 0.0, "others": {"cc1plus": 1.05}},
+            "note", "busy now: others used 1.1 of 2 cores: cc1plus 1.1; not told here: waits for a "
+            "core, processor quotas, memory pressure",
+        ),
+        (
+            {"waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0, "memory_some_s": 0.0},
+            "note", "unknown; not told here: processor use",
+        ),
+    ],
+)  # fmt: skip
+def test_the_load_of_now_is_told_and_what_can_be_seen_of_it(
+    seen: dict[str, Any], state: str, text: str
+) -> None:
+    found = load(Contention(window_s=1.0, cores=2, **seen))
+
+    assert (found.state, found.text) == (state, text)
+    assert bool(found.do) is text.startswith("busy")
 
 
 def test_free_memory_is_read() -> None:
@@ -581,6 +677,7 @@ def test_leases_that_cannot_be_taken_are_broken(
     assert leases().state == "broken"
 
 
+@pytest.mark.process
 def test_loadgen_runs_for_a_moment_here() -> None:
     found = loadgen()
 
@@ -588,6 +685,7 @@ def test_loadgen_runs_for_a_moment_here() -> None:
     assert "a trial run was VALID" in found.text
 
 
+@pytest.mark.process
 def test_a_configuration_that_pytest_refuses_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,15 +710,15 @@ def test_what_is_not_installed_says_how_to_get_it() -> None:
 def test_extras_are_those_of_the_package_for_users() -> None:
     found = extras()
 
-    assert found["onnx"] == ["onnxruntime", "pillow"]
+    assert found["onnx"] == ["onnx", "onnxruntime", "pillow"]
     assert not {"dev", "train"} & set(found)
 
 
 def test_what_an_extension_imports_is_read_and_not_imported() -> None:
-    assert needs("engines", "onnxruntime") == ("onnxruntime",)
-    assert needs("engines", "null") == ()
-    assert needs("datasets", "imagenet") == ("PIL",)
-    assert needs("engines", "package.of_the_user:Engine") == ()
+    assert declared("engines", "onnxruntime") == ("onnxruntime", "onnx")
+    assert declared("engines", "null") == ()
+    assert declared("datasets", "imagenet") == ("PIL",)
+    assert declared("engines", "package.of_the_user:Engine") == ()
 
 
 def test_a_library_that_breaks_is_told_with_the_extra_that_brings_it() -> None:
@@ -631,6 +729,7 @@ def test_a_library_that_breaks_is_told_with_the_extra_that_brings_it() -> None:
     assert lacking("engines", "null", {}) is None
 
 
+@pytest.mark.process
 def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli.doctor import lines
-from pytest_mlperf.cli.elsewhere import asking
-from pytest_mlperf.cli.readiness import CaseState, SuiteState, suite_state
+from pytest_mlperf.cli.doctor import CaseState, SuiteState, lines, suite_state
 from pytest_mlperf.hardware.machine import Machine
 from tests.run import other_python
 from tests.run.other_python import IS_OLDER, PASSES_ON_NOTHING
+
+pytestmark = pytest.mark.process
 
 HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
 
@@ -59,7 +59,7 @@ def state(folder: Path, where: str, *, use: str = "null", workload: str = "") ->
     """Return what of a suite can run whose engine runs where its entry says."""
     path = folder / "a.mlperf.toml"
     path.write_text(SUITE.format(where=where, use=use, workload=workload), "utf-8")
-    return suite_state(path, HERE, folder / "baselines", {}, asking(folder / "runs"))
+    return suite_state(path, HERE, folder / "baselines", {}, folder / "runs")
 
 
 def first(found: SuiteState) -> CaseState:
@@ -100,7 +100,7 @@ def test_what_a_worker_needs_is_told(tmp_path: Path) -> None:
     found = first(state(tmp_path, f'python = "{empty}"'))
 
     assert found.state == "missing"
-    assert found.why == (
+    assert found.reason == (
         f"{empty} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
     )
 
@@ -112,7 +112,9 @@ def test_a_python_that_is_too_old_is_told(tmp_path: Path) -> None:
 
     found = first(state(tmp_path, f'python = "{older}"'))
 
-    assert found.why.endswith("(engines[0].python) is Python 3.10.14; workers need 3.11 or newer")
+    assert found.reason.endswith(
+        "(engines[0].python) is Python 3.10.14; workers need 3.11 or newer"
+    )
 
 
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
@@ -125,10 +127,10 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     )
 
     assert found.state == "missing"
-    assert found.why == (
-        f"python {bare}: needs onnxruntime, which is not installed there: "
-        f"{bare} -m pip install onnxruntime"
-    )
+    assert found.reason.splitlines() == [
+        f"python {bare}: needs {name}, which is not installed there: {bare} -m pip install {name}"
+        for name in ("onnxruntime", "onnx")
+    ]
 
 
 def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Path) -> None:
@@ -142,7 +144,7 @@ def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Pa
     found = first(state(tmp_path, build, use="null", workload=f'model = "{model}"'))
 
     assert found.state == "missing"
-    assert found.why == (
+    assert found.reason == (
         "builder torchao needs torchao and torch and transformers and safetensors, which are not "
         f"installed in python {bare} (engines[0].build.python): pip install torchao torch "
         "transformers safetensors"
@@ -154,12 +156,13 @@ def test_a_library_that_breaks_there_is_told_with_its_reason(tmp_path: Path, bar
     model.write_bytes(b"weights")
     (packages,) = bare.parents[1].glob("lib/python*/site-packages")
     (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
+    (packages / "onnx.py").touch()
 
     found = first(
         state(tmp_path, f'python = "{bare}"', use="onnxruntime", workload=f'model = "{model}"')
     )
 
-    assert found.why == (
+    assert found.reason == (
         f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
     )
 
@@ -174,8 +177,8 @@ def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, py
     found = first(state(tmp_path, where, use="onnxruntime", workload=f'model = "{model}"'))
 
     assert found.state == "missing"
-    assert found.why.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
-    assert found.why.endswith(f"(in python {python})")
+    assert found.reason.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
+    assert found.reason.endswith(f"(in python {python})")
 
 
 @pytest.mark.parametrize(
@@ -192,4 +195,4 @@ def test_a_command_that_starts_no_python_is_told(
 
     found = first(state(tmp_path, f"command = {command}"))
 
-    assert found.why.startswith(why)
+    assert found.reason.startswith(why)

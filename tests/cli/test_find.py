@@ -6,12 +6,11 @@ import dataclasses
 
 import pytest
 
-from pytest_mlperf.cli.compare import compare_case, why_not
-from pytest_mlperf.cli.measured import Measured
+from pytest_mlperf.cli.compare import Measured, compare_case, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.trend import Point, why_no_ratio
+from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
 
 CASE = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
@@ -44,8 +43,8 @@ def measured(find: str | None, *rates: float, offered: float | None = None) -> M
     )
 
 
-def point(find: str | None) -> Point:
-    return Point(
+def point(find: str | None) -> TrendPoint:
+    return TrendPoint(
         date="2026-11-21",
         commit="",
         reason="",

@@ -1,115 +1,419 @@
-"""How long a case took in earlier sessions, from their results alone."""
+"""`pytest-mlperf history`: accepted baselines in real git repositories."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Sequence
+import math
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.history import KEPT, Sessions, costs, results_files
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.reports.selection import Cost
-from pytest_mlperf.stores.results import write_results
-from tests.reports import verdicts
-from tests.reports.verdicts import CASE, result, run, session
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    BaselineRun,
+    HistoryEntry,
+    Record,
+    find,
+    geometric_means,
+)
+from pytest_mlperf.stores import baselines
+from tests.cli.lab import CASE as LAB_CASE
+from tests.cli.lab import Lab, git
+from tests.cli.text import widest
 
-START = dt.datetime(2026, 11, 20, 10, 0, 0, tzinfo=dt.UTC)
-OTHER = replace(CASE, scenario="SingleStream")
-KEY, OTHER_KEY = (CASE.id, "quick"), (OTHER.id, "quick")
+pytestmark = pytest.mark.process
+
+Say = Callable[..., tuple[int, str]]
+
+FILE = Path("baselines/H200/quick/llama/Offline.trtllm.fp8.json")
+CASE = "llama-Offline-trtllm-fp8-H200"
+VERSIONS = (
+    ("2026-03-02", "1.0.0", 20_000.0),
+    ("2026-05-11", "1.1.0", 21_500.0),
+    ("2026-08-20", "1.2.0", 21_520.0),
+    ("2026-10-02", "1.2.1", 19_000.0),
+)
 
 
-def runs(case: str, *starts: int, duration_s: float = 5.0) -> tuple[Run, ...]:
-    """Return runs that started so many seconds after the session."""
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty repository as the working folder, in a terminal of 80 columns."""
+    path = tmp_path / "repository"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    git(path, "init", "-q", "-b", "main")
+    return path
+
+
+def measured(date: str, value: float, *, name: str = "tokens_per_second", count: int = 8) -> Any:
+    """Return runs around a value, two a session."""
+    rng = random.Random(f"{date}{value}")
     return tuple(
-        replace(
-            run(number),
-            started=(START + dt.timedelta(seconds=start)).isoformat(),
-            duration_s=duration_s,
-            folder=f"{case}.{number}",
+        BaselineRun(
+            metrics={name: value * math.exp(rng.gauss(0, 0.004)), "throughput": value / 250},
+            within_se={},
+            session=f"{date}-{number // 2}",
+            started=f"{date}T0{number}:00:00+00:00",
+            samples=24_576,
+            duration_s=60.0,
+            commit=None,
         )
-        for number, start in enumerate(starts, start=1)
+        for number in range(count)
     )
 
 
-def measured(case: object, found: Sequence[Run], **fields: object) -> CaseResult:
-    verdict = replace(verdicts.OK, case=case, runs=tuple(found))  # type: ignore[arg-type]
-    return result(verdict, **fields)
-
-
-def whole(*cases: CaseResult, seconds: float) -> Results:
-    return replace(session(*cases), started=START.isoformat(), seconds=seconds)
-
-
-def found(*sessions: Results) -> dict[tuple[str, str], Cost]:
-    return costs((Path("x"), one) for one in sessions)
-
-
-def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None:
-    """Loading and the accuracy pass count: run 1 takes 20 s, run 2 takes 8 s, the other 12 s."""
-    first = measured(CASE, runs("a", 2, 22))
-    second = measured(OTHER, runs("b", 30))
-
-    assert found(whole(first, second, seconds=42)) == {
-        KEY: Cost(first_s=20.0, more_s=8.0, sessions=1),
-        OTHER_KEY: Cost(first_s=12.0, more_s=12.0, sessions=1),
+def accept(
+    file: Path,
+    date: str,
+    version: str,
+    runs: tuple[BaselineRun, ...],
+    *,
+    action: Any = None,
+    commit: bool = True,
+    **fields: Any,
+) -> Baseline:
+    """Write a baseline as `--mlperf-update` does, and commit it."""
+    old = baselines.load(file)
+    identity = fields.pop("identity", {"gpu": "H200", "power_limit_w": 700})
+    # A record begins its own history: of another machine, or in a file of another case.
+    kept = old if not fields or action or set(fields) == {"engine"} else None
+    before = find(kept, identity) if kept else None
+    entry = HistoryEntry(
+        date=date,
+        commit="9d0e77a",
+        reason=f"trtllm {version}",
+        action=action or ("replace" if before else "record"),
+        runs=len(runs),
+        old=geometric_means(before.runs) if before else {},
+        new=geometric_means(runs),
+    )
+    fingerprint = {"engine": "trtllm", "engine.version": version, "engine.cuda": "12.9"}
+    record = Record(
+        identity=identity,
+        target_qps=fields.pop("rate", 90.0),
+        qps_source="suite",
+        fingerprint={**fingerprint, **fields.pop("fingerprint", {})},
+        runs=runs,
+        minimum_detectable_change={next(iter(runs[0].metrics)): 0.02},
+        history=(*(before.history if before else ()), entry),
+    )
+    given: dict[str, Any] = {
+        "round": "v4.1",
+        "profile": "quick",
+        "workload": "llama",
+        "scenario": "Offline",
+        "engine": "trtllm",
+        "precision": "fp8",
+        "accelerator": "H200",
+        "records": (record,),
     }
+    made = Baseline(**{**given, **fields})
+    baselines.save(file, made)
+    if commit:
+        git(Path(), "add", ".")
+        git(Path(), "commit", "-q", "-m", f"trtllm {version}")
+    return made
 
 
-def test_several_sessions_give_their_median() -> None:
-    sessions = [whole(measured(CASE, runs("a", 0)), seconds=s) for s in (10, 30, 12)]
+def history(versions: Iterable[tuple[str, str, float]] = VERSIONS) -> None:
+    for date, version, value in versions:
+        accept(FILE, date, version, measured(date, value))
 
-    assert found(*sessions) == {KEY: Cost(first_s=12.0, more_s=12.0, sessions=3)}
+
+def rows(shown: str) -> list[list[str]]:
+    """Return the cells of the table's rows."""
+    lines = shown.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("date"))
+    return [line.split("  ") for line in lines[start + 1 : lines.index("", start)]]
+
+
+def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say) -> None:
+    history()
+
+    code, shown = say("history", CASE)
+
+    assert code == 0
+    assert shown == (
+        "llama-Offline-trtllm-fp8-H200\n"
+        "\n"
+        "date        engine        tokens/s   change          interval  says\n"
+        "2026-03-02  trtllm 1.0.0    20 008\n"
+        "2026-05-11  trtllm 1.1.0    21 493   +7.4 %    +7.0 to +7.9 %  better\n"
+        "2026-08-20  trtllm 1.2.0    21 493   −0.0 %    −0.6 to +0.6 %  not proven\n"
+        "2026-10-02  trtllm 1.2.1    18 976  −11.7 %  −12.3 to −11.1 %  worse\n"
+        "\n"
+        "note      intervals hold the true change in 95 of 100 cases, by all runs of both\n"
+        "          sides\n"
+        "          better and worse are so among all changes here: where nothing changed,\n"
+        "          1 trend of 20 shows any\n"
+        "          noise as is usual, nobody calibrated this machine: 0.7 % a run\n"
+        "total     tokens/s −5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n"
+        "          2026-03-02 to 2026-10-02\n"
+    )
+
+
+def test_a_wide_terminal_shows_the_commits(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history()
+    monkeypatch.setenv("COLUMNS", "120")
+
+    _, shown = say("history", CASE)
+
+    commits = git(here, "log", "--format=%H", "--reverse").split()
+    assert [row[1] for row in rows(shown)] == [commit[:9] for commit in commits]
+
+
+def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
+    for date, version, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
+        runs = measured(date, value)
+        accept(FILE, date, version, tuple(replace(run, session=date) for run in runs))
+
+    _, shown = say("history", CASE)
+
+    assert rows(shown)[1][-1] == "not proven"
+    assert "with fewer than 4 sessions on both sides nothing shows what" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("name", [FILE, "llama", "OFFLINE-TRTLLM", CASE])
+def test_a_case_is_named_by_its_file_or_a_part_of_its_id(
+    name: object, here: Path, say: Say
+) -> None:
+    history(VERSIONS[:2])
+
+    assert say("history", name) == say("history", CASE)
+
+
+def test_a_folder_below_the_top_of_the_repository_will_do(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(Path("project") / FILE, "2026-03-02", "1.0.0", measured("2026-03-02", 1.0))
+    accept(Path("project") / FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 2.0))
+    monkeypatch.chdir(here / "project")
+
+    code, shown = say("history", "llama")
+
+    assert code == 0
+    assert len(rows(shown)) == 2
+
+
+def test_another_metric_is_asked_for_by_name(here: Path, say: Say) -> None:
+    history()
+
+    _, shown = say("history", CASE, "--metric", "throughput")
+    assert "samples/s   change" in shown
+    assert say("history", CASE, "--metric", "latency_p50") == (
+        2,
+        f"pytest-mlperf: no baseline of {CASE} has latency_p50; known: tokens_per_second, "
+        "throughput\n",
+    )
+
+
+# --- what counts as one baseline -----------------------------------------------------------------
+
+
+def test_appended_runs_and_untouched_records_are_no_new_version(here: Path, say: Say) -> None:
+    first = measured("2026-03-02", 20_000.0)
+    accept(FILE, "2026-03-02", "1.0.0", first[:6])
+    accept(FILE, "2026-03-09", "1.0.0", first, action="append")
+    FILE.write_text(f"{FILE.read_text('utf-8')}\n", "utf-8")
+    git(here, "commit", "-q", "-a", "-m", "a blank line")
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+
+    _, shown = say("history", CASE)
+
+    assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
+
+
+def test_a_baseline_that_is_not_committed_is_the_newest_point(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(VERSIONS[:1])
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0), commit=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    _, shown = say("history", CASE)
+
+    assert [row[1] for row in rows(shown)][1:] == ["not committed"]
+
+
+def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
+    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shallow clone has one commit; the record's history has the means of the earlier ones."""
+    history()
+    git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
+    monkeypatch.chdir(tmp_path / "shallow")
+
+    code, shown = say("history", CASE)
+
+    assert code == 0
+    assert [row[-1].strip() for row in rows(shown)][1:] == ["runs not here"] * 3
+    assert "+7.4 %" in shown
+    assert " to −" not in shown
+    assert "git fetch --unshallow" in " ".join(shown.split())
+    assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
+
+
+def test_outside_git_the_file_is_enough(
+    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history()
+    (tmp_path / "r.json").write_bytes(FILE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+    code, shown = say("history", "r.json")
+
+    assert code == 0
+    assert len(rows(shown)) == 4
+
+
+def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
+    history(VERSIONS[:1])
+    whole = FILE.read_bytes()
+    FILE.write_text("{}", "utf-8")
+    git(here, "commit", "-q", "-a", "-m", "damaged")
+    FILE.write_bytes(whole)
+    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+
+    code, shown = say("history", CASE)
+
+    assert code == 0
+    assert len(rows(shown)) == 2
+    assert f":{FILE}: schema is None" in " ".join(shown.split())
+
+
+# --- no ratio ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    ("fields", "reason"),
     [
-        (whole(measured(CASE, runs("a", 0), handicap=0.5), seconds=9), "slowed"),
-        (whole(measured(CASE, runs("a", 0), pretended=True), seconds=9), "pretended"),
-        (whole(measured(CASE, ()), seconds=9), "nothing measured"),
         (
-            whole(measured(CASE, runs("a", 0)), measured(OTHER, runs("b", 1)), seconds=20),
-            "processes overlapped, as under -n: run a of 5 s had 1 s",
+            {"identity": {"gpu": "H200", "power_limit_w": 500}},
+            "other hardware: power_limit_w 700 → 500",
         ),
-        (whole(measured(CASE, [replace(run(), started="x")]), seconds=9), "no time at all"),
-        (whole(measured(CASE, [replace(run(), started="2026-11-20")]), seconds=9), "no zone"),
-        (whole(result(verdicts.UNGATED), seconds=9), "accuracy only"),
-        (whole(seconds=9), "empty"),
+        ({"fingerprint": {"division": "open"}}, "another division: closed → open"),
+        ({"accelerator": "8xH200"}, "another number of accelerators: 1 → 8"),
+        ({"profile": "official"}, "another profile: quick → official"),
+        ({"scenario": "Server"}, "another scenario: Offline → Server"),
+        ({"name": "samples_per_joule"}, "another metric: samples/J is not in the baseline of "
+         "2026-05-11, which has tokens/s, samples/s"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_tells_nothing_about_time_is_left_out(one: Results, why: str) -> None:
-    assert found(one) == {}, why
+    ids=["hardware", "division", "count", "profile", "scenario", "metric"],
+)  # fmt: skip
+def test_a_ratio_of_what_cannot_be_compared_is_refused(
+    fields: dict[str, Any], reason: str, here: Path, say: Say
+) -> None:
+    """The step is refused with the reason, and the total starts after it."""
+    history(VERSIONS[:2])
+    name = fields.pop("name", "tokens_per_second")
+    for date, version, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
+        accept(FILE, date, version, measured(date, value, name=name), **fields)
+
+    code, shown = say("history", FILE)
+
+    assert code == 0
+    text = " ".join(shown.split())
+    assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
+    assert text.count("no ratio") == (4 if "metric" in reason else 2), "one a row, one a reason"
+    assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
+    assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
+    assert widest(shown) <= 80
 
 
-def test_whole_seconds_are_no_overlap() -> None:
-    """Starts are kept in whole seconds, so a run may seem up to one second too short."""
-    cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
+def test_renamed_files_are_followed(here: Path, say: Say) -> None:
+    """The engine's entry was renamed; the file moved; the case is the same but for its name."""
+    history(VERSIONS[:2])
+    renamed = FILE.with_name("Offline.tensorrt-llm.fp8.json")
+    git(here, "mv", str(FILE), str(renamed))
+    found = baselines.load(renamed)
+    assert found is not None
+    baselines.save(renamed, replace(found, engine="tensorrt-llm"))
+    git(here, "commit", "-q", "-a", "-m", "another name")
+    accept(renamed, *VERSIONS[2][:2], measured(*VERSIONS[2][::2]), engine="tensorrt-llm")
 
-    assert found(whole(*cases, seconds=8))[KEY] == Cost(first_s=1.9, more_s=1.9, sessions=1)
+    _, shown = say("history", "tensorrt")
 
-
-def test_at_most_counts_the_first_process_once() -> None:
-    assert Cost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
-
-
-def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:
-    for number in range(KEPT + 3):
-        file = tmp_path / "runs" / f"20261120-{number:06}-abcd" / "results.json"
-        write_results(file, session(seconds=number))
-
-    sessions = Sessions(tmp_path)
-    seconds = [results.seconds for _, results in sessions]
-
-    assert seconds == sorted(seconds, reverse=True)
-    assert (len(seconds), seconds[0]) == (KEPT, KEPT + 2)
-    assert sessions.notes == [f"only the newest {KEPT} of {KEPT + 3} sessions"]
+    assert [row[0] for row in rows(shown)] == [date for date, *_ in VERSIONS[:3]]
+    assert "no ratio" not in shown
 
 
-def test_no_runs_folder_is_no_session(tmp_path: Path) -> None:
-    assert results_files(tmp_path) == []
-    assert list(Sessions(tmp_path)) == []
+def test_two_engine_entries_are_one_history(here: Path, say: Say) -> None:
+    """Where each version has an entry of its own, both cases are named."""
+    other = FILE.with_name("Offline.trtllm-next.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), engine="trtllm-next")
+
+    code, shown = say("history", CASE, "llama-Offline-trtllm-next-fp8-H200")
+
+    assert code == 0
+    assert "no ratio" not in shown
+    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in " ".join(shown.split())
+
+
+def test_a_new_file_that_is_like_another_has_no_history_of_it(here: Path, say: Say) -> None:
+    """Git's own --follow would take it for a copy."""
+    other = FILE.with_name("Offline.other.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[0][::2])[:7], engine="other")
+
+    _, shown = say("history", other)
+
+    assert len(rows(shown)) == 1
+
+
+def test_two_counts_of_gpus_have_no_ratio(here: Path, say: Say) -> None:
+    eight = Path("baselines/8xH200/quick/llama/Offline.trtllm.fp8.json")
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    accept(eight, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), accelerator="8xH200")
+
+    code, shown = say("history", FILE, eight)
+
+    assert code == 2
+    assert "another number of accelerators: 1 → 8" in shown
+    assert "%" not in shown
+    assert "total     no ratio to the last baseline may be formed" in shown
+
+
+# --- what names nothing --------------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:
+    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    other = Path("baselines/H200/official/llama/Offline.trtllm.fp8.json")
+    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), profile="official")
+
+    assert say("history", "llama") == (
+        2,
+        f"pytest-mlperf: 'llama' fits 2 baseline files:\n  {other}\n  {FILE}\n",
+    )
+    assert say("history", "bert") == (
+        2,
+        f"pytest-mlperf: no baseline of 'bert' is in git here; there are:\n  {CASE}\n",
+    )
+
+
+def test_without_a_repository_there_is_no_baseline(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    assert say("history", "x") == (
+        2,
+        "pytest-mlperf: no baseline of 'x' is in git here\n",
+    )
+
+
+def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:
+    code, shown = say("history", LAB_CASE)
+
+    assert code == 0
+    assert [row[2].strip() for row in rows(shown)] == ["acme 1.0"]
+    assert shown.endswith("total     one accepted baseline: nothing to compare it with yet\n")

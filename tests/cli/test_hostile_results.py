@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.cli.report import FORMATS
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import Results
+from pytest_mlperf.reports.formats import FORMATS
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, SUITE, result, session
@@ -53,7 +53,6 @@ COMMANDS = (
     ("compare", "good.json", "r.json"),
     ("compare", "r.json", "good.json"),
     ("plan", "suites"),
-    ("precisions", "r.json"),
 )
 
 
@@ -86,6 +85,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 @settings(
     max_examples=150,
     deadline=None,

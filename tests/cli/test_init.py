@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.cli.init import SUITES
+from pytest_mlperf.cli.init import ENGINES
+from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import dataset_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,7 @@ def test_it_writes_a_suite_and_a_folder_for_baselines_and_says_what_is_next(
         "wrote suites/demo.mlperf.toml\n"
         "wrote baselines/README.md\n"
         "next: pytest suites                            measure; there is no baseline yet\n"
-        "      pytest suites --mlperf-update=missing    record one, commit baselines/\n"
+        "      pytest suites --mlperf-update=missing    record, commit; on 3 days more\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
 
@@ -55,8 +57,11 @@ def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
             "my-resnet50-SingleStream-onnxruntime-fp32-cpu",
         ],
         "torch": ["my-llm-Offline-torch-bf16-cpu"],
+        "openai": ["my-server-Concurrency-my-server-fp32-cpu"],
+        "vllm": ["my-llm-Concurrency-vllm-bf16-H200"],
+        "tensorrt_llm": ["my-llm-Concurrency-tensorrt_llm-bf16-H200"],
     }
-    assert set(expected) == set(SUITES)
+    assert set(expected) == set(ENGINES)
     for engine, cases in expected.items():
         assert main(["init", engine, "--engine", engine]) == 0
 
@@ -77,6 +82,24 @@ def test_a_form_to_fill_in_says_what_to_edit_and_who_checks_it(
         "      pytest-mlperf doctor suites     what is still missing\n"
         "      pytest suites                   measure; there is no baseline yet\n"
     )
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt_llm", "openai"])
+def test_the_longest_answer_that_a_curve_draws_is_one_that_its_engine_may_give(
+    here: Path, engine: str
+) -> None:
+    """And without anything of the user's, its plan is one."""
+    main(["init", "--engine", engine])
+    suite = here / "suites" / "demo.mlperf.toml"
+    (planned,) = plan_suite(suite)
+    dataset = UserPromptsDataset(**dataset_of(planned).options)
+
+    lengths = [dataset.output_tokens(index) or 0 for index in range(len(dataset))]
+
+    most = planned.engine.options["max_new_tokens"]
+    assert most / 2 < max(lengths) <= most
+    assert planned.engine.options["ignore_eos"]
+    assert len(set(lengths)) > 100
 
 
 def test_another_folder_may_be_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

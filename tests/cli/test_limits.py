@@ -165,7 +165,7 @@ def test_a_technique_changes_the_limit(say: Say) -> None:
         ),
         (
             ["--gpu", "H200", "--precision", "fp6"],
-            "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp32,",
+            "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp64, fp32,",
         ),
     ],
 )

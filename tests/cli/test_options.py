@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.cli.docstrings import parse
-from pytest_mlperf.cli.extensions import Option, read
-from pytest_mlperf.cli.imported import libraries_of
-from pytest_mlperf.cli.options import toml
+from pytest_mlperf.cli.options import read, toml
+from pytest_mlperf.core.declaration import declaration_of, parse
 from pytest_mlperf.suite.libraries import NOUNS
+from tests.cli.imported import libraries_of
 
 Say = Callable[..., tuple[int, str]]
 
@@ -44,10 +43,10 @@ def test_every_option_has_a_text(group: registry.Group, name: str) -> None:
     """Who adds an option says in the docstring what it does; so too of the precision."""
     extension = read(group, name)
 
-    assert extension.summary
+    assert extension.declaration.about
     assert [option.name for option in extension.options if not option.text] == []
     assert [option.name for option in extension.options if not option.type] == []
-    assert [given for given, text in extension.given.items() if not text] == []
+    assert [given for given, text in extension.declaration.supplied.items() if not text] == []
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
@@ -57,7 +56,11 @@ def test_no_text_is_of_an_option_that_is_not_there(group: registry.Group, name: 
     factory = registry.resolve(extension.target)
     texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
 
-    assert set(texts) <= {*extension.given, *(option.name for option in extension.options)}
+    assert set(texts) <= {
+        *extension.declaration.supplied,
+        "options",
+        *(option.name for option in extension.options),
+    }
 
 
 def test_imagenets_text_tells_its_formats(say: Say) -> None:
@@ -83,11 +86,17 @@ def test_an_engine_names_its_precisions(name: str) -> None:
     ("group", "name", "extras"),
     [
         ("engines", "null", {}),
-        ("engines", "onnxruntime", {"onnxruntime": "onnx"}),
+        ("engines", "onnxruntime", {"onnxruntime": "onnx", "onnx": "onnx"}),
         (
             "engines",
             "torch",
-            {"torch": "lm", "transformers": "lm", "torchao": "quantization"},
+            {
+                "torch": "lm",
+                "transformers": "lm",
+                "torchao": "quantization",
+                "compressed_tensors": "compressed",
+                "psutil": "lm",
+            },
         ),
         (
             "engines",
@@ -109,15 +118,37 @@ def test_an_engine_names_its_precisions(name: str) -> None:
 def test_what_an_extension_uses_comes_with_few_extras(
     group: registry.Group, name: str, extras: dict[str, str | None]
 ) -> None:
-    """Also what its helpers import; what every installation has is not worth a word."""
-    found = {library.name: library.extra for library in read(group, name).libraries}
-
-    # Where transformers is not installed, nobody knows that it brings these.
-    for brought in ("tokenizers", "safetensors", "huggingface_hub"):
-        found.pop(brought, None)
-    assert found == extras
+    """Also what only some options or data need."""
+    assert {library.name: library.extra for library in read(group, name).libraries} == extras
 
 
+OF_THE_PACKAGE = {"numpy", "safetensors"}
+"""numpy is always here; what checkpoints need is imported where one is read."""
+
+BROUGHT = {
+    "rouge_score": {"nltk"},
+    "tensorrt_llm": {"transformers"},
+    "transformers": {"huggingface_hub", "tokenizers"},
+    "vllm": {"transformers"},
+}
+"""What libraries bring along."""
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_what_an_extension_imports_is_what_it_declares(group: registry.Group, name: str) -> None:
+    """In its module, and in the helpers that lie beside it."""
+    extension = read(group, name)
+    if not extension.target.startswith("pytest_mlperf."):
+        return
+    factory = registry.resolve(extension.target)
+    declared = {*factory.libraries, *getattr(factory, "optional_libraries", ())}
+    brought = set().union(*(BROUGHT.get(library, set()) for library in declared))
+    imported = set(libraries_of(extension.target.partition(":")[0]))
+
+    assert imported - declared - brought - OF_THE_PACKAGE == set()
+
+
+@pytest.mark.process
 def test_no_heavy_library_is_loaded() -> None:
     """All pages together import no library of an engine."""
     code = (
@@ -164,7 +195,7 @@ def test_without_a_name_everything_has_one_line(say: Say) -> None:
     lines = shown.splitlines()
     assert lines[:2] == [
         "engines",
-        "  null             Takes a known time per sample and answers with the index as …",
+        "  endpoints        A server that MLCommons' client measures; warmed up, and …",
     ]
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     assert names == {name for group in NOUNS for name in registry.registered(group)}
@@ -224,7 +255,10 @@ def test_json_without_a_name_is_everything(say: Say) -> None:
     [
         ("imagnet", "no engine, data set or scorer is called 'imagnet'; did you mean 'imagenet'?"),
         ("clip-fid", "no engine, data set or scorer is called 'clip-fid'; did you mean 'clip_fid'"),
-        ("zzz", "no engine, data set or scorer is called 'zzz'; known: null, onnxruntime, openai,"),
+        (
+            "zzz",
+            "no engine, data set or scorer is called 'zzz'; known: endpoints, null, onnxruntime,",
+        ),
     ],
 )
 def test_an_unknown_name_is_one_sentence_with_the_nearest(
@@ -253,6 +287,8 @@ class FastEngine:
     Args:
         level (int): From 0, careful, to 9.
     """
+
+    libraries = ("acme_kernels",)
 
     def __init__(self, *, dataset, model, precision, level=3, sizes=[1, 2], untold=None, **more):
         pass
@@ -312,7 +348,7 @@ options
 
 @pytest.mark.usefixtures("acme")
 def test_another_packages_engine_is_shown_with_its_package(say: Say) -> None:
-    """Its helpers are read as well, what is imported for types alone is not."""
+    """With the libraries that it declares; its source is not read."""
     assert say("options", "fast") == (0, FAST)
     assert "\n  fast             (acme-inference) Answers fast.\n" in say("options")[1]
 
@@ -395,7 +431,13 @@ def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: An
     ],
 )
 def test_types_are_in_a_suites_words(annotation: str, words: str) -> None:
-    option = Option(name="x", type=annotation, required=True, default=None, text="")
+    """One that cannot be read stands as it is written."""
+
+    def make(*, x: int) -> None:
+        """Take an option."""
+
+    make.__annotations__["x"] = annotation
+    option = declaration_of(make).options["x"]
 
     assert option.kind == words
 

@@ -69,7 +69,10 @@ def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> Non
     assert (code, shown) == (0, TABLE)
 
 
-def test_with_history_times_are_those_of_earlier_sessions(lab: Lab, say: Say) -> None:
+def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
+    """And a baseline of one session is told."""
+    own_lab.of_one_session()
+
     code, shown = say("plan", "--accelerator", "cpu")
 
     assert code == 0
@@ -78,7 +81,9 @@ def test_with_history_times_are_those_of_earlier_sessions(lab: Lab, say: Say) ->
         f"{CASE} 2 s 6 s 3 sessions accuracy, performance "
         "1 case: 2 s of measuring if one run decides each, 6 s if all 5 are needed; with "
         "loading and accuracy passes where sessions are named "
-        "accelerator-hours: cpu 0.00056 to 0.0017"
+        "accelerator-hours: cpu 0.00056 to 0.0017 "
+        "baselines: 1 for 1 case; 1 of fewer than 4 sessions: verdicts are provisional, "
+        "and --mlperf-update=missing adds one each time, best on other days"
     )
     assert widest(shown) <= 80
 
@@ -125,6 +130,10 @@ def test_the_manifest_names_every_test_that_pytest_will_run(
     assert 0 < first["seconds"]["least"] < first["seconds"]["most"]
     assert second["seconds"] == {"least": 0.1, "most": 0.6, "sessions": 0}
     assert set(manifest["accelerator_hours"]) == {"cpu", "H200"}
+    assert second["baseline"] is None
+    held = first["baseline"]
+    assert (held["lacks"], held["sessions"]) == (None, 4)
+    assert held["runs"] >= 5
 
 
 def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
@@ -144,9 +153,9 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
     a, b = "suites/a.mlperf.toml", "suites/b.mlperf.toml"
     assert json.loads(shown) == {
         "include": [
-            job("8xH200", b, "gpu-8xh200", 300),
-            job("H200", a, "gpu-h200", 30),
-            job("H200", b, "gpu-h200", 300),
+            job("8xH200", b, "gpu-8xh200", 350),
+            job("H200", a, "gpu-h200", 80),
+            job("H200", b, "gpu-h200", 350),
             job("cpu", b, "cpu", 300),
         ]
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli.plan_slurm import ARRAY_LIMIT
+from pytest_mlperf.cli.plan import ARRAY_LIMIT
 from pytest_mlperf.stores.results import read_results
 
 Say = Callable[..., tuple[int, str]]
@@ -79,7 +79,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("MLPERF_RESULTS", "out")
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--mlperf-control=off -p no:hypothesispytest")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-omlperf_control=off -p no:hypothesispytest")
     monkeypatch.chdir(folder)
     return folder
 
@@ -101,6 +101,7 @@ def submit(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
     cluster: Path, say: Say
 ) -> None:
@@ -128,6 +129,7 @@ def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
     assert not Path("pwned").exists()
 
 
+@pytest.mark.process
 def test_a_job_that_never_ran_fails_the_last_one(
     cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +152,8 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say
     text = script(say, "--profile", "official")
 
     assert [line for line in text.splitlines() if line.startswith("submit ")] == [
-        'submit 8xH200 0 150 --gres=gpu:h200:8 "$@"',
-        'submit H200 0 150 --gres=gpu:h200:1 "$@"',
+        'submit 8xH200 0 175 --gres=gpu:h200:8 "$@"',
+        'submit H200 0 175 --gres=gpu:h200:1 "$@"',
         'submit cpu 0 150 "$@"',
     ]
     assert text.count("--mlperf-profile official") == 1
@@ -161,6 +163,7 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say
     assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
 
 
+@pytest.mark.process
 def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say) -> None:
     """Nobody would join it."""
     suite("a.mlperf.toml", "a")
@@ -188,6 +191,7 @@ def test_an_array_that_slurm_would_refuse_is_refused(cluster: Path, say: Say) ->
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [(), ("--profile", "quick", "--accelerator", "H200")])
 def test_the_script_is_one_that_shellcheck_passes(
     cluster: Path, say: Say, options: tuple[str, ...]

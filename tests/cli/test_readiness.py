@@ -18,7 +18,7 @@ from tests.cli.lab import ROOT
 from tests.cli.readiness_driver import HIDDEN
 from tests.engines.openai.echo import echo_server
 
-NEEDED = ("onnxruntime", "torch", "transformers", "diffusers", "aiohttp", "tritonclient")
+NEEDED = ("onnxruntime", "torch", "transformers", "diffusers", "httptools", "tritonclient")
 
 for _name in NEEDED:
     pytest.importorskip(_name)
@@ -140,7 +140,7 @@ LIBRARIES = {
     "torch-diffusion": "diffusers",
     "tensorrt_llm": "tensorrt_llm",
     "vllm": "vllm",
-    "openai": "aiohttp",
+    "openai": "httptools",
     "triton": "tritonclient",
     "images": "PIL",
     "rouge": "rapidfuzz",
@@ -209,6 +209,7 @@ def ask(
     return {files[name]: (state, why, ends) for name, state, why, ends in found}
 
 
+@pytest.mark.process
 def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url: str) -> None:
     found = ask(tmp_path, {**COMPLETE, **LACKING}, url)
 
@@ -220,6 +221,7 @@ def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url
         assert entry.lacks in ends, name
 
 
+@pytest.mark.process
 def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
     tmp_path: Path, url: str
 ) -> None:
@@ -236,6 +238,7 @@ def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
         assert AWAY in ends, name
 
 
+@pytest.mark.process
 def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str) -> None:
     entries = {name: entry for name, (entry, _) in WITHOUT_MORE.items()}
     hidden = {library for _, library in WITHOUT_MORE.values()} - {"transformers", "safetensors"}
@@ -291,4 +294,4 @@ def test_every_extension_of_this_package_declares_its_libraries(group: registry.
 def test_the_command_brings_all_that_is_declared(
     group: registry.Group, use: str, command: str
 ) -> None:
-    assert cure(group, use, declared(group, use) or ()) == command
+    assert cure(group, use, declared(group, use)) == command

@@ -141,6 +141,7 @@ LAYOUTS = {
 """Files of a project, arguments, and suites among them."""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tests_are_named_as_pytest_names_them(layout: str, pytester: pytest.Pytester) -> None:
     extra, arguments, suites = LAYOUTS[layout]

@@ -1,54 +1,270 @@
-"""How `explain` retraces a claim about two engine entries."""
+"""`pytest-mlperf turns` measures two engine entries or builds in turns."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from pytest_mlperf.cli.turns import turns
-from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.verdict import Verdict
-from tests.reports.verdicts import PAIR_FAIL, run
+import pytest
 
-REFUTED = """\
-samples/s: claimed >= 1.5x in 2 pairs of runs
-  The ratio and its interval are of all pairs so far; one pair's ratio differs
-  from the next by 0.635 % (standard deviation). The claim is proven when the
-  whole interval reaches it, refuted when the interval ends below it, from pair
-  2 on.
-  pair  order      a      b  ratio        interval  says
-     1  a, b   2.852  2.593  1.10x                  one more
-     2  b, a    2.85  2.601  1.10x  1.07x to 1.17x  refuted
-  runs/a.1
-  runs/b.1
-  runs/a.2
-  runs/b.2
+from tests.cli.text import widest
+from tests.run import other_python
+from tests.run.other_python import ENGINE
+from tests.stores.calibrated_here import WORDS, calibrate
+
+Say = Callable[..., tuple[int, str]]
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = { use = "synthetic", samples = 32 }
 """
+OFFLINE = '[[scenarios]]\nname = "Offline"\ntarget_qps = 500\nmin_duration = "100ms"\n'
+MULTI = (
+    '[[scenarios]]\nname = "MultiStream"\ntarget_qps = 10\nmin_query_count = 700\n'
+    'min_duration = "100ms"\n'
+)
+SERVER = (
+    '[[scenarios]]\nname = "Server"\ntarget_qps = {}\nlatency_limit = "1s"\n'
+    'min_duration = "100ms"\nmin_query_count = 700\n'
+)
+LIMIT = '[limits]\nthroughput = { max_drop = "30%" }\n'
 
 
-def pair(*rates: float) -> Verdict:
-    """Return the verdict of a pair whose runs, a first, gave these rates."""
-    made = [
-        replace(run(1, throughput=rate), folder=f"runs/{'ab'[index % 2]}.{index // 2 + 1}")
-        for index, rate in enumerate(rates)
-    ]
-    assert PAIR_FAIL.ratio is not None
-    ratio = replace(PAIR_FAIL.ratio, pairs=len(rates) // 2)
-    return replace(PAIR_FAIL, runs=tuple(made), ratio=ratio)
+def null(name: str, milliseconds: int = 2, more: str = "") -> str:
+    """Return an engine entry that sleeps so long for each sample, in batches."""
+    return (
+        f'[[engines]]\nuse = "null"\nname = "{name}"\n{more}\n'
+        f"options = {{ latency_s = {milliseconds / 1000}, batch_size = 16, threads = 1 }}\n"
+    )
 
 
-def test_every_pair_is_shown_with_what_it_says() -> None:
-    verdict = pair(2.852, 2.593, 2.850, 2.601)
-    assert verdict.ratio is not None
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project as the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    return tmp_path
 
-    shown = turns(verdict, verdict.ratio, RuleR(), 80)
 
-    assert "\n".join(shown) + "\n" == REFUTED
+def write(name: str, *tables: str, text: str = SUITE) -> str:
+    file = f"{name}.mlperf.toml"
+    Path(file).write_text(text + "".join(tables), "utf-8")
+    return file
 
 
-def test_a_claim_that_stays_open_says_so_at_the_last_pair() -> None:
-    verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
-    assert verdict.ratio is not None
+def words(shown: str) -> str:
+    """Return what was printed on one line."""
+    return " ".join(shown.split())
 
-    rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]
 
-    assert [row.split("  ")[-1] for row in rows] == ["one more"] * 4 + ["undecided"]
+def turns(say: Say, *arguments: str) -> tuple[int, str]:
+    return say("turns", *arguments)
+
+
+@pytest.mark.process
+def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
+    """A B, B A, …: nothing is stored, and nothing stored is asked."""
+    a = write("a", null("one"), OFFLINE, LIMIT)
+    b = write("b", null("two", 4), OFFLINE, LIMIT)
+
+    code, shown = turns(say, a, b)
+
+    assert code == 1
+    assert widest(shown) <= 80
+    found = re.search(
+        r"A +a\.mlperf\.toml\nB +b\.mlperf\.toml\n\n"
+        r"  verdict +metric .* ratio +interval +limit +pairs\n"
+        r"mine Offline on cpu\n"
+        r"  PERF DROP  samples/s .* 0\.\d\dx  0\.\d\dx to 0\.\d\dx  −30 % +(\d)\n",
+        shown,
+    )
+    assert found, shown
+    assert "accuracy was not run" in words(shown)
+    assert "noise as is usual, nobody calibrated this machine: 5 % a run" in words(shown)
+    assert shown.splitlines()[-1] == "1 PERF DROP"
+    (session,) = (here / ".mlperf/runs").iterdir()
+    assert f"runs      .mlperf/runs/{session.name}" in shown
+    folders = sorted(session.glob("*/spec.json"), key=lambda file: file.stat().st_ctime_ns)
+    sides = [re.search("-(one|two)-", file.parent.name) for file in folders]
+    assert [side[1] for side in sides if side][:4] == ["one", "two", "two", "one"]
+    assert len(sides) == 2 * int(found[1])
+    assert (here / ".mlperf/.gitignore").read_text("utf-8") == "*\n"
+
+
+@pytest.mark.process
+def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) -> None:
+    """A faster side is improved, not merely no drop; the noise is as calibrated."""
+    file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
+    calibrate(here / "baselines")
+
+    code, shown = turns(say, f"{file}::slow", f"{file}::fast-fp32-cpu")
+
+    assert code == 0
+    assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
+    assert WORDS in words(shown)
+
+
+@pytest.mark.process
+def test_versions_are_compared_through_the_baseline_s_build(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry's other environment against this one, in which the engine is half as fast."""
+    python = other_python.environment(here / "the-old-one")
+    (here / "acme.py").write_text(ENGINE, "utf-8")
+    monkeypatch.syspath_prepend(here)
+    slow = Path(sys.prefix).name
+    entry = (
+        f'[[engines]]\nuse = "acme:Acme"\noptions = {{ slow = "{slow}" }}\n'
+        f'baseline_engine = {{ python = "{python}" }}\n'
+    )
+    file = write("s", entry, OFFLINE, LIMIT)
+
+    code, shown = turns(say, f"{file}@baseline", file)
+
+    assert code == 1
+    assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
+    assert "PERF DROP" in shown
+
+
+@pytest.mark.process
+def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
+    """Here one that has too few queries for its only metric: nothing could be judged."""
+    both = MULTI + OFFLINE
+    a, b = (write(name, null(name, 0), both) for name in "ab")
+
+    code, shown = turns(say, a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
+
+    assert code == 2
+    assert "Offline" not in shown
+    assert "700 queries a run are too few for latency_p99" in words(shown)
+    assert shown.splitlines()[-1] == "1 INVALID"
+
+
+@pytest.mark.quiet
+@pytest.mark.process
+def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
+    """Where only one suite names it, the other side gets it too."""
+    a = write("a", null("one", 0), SERVER.format("1000"))
+    b = write("b", null("two", 0), SERVER.format("1000").replace("target_qps = 1000\n", ""))
+
+    code, shown = turns(say, a, b, "--pairs", "2")
+
+    assert code in {0, 1}, shown
+    specs = list(here.glob(".mlperf/runs/*/*/spec.json"))
+    assert len(specs) == 4
+    assert all('"target_qps": 1000.0' in spec.read_text("utf-8") for spec in specs)
+
+
+ONE = null("one") + OFFLINE
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "workload": (
+        SUITE + ONE,
+        SUITE.replace('"mine"', '"yours"') + ONE,
+        "A and B cannot be compared: another workload, mine and yours",
+    ),
+    "division": (
+        SUITE + ONE,
+        SUITE.replace("schema = 1", 'schema = 1\ndivision = "open"') + ONE,
+        "A and B cannot be compared: another division, closed and open",
+    ),
+    "round and profile": (
+        SUITE + ONE,
+        SUITE.replace('"v4.1"', '"v5.0"\nprofile = "official"') + ONE,
+        "another round, v4.1 and v5.0; another profile, quick and official",
+    ),
+    "data set": (
+        SUITE + ONE,
+        SUITE.replace("32", "64") + ONE,
+        "cannot be compared: another data set, or other options of it",
+    ),
+    "number of GPUs": (
+        SUITE + null("one", more='accelerators = ["H200"]') + OFFLINE,
+        SUITE + null("one", more='accelerators = ["2xH200"]') + OFFLINE,
+        "A and B cannot be compared: H200 and 2xH200 are other numbers of GPUs",
+    ),
+    "rate": (
+        SUITE + null("one") + SERVER.format(30),
+        SUITE + null("one") + SERVER.format(40),
+        "cannot be compared: offered rate 30/s and 40/s",
+    ),
+    "LoadGen's settings": (
+        SUITE + null("one") + SERVER.format(30),
+        SUITE + null("one") + SERVER.format(30).replace("1s", "2s"),
+        "cannot be compared: latency_limit_ns 1000000000 and 2000000000",
+    ),
+    "scenario": (
+        SUITE + ONE,
+        SUITE + null("one") + SERVER.format(30),
+        "A and B have no scenario in common",
+    ),
+    "several entries": (
+        SUITE + null("one") + ONE.replace("one", "two"),
+        SUITE + ONE,
+        "a.mlperf.toml has several engine entries: write a.mlperf.toml::LABEL, of one-fp32, "
+        "two-fp32",
+    ),
+    "no accelerator in common": (
+        SUITE + null("one", more='accelerators = ["H200", "H100"]') + OFFLINE,
+        SUITE + ONE,
+        "A runs on H200, H100, B on cpu: name one, FILE::LABEL-ACCELERATOR",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_proves_nothing_is_refused_before_it_is_measured(
+    what: str, here: Path, say: Say
+) -> None:
+    a, b, message = REFUSED[what]
+    files = write("a", text=a), write("b", text=b)
+
+    code, shown = turns(say, *files)
+
+    assert (code, message in words(shown)) == (2, True), shown
+    assert not list(here.glob(".mlperf/runs/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "more", "message"),
+    [
+        ("s", "s", [], "A and B are one and the same: there is nothing to compare"),
+        ("s", "s::two", [], "s.mlperf.toml: no engine entry is called 'two'; known: one, one-fp32"),
+        ("s@baseline", "s", [], "s.mlperf.toml: one-fp32 has no baseline_engine"),
+        ("t", "s", [], "t.mlperf.toml is not here"),
+        ("s", "u", ["--case", "x"], "no case 'x' on both sides; there: mine-Offline-one-fp32-cpu"),
+    ],
+)
+def test_a_side_that_cannot_be_had_says_why(
+    a: str, b: str, more: list[str], message: str, here: Path, say: Say
+) -> None:
+    for name in "su":
+        write(name, ONE)
+    first, second = (re.sub(r"^\w+", r"\g<0>.mlperf.toml", text) for text in (a, b))
+
+    code, shown = turns(say, first, second, *more)
+
+    assert (code, message in words(shown)) == (2, True), shown
+
+
+@pytest.mark.process
+def test_an_accelerator_that_is_not_here_is_exit_3(here: Path, say: Say) -> None:
+    entries = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
+    file = write("s", *entries, OFFLINE)
+
+    code, shown = turns(say, f"{file}::one", f"{file}::two")
+
+    assert code == 3
+    assert "accelerator Z9000 is not here" in words(shown)
+
+
+def test_one_pair_alone_decides_nothing(say: Say) -> None:
+    with pytest.raises(SystemExit) as ended:
+        say("turns", "a", "b", "--pairs", "1")
+
+    assert ended.value.code == 2

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.cli.update_proposals import PerformanceProposal
+from pytest_mlperf.cli.update._proposals import PerformanceProposal
 from pytest_mlperf.core.baseline import Baseline
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.gate import Gate, GateState
-from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import write_results
 from tests.reports import verdicts
@@ -128,6 +127,41 @@ def test_write_records_the_runs_with_reason_and_history(shown: Any) -> None:
     assert 0 < record.minimum_detectable_change["throughput"] < 0.05
 
 
+def test_a_session_that_was_added_elsewhere_is_added_here(shown: Any) -> None:
+    """Where the machine's baselines cannot be committed, as in a CI job."""
+    save(measured(*(100.0, 101.0) * 4))
+    update(*WRITE)
+    grown = measured(99.0, 100.0, outcome=Outcome.RECORDED)
+    runs = [replace(one, session="20261121-cd34") for one in grown.verdict.runs]
+    save(replace(grown, verdict=replace(grown.verdict, runs=tuple(runs))))
+    shown()
+
+    assert update(*WRITE, "--no-runs") == 0
+
+    assert "  10 runs -> " in shown()
+    (record,) = stored().records
+    assert [len(record.runs), len(record.sessions)] == [10, 2]
+    assert [entry.action for entry in record.history] == ["record", "append"]
+    assert record.session_noise["throughput"].df == 1.0
+    assert update(*WRITE, "--no-runs") == 0
+    assert "  kept: these very runs are in the baseline already\n" in shown()
+
+
+def test_a_baseline_that_stays_says_how_it_grows(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    again = measured(100.2, outcome=Outcome.OK)
+    save(again)
+    shown()
+
+    assert update() == 0
+
+    assert (
+        "it stays (--case replaces it); 1 of 4 sessions: "
+        f'pytest "{again.test}" --mlperf-update=missing adds one'
+    ) in " ".join(shown().split())
+
+
 def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> None:
     save(measured())
     update(*WRITE)
@@ -154,7 +188,7 @@ def test_a_second_write_of_the_same_results_changes_nothing(shown: Any) -> None:
 
     assert update(*WRITE) == 0
 
-    assert "  kept: these very runs are the baseline already\n" in shown()
+    assert "  kept: these very runs are in the baseline already\n" in shown()
     assert FILE.read_bytes() == before
 
 
@@ -193,6 +227,7 @@ def test_only_named_cases_are_taken(shown: Any) -> None:
     assert FILE.with_name("Offline.trt.fp16.json").exists()
 
 
+@pytest.mark.process
 def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(shown: Any) -> None:
     save(result(verdicts.UNGATED))
 
@@ -311,6 +346,7 @@ def test_the_folder_that_git_is_to_add_is_the_one_that_was_written(shown: Any) -
     assert shown().endswith("; review and commit: git add kept\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
@@ -345,6 +381,7 @@ def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> 
     assert stored().records == (record,)
 
 
+@pytest.mark.process
 def test_one_refused_case_does_not_hinder_the_others(shown: Any) -> None:
     other = replace(CASE, engine="trt")
     save(measured(100.0), measured(case=other))
@@ -374,6 +411,7 @@ def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
 TEST = f"{SUITE}::test_performance[{CASE.id}]"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
@@ -459,6 +497,22 @@ def test_worse_values_need_to_be_accepted_by_name(shown: Any) -> None:
     )
     assert update("--accept-regression", CASE.id, *WRITE) == 0
     assert [r.metrics["throughput"] for r in stored().records[0].runs] == [90.0] * 8
+
+
+def test_a_provisional_drop_that_fails_its_test_is_accepted_like_any_other(shown: Any) -> None:
+    save(measured())
+    update(*WRITE)
+    shown()
+    slower = measured(
+        *(90.0,) * 8,
+        outcome=Outcome.PROVISIONAL,
+        verdict={"metrics": verdicts.PROVISIONAL_DROP.metrics},
+    )
+
+    assert slower.verdict.fails
+    assert "to accept it: --accept-regression" in refusal(slower, shown)
+    assert update("--accept-regression", CASE.id, *WRITE) == 0
+    assert stored().records[0].runs[0].metrics["throughput"] == 90.0
 
 
 def test_worse_is_against_the_metrics_direction(shown: Any) -> None:

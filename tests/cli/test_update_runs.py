@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.cli.update_cases import Terms, ToMeasure
-from pytest_mlperf.cli.update_runs import repeated, taken
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
-from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.cli.update import repeated, taken
+from pytest_mlperf.cli.update._proposals import Terms, ToMeasure
+from pytest_mlperf.core.baseline import AccuracyBaseline, Record
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
@@ -150,7 +149,7 @@ def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -
 @pytest.mark.usefixtures("update")
 def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> None:
     before, made = speed_of(own_lab.upgraded), speed_of(own_lab.unchanged)
-    wanted = ToMeasure(result=before, root=Path("baselines"), why="2 runs", limits=before.limits)
+    wanted = ToMeasure(result=before, root=Path("baselines"), reason="2 runs", limits=before.limits)
     terms = Terms(
         baselines=None,
         reason="acme 2.0",

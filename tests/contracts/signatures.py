@@ -121,6 +121,14 @@ class Source:
             return (self.path / file).read_text("utf-8")
         return self.archive.read(self.prefix + file).decode("utf-8")
 
+    def files(self, folder: str) -> list[str]:
+        """Return the Python files below a folder."""
+        if self.archive is None:
+            paths = (self.path / folder).rglob("*.py")
+            return sorted(path.relative_to(self.path).as_posix() for path in paths)
+        names = [name.removeprefix(self.prefix) for name in self.archive.namelist()]
+        return sorted(n for n in names if n.startswith(f"{folder}/") and n.endswith(".py"))
+
     def parameters(self, module_file: str, qualified: str) -> dict[str, Parameter]:
         """Return the parameters of a function or "Class.method", in order, without self and cls.
 

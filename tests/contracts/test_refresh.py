@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
+import pytest
 import yaml
 
 from tests.contracts import trees
 from tests.contracts.test_tensorrt_llm import FOUND, TREE, plant
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.engines.tensorrt_llm.arguments import READ
 from tests.contracts.signatures import Missing, Source
 from tests.contracts.trees import (
     LLMAPI,
+    READ,
     TABLE,
     VARIABLE,
     bound,
@@ -57,7 +57,9 @@ def test_the_table_is_written_as_the_tool_writes_it() -> None:
 
 
 VARIABLES = {
-    "requests": {
+    "_requests": {
+        "package": "tensorrt_llm",
+        "llmapi": "tensorrt_llm.llmapi",
         "llm": "LLM",
         "output": "RequestOutput",
         "message": "RequestOutput",
@@ -66,7 +68,6 @@ VARIABLES = {
         "metrics": "RequestPerfMetrics",
         "timing": "TimingMetrics",
     },
-    "package": {"package": "tensorrt_llm"},
     "": {"model": "LLM", "args": "LlmArgs", "package": "tensorrt_llm"},
 }
 """Names of variables and attributes that hold TensorRT-LLM's objects, by module of our engine."""

@@ -13,27 +13,43 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.engines.generation import Generation
-from pytest_mlperf.engines.vllm.arguments import (
-    CALLED,
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.vllm import RESERVED, VllmOptions, engine_arguments, most_together
+from pytest_mlperf.engines.vllm._library import (
     IMPORTED,
     OLDEST,
-    READ,
     SETTINGS,
-    UUIDS,
-    engine_arguments,
-    most_together,
     sampling_arguments,
 )
-from pytest_mlperf.engines.vllm.options import RESERVED, Options
 from tests.contracts import wheels
 from tests.contracts.signatures import Source
 from tests.contracts.vllm_table import Table, add, load, names, order, read, version
 
+CALLED: Mapping[str, tuple[str, ...]] = {
+    "AsyncLLM.from_engine_args": ("engine_args",),
+    "AsyncLLM.generate": ("prompt", "sampling_params", "request_id"),
+    "AsyncLLM.shutdown": (),
+    "LLM.generate": ("prompts", "sampling_params", "use_tqdm"),
+    "tokens_input": ("prompt_token_ids",),
+}
+"""Arguments that are given to its functions, beside those made below."""
+
+READ: Mapping[str, tuple[str, ...]] = {
+    "AsyncLLM": ("vllm_config",),
+    "LLM": ("llm_engine",),
+    "LLMEngine": ("engine_core", "vllm_config"),
+    "RequestOutputKind": ("CUMULATIVE", "DELTA", "FINAL_ONLY"),
+    "RequestOutput": ("outputs", "metrics"),
+    "CompletionOutput": ("token_ids", "finish_reason"),
+    "RequestStateStats": ("first_token_ts", "last_token_ts", "num_generation_tokens"),
+    "TokensPrompt": ("prompt_token_ids",),
+}
+"""Attributes that are read of its objects, by class."""
+
 TABLE = load()
 SUPPORTED = [each for each in TABLE["read"] if order(each) >= OLDEST]
 
-EVERYTHING = Options(
+EVERYTHING = VllmOptions(
     api="async",
     stream=True,
     tensor_parallel_size=2,
@@ -151,7 +167,7 @@ def test_a_name_that_vanished_fails_with_the_version(
         ({}, "256", 8, "8"),
         ({}, "4", 8, "4"),
         ({"data_parallel_size": 2}, "4", None, "8"),
-        ({"speculative_config": {"method": "ngram"}}, "256", None, None),
+        ({"speculative_config": {"method": "ngram"}}, "256", None, "256"),
         ({}, "", None, None),
     ],
 )
@@ -162,19 +178,6 @@ def test_how_many_samples_share_a_step_is_an_upper_bound(
     found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
 
     assert found.get("work.batch") == most
-
-
-TAKES_UUIDS = {
-    **dict.fromkeys(("0.20.0", "0.21.0", "0.22.0", "0.23.0"), False),
-    **dict.fromkeys(("0.24.0", "0.25.0", "0.26.0", "0.33.0"), True),
-}
-"""Whether `Platform.device_id_to_physical_device_id` of a version takes a UUID, or int() of it."""
-
-
-@pytest.mark.parametrize("at", list(TAKES_UUIDS))
-def test_gpus_go_by_number_to_versions_that_read_numbers_alone(at: str) -> None:
-    """As each version's own function was found to do when it was run."""
-    assert TAKES_UUIDS[at] is (order(at) >= UUIDS)
 
 
 SMALL = {

@@ -13,16 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.engines.generation import Generation
-from pytest_mlperf.engines.tensorrt_llm.arguments import (
-    CALLED,
-    READ,
-    Config,
-    Member,
-    llm_arguments,
-    sampling_arguments,
-)
-from pytest_mlperf.engines.tensorrt_llm.options import SCHEDULER_POLICIES, Options
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.tensorrt_llm import SCHEDULER_POLICIES, TensorRtLlmOptions, llm_arguments
+from pytest_mlperf.engines.tensorrt_llm._requests import ConfigObject, Member, sampling_arguments
 from tests.contracts.signatures import Missing, Source
 
 TABLE = Path(__file__).with_name("tensorrt_llm.json")
@@ -47,6 +40,23 @@ MODULES: Mapping[str, str] = {
     LLMAPI: "tensorrt_llm/llmapi/__init__.py",
 }
 
+READ: Mapping[str, tuple[str, ...]] = {
+    "tensorrt_llm": ("LLM", "SamplingParams", "__version__", "llmapi"),
+    "tensorrt_llm.llmapi": ("TorchLlmArgs",),
+    "LLM": ("args", "generate_async", "shutdown"),
+    "LlmArgs": ("max_batch_size", "max_num_tokens", "max_seq_len"),
+    "RequestOutput": ("outputs", "__aiter__", "__await__"),
+    "CompletionOutput": ("token_ids", "finish_reason", "request_perf_metrics"),
+    "RequestPerfMetrics": ("timing_metrics",),
+    "TimingMetrics": ("arrival_time", "first_token_time"),
+}
+"""Attributes of its modules and objects that the engine reads or calls, by module or class."""
+
+CALLED: Mapping[str, tuple[str, ...]] = {
+    "LLM.generate_async": ("inputs", "sampling_params", "streaming"),
+}
+"""Arguments of its methods that the engine gives."""
+
 LISTED_MODULES = ("llmapi",)
 
 LISTED: Mapping[str, Set[str]] = {
@@ -61,6 +71,7 @@ LISTED: Mapping[str, Set[str]] = {
         "SamplingParams",
         "SchedulerConfig",
         "TorchCompileConfig",
+        "TorchLlmArgs",
     },
 }
 """What is looked for in a package; it may bring much more."""
@@ -95,7 +106,9 @@ def used() -> Names:
     found: dict[str, set[str]] = {}
     for graphs in (True, [1, 8]):
         for policy in SCHEDULER_POLICIES:
-            options = Options(**{**OPTIONS, "cuda_graphs": graphs, "scheduler_policy": policy})
+            options = TensorRtLlmOptions(
+                **{**OPTIONS, "cuda_graphs": graphs, "scheduler_policy": policy}
+            )
             arguments = llm_arguments(Path("model"), "fp8", options)
             found.setdefault("LLM()", set()).update(arguments)
             for value in arguments.values():
@@ -241,9 +254,9 @@ def _stubbed(source: Source, file: str, cls: str) -> set[str]:
 
 
 def _gather(value: Any, found: dict[str, set[str]]) -> None:
-    if isinstance(value, Config | Member):
+    if isinstance(value, ConfigObject | Member):
         found.setdefault(LLMAPI, set()).add(value.cls)
-    if isinstance(value, Config):
+    if isinstance(value, ConfigObject):
         found.setdefault(value.cls, set()).update(value.values)
         for each in value.values.values():
             _gather(each, found)

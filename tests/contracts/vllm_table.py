@@ -67,6 +67,7 @@ ENTRIES = {
     "SamplingParams",
     "TextPrompt",
     "TokensPrompt",
+    "get_metrics_snapshot",
     "tokens_input",
 }
 """What an engine may start from."""
@@ -80,6 +81,7 @@ THINGS: Mapping[str, Reader] = {
     "vllm.inputs": _exported("vllm/inputs/__init__.py"),
     "vllm.sampling_params": _exported(SAMPLING),
     "vllm.v1.engine.async_llm": _exported(ENGINE),
+    "vllm.v1.metrics.reader": _exported("vllm/v1/metrics/reader.py"),
     "AsyncEngineArgs()": _fields("vllm/engine/arg_utils.py", "AsyncEngineArgs"),
     "SamplingParams()": _fields(SAMPLING, "SamplingParams"),
     "AsyncLLM.from_engine_args()": _parameters(ENGINE, "AsyncLLM.from_engine_args"),

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mlperf.core.acceptance import why_never
-from pytest_mlperf.core.gate import Gate, GateState
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.recording import why_never
+from pytest_mlperf.core.verdict import Gate, GateState, Outcome
 from tests.reports.verdicts import OK, run
 
 

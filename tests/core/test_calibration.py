@@ -13,29 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from pytest_mlperf.calibrated import rule_for
+from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.calibration import (
-    Calibrated,
-    CalibratedCase,
-    Calibration,
-    CalibrationRun,
-    merged,
-    settings_of,
-)
-from pytest_mlperf.core.judge.rule_r import Decision, Value, judge, minimum_detectable_change
+from pytest_mlperf.core.judge.rule_r import Value, judge, minimum_detectable_change
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.noise import (
     Noise,
     Series,
+    digamma,
     learn,
     moderated,
     spread,
     total_variance,
+    trigamma,
+    trigamma_inverse,
     uncalibrated,
 )
-from pytest_mlperf.core.polygamma import digamma, trigamma, trigamma_inverse
-from pytest_mlperf.core.run_plan import best_length, drift, most_runs
+from pytest_mlperf.core.noise.calibration import (
+    Calibrated,
+    CalibratedCase,
+    Calibration,
+    CalibrationRun,
+    best_length,
+    drift,
+    merged,
+    most_runs,
+    settings_of,
+)
 
 GPU = uncalibrated("H200")
 
@@ -48,11 +53,15 @@ def values(
     sessions: int,
     runs: int,
     within: float = 0.0,
+    machine: Sequence[float] = (),
 ) -> tuple[Value, ...]:
-    """Draw runs of one case whose variance is sd², a share of it the session's."""
+    """Draw runs of one case whose variance is sd², a share of it the session's.
+
+    `machine` is what every case of a session has in common, in standard deviations.
+    """
     found = []
     for session in range(sessions):
-        common = rng.gauss(0, sd * math.sqrt(share))
+        common = sd * math.sqrt(share) * (machine[session] if machine else rng.gauss(0, 1))
         for _ in range(runs):
             x = common + rng.gauss(0, sd * math.sqrt(1 - share))
             found.append(Value(value=math.exp(5 + x), within_se=within, session=f"s{session}"))
@@ -66,9 +75,17 @@ def sd_of_a_case(rng: random.Random, truth: Noise, within: float = 0.0) -> float
 
 
 def drawn(
-    seed: int, truth: Noise, *, cases: int, sessions: int, runs: int, within: float = 0.0
+    seed: int,
+    truth: Noise,
+    *,
+    cases: int,
+    sessions: int,
+    runs: int,
+    within: float = 0.0,
+    shared: bool = False,
 ) -> list[Series]:
     rng = random.Random(seed)
+    machine = [rng.gauss(0, 1) for _ in range(sessions)] if shared else []
     return [
         Series(
             case=f"case {number}",
@@ -80,6 +97,7 @@ def drawn(
                 sessions=sessions,
                 runs=runs,
                 within=within,
+                machine=machine,
             ),
         )
         for number in range(cases)
@@ -179,13 +197,72 @@ def test_what_was_drawn_is_learnt_from_much_data(name: str) -> None:
     assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
 
 
+@pytest.mark.slow
 def test_six_cases_are_enough_for_s0_and_its_interval_holds() -> None:
-    """6 cases x 8 runs in 2 sessions, 200 times: half within 25 %, the 90 % interval in > 82 %."""
+    """6 cases x 8 runs in 2 sessions, 100 times: half within 25 %, the 90 % interval in > 85 %."""
     truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.25)
-    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=4), GPU) for n in range(200)]
+    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=4), GPU) for n in range(100)]
 
     assert median(abs(one.noise.prior_sd / 0.02 - 1) for one in learnt) < 0.25
-    assert sum(one.low <= 0.02 <= one.high for one in learnt) / 200 > 0.82
+    assert sum(holds(one.sd, 0.02) for one in learnt) / 100 > 0.85
+
+
+def holds(interval: tuple[float, float] | None, truth: float) -> bool:
+    assert interval is not None
+    return interval[0] <= truth <= interval[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False], ids=["of the machine", "of each case"])
+@pytest.mark.parametrize("sessions", [2, 6])
+@pytest.mark.parametrize("share", [0.25, 0.7])
+def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
+    share: float, sessions: int, shared: bool
+) -> None:
+    """1, 3, 6 and 20 cases of 3 and 8 runs, 14 times each: those of 90 % hold in 85 % and more.
+
+    What is not known of φ is part of what is not known of s0.
+    """
+    truth = Noise(prior_df=4, prior_sd=0.02, session_share=share)
+    learnt = [
+        learn(drawn(seed, truth, cases=cases, sessions=sessions, runs=runs, shared=shared), GPU)
+        for cases in (1, 3, 6, 20)
+        for runs in (3, 8)
+        for seed in range(100 * cases + runs, 100 * cases + runs + 70, 5)
+    ]
+
+    assert sum(holds(one.sd, 0.02) for one in learnt) / len(learnt) >= 0.85
+    assert sum(holds(one.share, share) for one in learnt) / len(learnt) >= 0.85
+
+
+def test_two_sessions_that_differ_much_are_believed_and_not_much_is_known() -> None:
+    """A share of 0.7 is seen in two sessions, however little they prove."""
+    truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.7)
+    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=8), GPU) for n in range(20)]
+    shares = [one.share or (0.0, 0.0) for one in learnt]
+
+    assert median(one.noise.session_share for one in learnt) > 0.5
+    assert median(high - low for low, high in shares) > 0.5
+
+
+def test_one_session_has_no_interval() -> None:
+    """It does not show what sessions differ by, so s0, which holds that too, is not known."""
+    found = learn(drawn(1, GPU, cases=20, sessions=1, runs=8), GPU)
+    stored = settings_of(found, date="2026-11-21", max_runs=5)
+
+    assert (found.sd, found.share, found.noise.session_df) == (None, None, 0)
+    assert found.noise.session_share == GPU.session_share
+    assert (stored.prior_sd_low, stored.prior_sd_high, stored.session_df) == (None, None, 0)
+
+
+def test_cases_of_one_session_each_do_not_show_what_sessions_differ_by() -> None:
+    """Two sessions are not two of one case."""
+    a, b = drawn(1, GPU, cases=2, sessions=1, runs=8)
+    other = tuple(dataclasses.replace(run, session="other") for run in b.runs)
+
+    found = learn([a, dataclasses.replace(b, runs=other)], GPU)
+
+    assert (found.sessions, found.noise.session_df, found.share) == (2, 0, None)
 
 
 def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
@@ -196,15 +273,17 @@ def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
         for cases, sessions in ((1, 1), (4, 2), (60, 10))
     )
 
-    for position in range(3):
+    for position in range(2):
         weights = [one.weights[position] for one in (few, more, many)]
         assert weights == sorted(weights)
         assert weights[0] < weights[2] < 1
     assert few.weights[0] == 0
-    assert few.weights[2] == 0
+    assert [one.noise.session_df for one in (few, more, many)] == [0, 1, 9]
     assert few.noise.session_share == GPU.session_share
     assert few.noise.prior_df == pytest.approx(GPU.prior_df, rel=1e-6)
-    assert few.high / few.low > more.high / more.low > many.high / many.low
+    assert more.sd is not None
+    assert many.sd is not None
+    assert more.sd[1] / more.sd[0] > many.sd[1] / many.sd[0]
 
 
 def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
@@ -212,8 +291,9 @@ def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
     truth = Noise(prior_df=4, prior_sd=0.01, session_share=0.8)
     few, many = (learn(drawn(5, truth, cases=n, sessions=2, runs=4), GPU) for n in (2, 200))
 
-    assert few.weights[2] == many.weights[2] == pytest.approx(1 / 5)
-    assert many.noise.session_share < 0.4
+    assert few.noise.session_df == many.noise.session_df == 1
+    assert many.share is not None
+    assert many.share[1] - many.share[0] > 0.4
 
 
 def test_equal_variances_give_a_finite_weight() -> None:
@@ -237,7 +317,7 @@ def test_noise_that_is_all_inside_the_runs_leaves_s0_near_the_default() -> None:
     truth = Noise(prior_df=6, prior_sd=1e-4, session_share=0.0)
     found = learn(drawn(1, truth, cases=5, sessions=2, runs=4, within=0.05), GPU)
 
-    assert found.weights[1] < 0.1
+    assert found.weights[1] < 0.2
     assert found.noise.prior_sd == pytest.approx(GPU.prior_sd, rel=0.2)
 
 
@@ -268,7 +348,8 @@ def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: fl
     found = learn([series], GPU)
 
     assert found.noise.rule(5).prior_sd >= 0.001
-    assert found.low <= found.noise.prior_sd <= found.high
+    assert (found.sd is None) is (len(table) == 1)
+    assert found.sd is None or holds(found.sd, found.noise.prior_sd)
     varies = spread(series.runs)
     assert varies is not None
     assert moderated(varies, found.noise) > 0
@@ -428,11 +509,11 @@ def run(number: int, session: str = "s1", value: float = 100.0) -> CalibrationRu
     )
 
 
-def case(*runs: CalibrationRun, what: str = "x", name: str = "a") -> CalibratedCase:
+def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> CalibratedCase:
     return CalibratedCase(
         case=name,
         profile="quick",
-        what=what,
+        digest=digest,
         target_qps=None,
         limits={"latency_p50": 0.05, "throughput": 0.03, "samples_per_joule": 0.05},
         runs=runs,
@@ -453,7 +534,7 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
 def test_runs_of_another_build_are_left_out_and_said_so() -> None:
     """What an engine's releases differ by is no noise; other cases stay."""
     found, notes = merged(
-        [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), what="y")]
+        [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), digest="y")]
     )
 
     assert [(c.case, len(c.runs)) for c in found] == [("a", 1), ("b", 1)]
@@ -487,6 +568,7 @@ def test_stored_settings_are_the_rule() -> None:
     assert stored.rule(6).max_runs == 6
     assert stored.rule(5).prior_sd == pytest.approx(learnt.noise.prior_sd, rel=1e-3)
     assert stored.rule(5).prior_df == pytest.approx(learnt.noise.prior_df, rel=1e-3)
+    assert (stored.session_df, stored.noise.session_df) == (1, 1)
     assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
 
 

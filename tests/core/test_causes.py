@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.causes import Cause, Strength, causes
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import ALL, CASE, DROP, metric
@@ -215,41 +216,58 @@ def test_accuracies_are_compared_in_points() -> None:
 
 # --- clocks, power, output, errors, control, handicap ---------------------------------------------
 
-CAP = "clocks are held back to stay within the power limit: {} s, {}% of the window"
+
+def cap(seconds: float, share: float) -> Sign:
+    text = f"clocks are held back to stay within the power limit: {LASTED}"
+    return Sign(key=SignKey.SW_POWER_CAP, text=text, seconds=seconds, share=share)
+
+
+def sign(key: SignKey, text: str, gpu: str = "") -> Sign:
+    return Sign(key=key, text=text, gpu=gpu)
+
+
+HEAT = Sign(
+    key=SignKey.HW_THERMAL_SLOWDOWN,
+    text=f"heat (hardware slowdown) halted the clocks for {LASTED}",
+    seconds=0.3,
+    share=0.005,
+)
+LINK = sign(SignKey.PCIE_GENERATION, "the PCIe link ran at generation 3, not generation 5")
 
 
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
         (
-            [(CAP.format(31.2, 52.0),), (), (CAP.format(30.0, 50.0),)],
-            "in 2 of 3 runs: clocks are held back to stay within the power limit: 51 % of the "
-            "window in the middle",
+            [(cap(31.2, 0.52),), (), (cap(30.0, 0.5),)],
+            [
+                "in 2 of 3 runs: clocks are held back to stay within the power limit: 51 % of the "
+                "window in the middle"
+            ],
         ),
         (
-            [("heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window",)],
-            "heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window",
+            [(HEAT,)],
+            ["heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window"],
+        ),
+        ([(LINK,)], ["the PCIe link ran at generation 3, not generation 5"]),
+        (
+            [(replace(LINK, gpu="GPU-0"), replace(LINK, gpu="GPU-1"))],
+            [f"GPU GPU-{n}: the PCIe link ran at generation 3, not generation 5" for n in (0, 1)],
         ),
         (
-            [("the PCIe link ran at generation 3, not generation 5",)],
-            "the PCIe link ran at generation 3, not generation 5",
+            [(sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link"),) for n in (3, 12)],
+            ["in 2 of 2 runs: 12 replays on the PCIe link"],
         ),
-        (
-            [("12 replays on the PCIe link during the run",)] * 2,
-            "in 2 of 2 runs: 12 replays on the PCIe link during the run",
-        ),
-        ([("a change of the ECC mode waits for a reboot",)], None),
-        ([()], None),
+        ([(sign(SignKey.RESET_WAITS, "a change of the ECC mode waits for a reboot"),)], []),
+        ([()], []),
     ],
 )
 def test_what_the_sampler_saw_is_evidence(
-    runs: list[tuple[str, ...]], expected: str | None
+    runs: list[tuple[Sign, ...]], expected: list[str]
 ) -> None:
-    found = causes(drop(runs=tuple(now(notes=notes) for notes in runs)), None, ())
+    found = causes(drop(runs=tuple(now(signs=signs) for signs in runs)), None, ())
 
-    assert [cause.says for cause in found if cause.rule == "seen"] == (
-        [expected] if expected else []
-    )
+    assert [cause.says for cause in found if cause.rule == "seen"] == expected
 
 
 @pytest.mark.parametrize(
@@ -302,7 +320,7 @@ def test_a_limit_that_was_missed_is_told_with_the_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "cap", "expected"),
+    ("clock", "share", "expected"),
     [
         (
             1939.0,
@@ -315,11 +333,11 @@ def test_a_limit_that_was_missed_is_told_with_the_rate() -> None:
     ],
 )
 def test_clocks_and_power_cap_are_told_beside_the_baselines(
-    clock: float, cap: float, expected: tuple[str, Strength] | None
+    clock: float, share: float, expected: tuple[str, Strength] | None
 ) -> None:
     """A share of the power cap alone, which the sampler notes, is no news once both are known."""
     before = record(*(kept(n, state={"sm_mhz": 1980.0, "power_cap_share": 0.31}) for n in range(2)))
-    run = now(state={"sm_mhz": clock, "power_cap_share": cap}, notes=(CAP.format(31.2, 100 * cap),))
+    run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
     found = causes(drop(runs=(run,), baseline_set=SET), before, ())
 
     shown = [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}]
@@ -365,13 +383,13 @@ def test_mean_power_is_told_beside_the_baselines(
     [
         (
             0.985,
-            ("the machine's own speed: matrix product −1.5 % of the baseline's, within its "
-             "spread (0.75 %)", Strength.HINT),
+            ("the machine's own speed: matrix product −1.5 % of the baseline's, within "
+             "chance, which goes to 3.61 % here", Strength.HINT),
         ),
         (
             0.94,
-            ("the machine's own speed: matrix product −6.0 % of the baseline's, beyond its "
-             "spread (0.75 %)", Strength.STRONG),
+            ("the machine's own speed: matrix product −6.0 % of the baseline's, beyond "
+             "chance, which goes to 3.61 % here", Strength.STRONG),
         ),
         (0.998, None),
         (1.03, None),
@@ -396,7 +414,7 @@ def test_products_of_another_library_say_nothing_about_the_machine() -> None:
 
 
 def test_the_handicap_comes_first() -> None:
-    slowed = drop("engine.version 1 → 2", notes=("work was slowed by --mlperf-handicap 50%",))
+    slowed = drop("engine.version 1 → 2", handicap=0.5)
 
     first, second = causes(slowed, None, ())
 
@@ -413,13 +431,17 @@ def test_without_evidence_it_says_what_was_looked_at() -> None:
         *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
     )
     length = MetricVerdict(metric="tokens_per_sample", outcome=None, now=38.7, baseline=38.6)
-    run = now(**watts(688.0), control={"copy_bytes_per_s": 1.001e12}, notes=("ECC waits",))
+    run = now(
+        **watts(688.0),
+        control={"copy_bytes_per_s": 1.001e12},
+        signs=(sign(SignKey.RESET_WAITS, "ECC waits"),),
+    )
     verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), baseline_set=SET)
 
     assert told(causes(verdict, before, ())) == [
         "no cause found: engine, weights, options and data are the baseline's; 38.7 tokens/sample, "
         "38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 %); the machine's own "
-        "speed: copy +0.1 % of the baseline's, within its spread (0.75 %)"
+        "speed: copy +0.1 % of the baseline's, within chance, which goes to 3.61 % here"
     ]
     assert told(causes(drop(baseline_set=None), None, ())) == [
         "no cause found: nothing is known to compare with"
@@ -450,7 +472,7 @@ def test_a_drop_that_may_not_be_judged_is_explained_too() -> None:
 
     (found,) = causes(slow, before, ())
 
-    assert "copy −10.0 % of the baseline's, beyond its spread" in found.says
+    assert "copy −10.0 % of the baseline's, beyond chance" in found.says
 
 
 # --- never raises, always evidence ---------------------------------------------------------------
@@ -466,9 +488,6 @@ texts = st.one_of(
             f"dataset {DIGEST} → {DIGEST}",
             'options {"a": [1]} → {"b": {}}',
             "options {} → {}",
-            CAP.format(1.5, 30.0),
-            "work was slowed by --mlperf-handicap 5%",
-            "the PCIe link ran at x8, not x16",
         ]
     ),
 )
@@ -491,11 +510,19 @@ states = st.dictionaries(
     st.floats(min_value=0, max_value=1e300),
 )
 measured = st.dictionaries(st.sampled_from(["throughput", "samples_per_joule"]), positive)
+signs = st.builds(
+    Sign,
+    key=st.sampled_from(SignKey),
+    text=texts.map("for 1 s: {}".format),
+    gpu=texts,
+    seconds=st.one_of(st.none(), st.floats(0, 100)),
+    share=st.one_of(st.none(), st.floats(0, 1)),
+)
 runs = st.builds(
-    lambda notes, control, state, found, missed: now(
-        notes=tuple(notes), control=control, state=state, metrics=found, limit_missed=missed
+    lambda signs, control, state, found, missed: now(
+        signs=tuple(signs), control=control, state=state, metrics=found, limit_missed=missed
     ),
-    st.lists(texts, max_size=3),
+    st.lists(signs, max_size=3),
     controls,
     states,
     measured,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.client import INVALID_SHARE, LEAST_S, NOTED_SHARE, client_share
+from pytest_mlperf.core.contention import INVALID_SHARE, LEAST_S, NOTED_SHARE, client_share
 from pytest_mlperf.core.reason import Key
 
 BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}

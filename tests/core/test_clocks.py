@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.core.clocks import State, clocks_moved, locked_clock_moved
+from pytest_mlperf.core.control import State, clocks_moved, locked_clock_moved
 
 BASELINE: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}] * 3
 

@@ -14,12 +14,17 @@ from pytest_mlperf.core.control import (
     COPY,
     FLOOR_CPU,
     FLOOR_GPU,
+    FLOOR_PEER,
     LIBRARY,
     MATMUL,
+    PEER,
     Control,
-    Slow,
+    ControlComparison,
     cannot_say,
-    slow,
+    compared,
+    furthest,
+    seen_in_words,
+    steady,
 )
 
 BASELINE = [1.45e12, 1.46e12, 1.44e12, 1.45e12]
@@ -29,33 +34,53 @@ def controls(matmul: Sequence[float], copy: float = 2e10, library: float = 1.0) 
     return [{MATMUL: value, COPY: copy, LIBRARY: library} for value in matmul]
 
 
+def slow(
+    now: Sequence[Control], baseline: Sequence[Control], *, floor: float
+) -> ControlComparison | None:
+    return furthest(compared(now, baseline, floor=floor))
+
+
 @pytest.mark.parametrize(
     ("off", "words"),
     [
         (
-            Slow(what=MATMUL, now=1.02e12, baseline=1.45e12, sd=0.018),
+            ControlComparison(quantity=MATMUL, now=1.02e12, baseline=1.45e12, sd=0.018),
             "the machine is slow: matrix product 1.02 TFLOP/s now, 1.45 TFLOP/s when the baseline "
             "was recorded (−29.7 %, its own spread 1.8 %)",
         ),
         (
-            Slow(what=COPY, now=3.5e12, baseline=3.2e12, sd=0.0075),
+            ControlComparison(quantity=COPY, now=3.5e12, baseline=3.2e12, sd=0.0075),
             "the machine is fast: copy 3.50 TB/s now, 3.20 TB/s when the baseline was recorded "
             "(+9.4 %, its own spread 0.75 %)",
         ),
         (
-            Slow(what=COPY, now=999.6e6, baseline=14.5e9, sd=0.07),
+            ControlComparison(quantity=COPY, now=999.6e6, baseline=14.5e9, sd=0.07),
             "the machine is slow: copy 1.00 GB/s now, 14.5 GB/s when the baseline was recorded "
             "(−93.1 %, its own spread 7 %)",
         ),
         (
-            Slow(what=MATMUL, now=99.6e12, baseline=712e12, sd=0.0075),
+            ControlComparison(quantity=MATMUL, now=99.6e12, baseline=712e12, sd=0.0075),
             "the machine is slow: matrix product 99.6 TFLOP/s now, 712 TFLOP/s when the baseline "
             "was recorded (−86.0 %, its own spread 0.75 %)",
         ),
     ],
 )
-def test_both_numbers_are_said_with_what_is_chance(off: Slow, words: str) -> None:
+def test_both_numbers_are_said_with_what_is_chance(off: ControlComparison, words: str) -> None:
     assert off.in_words == words
+
+
+def test_a_copy_between_gpus_is_compared_where_both_sides_have_it() -> None:
+    """A baseline of before it was measured has none; its own smallest spread is a wider one."""
+    plain = controls(BASELINE)
+    paired = [{**each, PEER: 4e11} for each in plain]
+    slower = [{**each, PEER: 4e10} for each in plain[:1]]
+
+    assert [each.quantity for each in compared(slower, plain, floor=FLOOR_GPU)] == [MATMUL, COPY]
+    off = slow(slower, paired, floor=FLOOR_GPU)
+    assert off is not None
+    assert (off.quantity, off.sd) == (PEER, FLOOR_PEER)
+    assert off.in_words.startswith("the machine is slow: copy between GPUs 40.0 GB/s now, 400 GB/s")
+    assert slow(paired[:1], paired, floor=FLOOR_GPU) is None
 
 
 def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
@@ -67,7 +92,7 @@ def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
     assert slow(controls([math.exp(-edge * 0.999)]), baseline, floor=0.01) is None
     off = slow(controls([math.exp(-edge * 1.001)]), baseline, floor=0.01)
     assert off is not None
-    assert (off.what, off.faster) == (MATMUL, False)
+    assert (off.quantity, off.faster) == (MATMUL, False)
     assert off.sd == pytest.approx(sd)
     assert off.now == pytest.approx(math.exp(-edge * 1.001))
     assert off.baseline == pytest.approx(1.0)
@@ -97,7 +122,7 @@ def test_the_one_that_is_off_most_is_told() -> None:
     off = slow(now, controls(BASELINE), floor=FLOOR_GPU)
 
     assert off is not None
-    assert off.what == COPY
+    assert off.quantity == COPY
     assert off.now == pytest.approx(1e10)
     assert off.baseline == pytest.approx(2e10)
 
@@ -153,7 +178,7 @@ def test_another_library_leaves_the_copy_compared() -> None:
     assert slow(controls([3e12]), OTHER, floor=FLOOR_GPU) is None
     off = slow(controls([3e12], copy=1e10), OTHER, floor=FLOOR_GPU)
     assert off is not None
-    assert off.what == COPY
+    assert off.quantity == COPY
 
 
 values = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=6)
@@ -254,3 +279,46 @@ def test_how_slow_a_machine_must_be_to_be_found(
     floor: float, sd: float, drop: float, least: float, most: float
 ) -> None:
     assert least <= found(floor, (sd, 0.25, "normal"), drop, 1000) <= most
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_saw_and_what_it_can_see() -> None:
+    """A machine that multiplies a fifth slower is not as fast as it was, though none could tell."""
+    found = compared(
+        [{MATMUL: 0.78e12, COPY: 1.5e10}], [{MATMUL: 1e12, COPY: 2e10}] * 8, floor=0.07
+    )
+
+    assert steady(found) is True
+    assert seen_in_words(found) == (
+        "matrix product −22.0 %, copy −25.0 %; it tells a slower machine from 26.9 % on here"
+    )
+
+
+def test_figures_of_unlike_spread_say_what_each_can_see() -> None:
+    before = [{MATMUL: 1e12 * x, COPY: 2e10} for x in (0.5, 1.0, 2.0, 1.0)]
+    found = compared([{MATMUL: 1e12, COPY: 2e10}], before, floor=0.07)
+
+    assert seen_in_words(found).endswith("it tells a slower machine from 84 % and 29 % on here")
+
+
+def test_nothing_compared_is_not_steady() -> None:
+    assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
+    assert steady(compared([{COPY: 1e10}], [{COPY: 1e10}], floor=0.07)) is None
+
+
+@given(
+    st.floats(1e-3, 1e3),
+    st.lists(st.floats(1e9, 1e11), min_size=2, max_size=12),
+    st.sampled_from([FLOOR_CPU, FLOOR_GPU]),
+)
+def test_what_it_can_tell_is_where_it_tells(
+    factor: float, before: list[float], floor: float
+) -> None:
+    """`least` is the edge of `off`, for a slower machine."""
+    baseline: list[Control] = [{COPY: value} for value in before]
+    (found,) = compared([{COPY: factor * before[0]}], baseline, floor=floor)
+
+    if abs(-found.share - found.least) > 1e-9 and not found.faster:
+        assert found.off == (-found.share > found.least)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.counter import evenly, lag_of
-from pytest_mlperf.core.energy import GATED_S, Energy, measure
-from pytest_mlperf.core.trace import Reading, delay_s, refresh_s
+from pytest_mlperf.core.energy import GATED_S, Energy, measure, together
+from pytest_mlperf.core.energy.readings import Reading, delay_s, evenly, lag_of, refresh_s
 
 Load = Callable[[float], float]
 """Joules used from time 0 to a time."""
@@ -72,6 +71,7 @@ def measured(load: Load, window_s: float = 20.0, **given: object) -> Energy:
     return measure(**{**readings, **given})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(st.floats(40, 900), st.floats(5, 60))
 def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) -> None:
     found = measured(steady(watts), window_s)
@@ -83,6 +83,7 @@ def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) ->
     assert found.invalid == ()
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([0.02, 0.1]),
     st.floats(0.0, 0.12),
@@ -419,3 +420,31 @@ def test_what_is_not_told_apart_from_idle_is_unknown_and_not_0() -> None:
     assert measured(steady(300)).net_joules is None
     assert measured(steady(300), trace=[]).idle_w is None
     assert measured(steady(300), trace=[]).net_joules is None
+
+
+@given(
+    st.lists(st.floats(min_value=100.0, max_value=1e6), min_size=1, max_size=8),
+    st.floats(min_value=-0.1, max_value=0.1),
+)
+def test_what_sensors_of_one_kind_are_off_by_together_is_inside_the_sum(
+    used_j: list[float], gain: float
+) -> None:
+    """Each reads a share too much or too little, the same one: a root of squares would not hold."""
+    energies = {
+        f"GPU-{n}": Energy(
+            joules=joules * (1 + gain),
+            uncertainty_j=joules * abs(gain),
+            method="counter",
+            window_s=60.0,
+            peak_w=None,
+            trace_j=None,
+            idle_w=None,
+        )
+        for n, joules in enumerate(used_j)
+    }
+    whole = together(energies)
+
+    assert whole.joules is not None
+    assert whole.uncertainty_j is not None
+    assert abs(whole.joules - sum(used_j)) <= whole.uncertainty_j * (1 + 1e-9) + 1e-6
+    assert whole.by_gpu == {uuid: energy.joules for uuid, energy in energies.items()}

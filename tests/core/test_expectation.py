@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.expectation import Known, expect
+from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(

@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.expectation import Known
 from pytest_mlperf.core.judge.many import FALSE_SHARE, FEW
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import ruling_of
 from pytest_mlperf.core.judge.together import is_open, settle
-from pytest_mlperf.core.merging import Absent, absent, merge
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import Absent, CaseResult, Known, Results, absent, merge
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, session
@@ -210,10 +208,10 @@ def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() 
     there = merged.cases[0].test
 
     assert absent([there, "skipped", "gone"], merged) == [
-        Absent(test="skipped", why="no model"),
+        Absent(test="skipped", reason="no model"),
         Absent(
             test="gone",
-            why="in no results file: it was deselected, or what ran it ended before it",
+            reason="in no results file: it was deselected, or what ran it ended before it",
         ),
     ]
 

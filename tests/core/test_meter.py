@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core import energy
+from pytest_mlperf.core.energy.meter import LABEL, MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.meter import LABEL, MeterReading, parse_meter, wall_energy
 
 NOON_S = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC).timestamp()
 

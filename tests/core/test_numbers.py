@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.numbers import MINUS, change, interval, limit, percent, quantity
+from pytest_mlperf.core.numbers import MINUS, change, interval, limit, percent, quantity, rounded
 
 
 def test_a_minus_is_as_wide_as_a_plus() -> None:
@@ -94,3 +94,19 @@ def test_a_share_has_no_sign_and_no_empty_digits(share: float, expected: str) ->
 )
 def test_a_quantity_has_four_digits_and_its_unit(metric: str, value: float, expected: str) -> None:
     assert quantity(metric, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (118.4045, "118.4"),
+        (20138.6, "20,139"),
+        (0.00236858, "0.002369"),
+        (999.96, "1,000"),
+        (1000.4, "1,000"),
+        (0.0, "0"),
+        (69.0, "69"),
+    ],
+)
+def test_derived_values_have_four_digits(value: float, text: str) -> None:
+    assert rounded(value) == text

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.measurement import Scored
-from pytest_mlperf.core.outputs import ScoredOutputs, digest, others, outputs_of
+from pytest_mlperf.core.measurement import Scored, digest, others
 
 
 @given(st.binary(max_size=64))
@@ -26,9 +25,9 @@ def test_outputs_that_differ_in_one_bit_are_told_apart() -> None:
 
 
 def test_changed_outputs_are_counted_by_data_set_index() -> None:
-    scored = ScoredOutputs(indices=(1, 3, 4), per_sample={}, outputs=(11, 99, 14))
+    scored = Scored(indices=(1, 3, 4), per_sample={}, outputs=(11, 99, 14))
 
     assert others([10, 11, 12, 13, 14], scored) == 1
     assert others(None, scored) is None
     assert others([10, 11], Scored(indices=(0, 1), per_sample={})) is None
-    assert outputs_of(Scored(indices=(), per_sample={})) is None
+    assert Scored(indices=(), per_sample={}).outputs is None

@@ -9,18 +9,19 @@ import pytest
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.meter import WallEnergy
-from pytest_mlperf.core.power import Power
 from pytest_mlperf.core.recording import (
     Action,
     baseline_run,
     changes,
-    detectable_note,
+    detectable_notes,
     empty_baseline,
     new_record,
+    provable,
     set_by,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
@@ -232,15 +233,22 @@ def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
 def test_a_baseline_that_cannot_prove_its_own_limit_says_so(
     detectable: float | None, limit: float | None, expected: str | None
 ) -> None:
-    note = detectable_note(
-        MetricVerdict(
-            metric="throughput",
-            outcome=Outcome.RECORDED,
-            now=100.0,
-            limit=limit,
-            detectable=detectable,
-        )
+    metric = MetricVerdict(
+        metric="throughput",
+        outcome=Outcome.RECORDED,
+        now=100.0,
+        limit=limit,
+        detectable=detectable,
     )
 
     cure = "record a longer baseline (--mlperf-update=append) or widen it"
-    assert note == (expected and f"{expected}{cure}")
+    assert detectable_notes([metric]) == ((f"{expected}{cure}",) if expected else ())
+
+
+def test_a_record_that_gates_nothing_says_that_it_proves_nothing() -> None:
+    """A metric with too few queries is only reported, whatever the runs show."""
+    assert (
+        provable(recorded((1.0, 1.01), limits={}))
+        == "can prove no change: no gated metric has enough queries a run"
+    )
+    assert provable(recorded((1.0, 1.01))).startswith("can prove changes of ")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.datasets import array_files
-from pytest_mlperf.datasets.array_files import find_npy, find_npz
+from pytest_mlperf.datasets.files import arrays as array_files
+from pytest_mlperf.datasets.files.arrays import find_npy, find_npz
 
 
 def array(shape: str, values: bytes = b"", dtype: str = "<f4") -> bytes:

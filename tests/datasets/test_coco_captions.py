@@ -84,6 +84,17 @@ def test_samples_are_captions_in_the_order_of_the_table_with_their_ids(build: Bu
     ]
 
 
+def test_captions_of_one_image_belong_together(build: Build, folder: Path) -> None:
+    """The official table names the image; one without that column does not group."""
+    table = folder / "captions" / "captions_source.tsv"
+    table.write_text("id\tcaption\timage_id\n1\tA dog.\t9\n2\tA cat.\t9\n", "utf-8")
+    grouped = build()
+    table.write_text("id\tcaption\n1\tA dog.\n", "utf-8")
+
+    assert [grouped.group(index) for index in range(2)] == ["9", "9"]
+    assert build().group(0) is None
+
+
 def test_every_row_is_what_pandas_reads_from_the_same_table(build: Build, folder: Path) -> None:
     """The reference reads the table with pandas."""
     pandas = pytest.importorskip("pandas")

@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets.criteo import HOTNESS, CriteoDataset
-from pytest_mlperf.datasets.criteo_partition import QUANTILES, drawn_ends, even_ends, read_ends
+from pytest_mlperf.datasets.criteo import (
+    HOTNESS,
+    QUANTILES,
+    CriteoDataset,
+    drawn_ends,
+    even_ends,
+    read_ends,
+)
 
 ROWS = 1001
 USED = 501

@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -21,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.datasets.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
-from pytest_mlperf.datasets.pickled_frames import NAMES, PickledFrame
-from pytest_mlperf.datasets.pickles import Name, PickleError, Record, parse
+from pytest_mlperf.datasets.files.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
+from pytest_mlperf.datasets.files.pickled import NAMES, PickledFrame
+from pytest_mlperf.datasets.files.pickles import Name, PickledObject, PickleError, parse
 
 OLD = Path(__file__).parent / "frames"
 
@@ -83,13 +84,14 @@ def test_tables_of_older_pandas_are_read(version: str, name: str, expected: list
     assert cells(OLD / f"pandas-{version}.pkl", name) == expected
 
 
+@pytest.mark.process
 def test_reading_a_pickle_needs_no_pandas() -> None:
     """MLPerf's tables are read where pandas and pyarrow are not installed, and import neither."""
     program = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(('pandas', 'pyarrow')))\n"
         "from pathlib import Path\n"
-        "from pytest_mlperf.datasets.frames import read_frame\n"
+        "from pytest_mlperf.datasets.files.frames import read_frame\n"
         "print(read_frame(Path(sys.argv[1]), columns=('id',))['id'])\n"
     )
     done = subprocess.run(
@@ -178,9 +180,9 @@ def test_plain_objects_are_read_as_python_reads_them(value: object, protocol: in
 
 def unpacked(value: object) -> object:
     match value:
-        case Record(name="encode", args=(str() as raw, "latin1")):
+        case PickledObject(name="encode", args=(str() as raw, "latin1")):
             return raw.encode("latin-1")
-        case Record(name="bytes", args=()):
+        case PickledObject(name="bytes", args=()):
             return b""
         case list():
             flat: list[object] = []
@@ -310,6 +312,7 @@ if hasattr(loaded, "wait"):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_pickle_is_named_and_never_executed(tmp_path: Path, name: str) -> None:
     """The canary lives when we read the file, and dies when Python's unpickler does."""
@@ -330,6 +333,83 @@ def test_a_hostile_pickle_is_named_and_never_executed(tmp_path: Path, name: str)
         capture_output=True,
     )
     assert canary.exists()
+
+
+FLAGS_OF_NUMBERS = named("numpy", "dtype") + text("O8") + b"\x89\x88\x87R"
+"""A copy of NumPy's type of objects, whose flags the state below says anew."""
+
+ENDS_PYTHON = {
+    "flags of a type": (
+        written(
+            named("numpy._core.numeric", "_frombuffer"),
+            b"(" + pickle.SHORT_BINBYTES + b"\x08AAAAAAAA",
+            FLAGS_OF_NUMBERS,
+            b"(K\x03" + text("|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+            b"K\x01\x85" + text("C") + b"tR",
+        ),
+        "not a pandas DataFrame",
+    ),
+    "a deep key": (
+        written(b"})" + pickle.TUPLE1 * 200_000 + b"K\x01s"),
+        "a key that is neither text nor a number",
+    ),
+}
+LOAD_ALLOWED = """\
+import pickle, sys
+from pytest_mlperf.datasets.files.pickled import NAMES
+class Allowed(pickle.Unpickler):
+    def find_class(self, module, name):
+        assert (module, name) in NAMES
+        return super().find_class(module, name)
+loaded = Allowed(open(sys.argv[1], "rb")).load()
+print(str(loaded.to_pylist() if hasattr(loaded, "to_pylist") else loaded)[:0])
+"""
+
+
+def load_allowed(path: Path) -> int:
+    """Return how a process ends that loads a pickle of allowed names."""
+    command = [sys.executable, "-W", "ignore", "-c", LOAD_ALLOWED, str(path)]
+    return subprocess.run(command, check=False, capture_output=True).returncode
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ENDS_PYTHON)
+def test_what_ends_an_unpickler_of_allowed_names_is_refused_here(tmp_path: Path, name: str) -> None:
+    """Why the unpickler in C and NumPy's own classes are not used, even behind an allow-list."""
+    data, message = ENDS_PYTHON[name]
+    path = tmp_path / "table.pkl"
+    path.write_bytes(data)
+
+    with pytest.raises(RunError, match=message):
+        read_frame(path, columns=("id",))
+
+    assert load_allowed(path) == -signal.SIGSEGV
+
+
+class Restored:
+    """Pickled as Arrow pickles an array."""
+
+    def __init__(self, *call: object) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.process
+def test_arrow_reads_wherever_a_pickle_says_that_a_text_ends(tmp_path: Path) -> None:
+    """A text of one byte is said to have a gigabyte."""
+    pa = pytest.importorskip("pyarrow")
+    restore, (parts,) = pa.array(["x"]).__reduce__()
+    ends = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little"))
+    wrong = [*parts]
+    wrong[4] = [parts[4][0], ends, parts[4][2]]
+    path = save(tmp_path, Restored(restore, (tuple(wrong),)))
+
+    with pytest.raises(RunError, match="not a pandas DataFrame"):
+        read_frame(path, columns=("id",))
+
+    assert load_allowed(path) == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize(
@@ -530,9 +610,9 @@ def test_a_damaged_file_is_refused_or_read_but_nothing_else(
         pass
 
 
-def array_record(raw: object, shape: object, code: str, order: str = "<") -> Record:
-    kind = Record("dtype", (code,), (3, order))
-    return Record("_frombuffer", (raw, kind, shape, "C"))
+def array_record(raw: object, shape: object, code: str, order: str = "<") -> PickledObject:
+    kind = PickledObject("dtype", (code,), (3, order))
+    return PickledObject("_frombuffer", (raw, kind, shape, "C"))
 
 
 @pytest.mark.parametrize(
@@ -547,21 +627,23 @@ def array_record(raw: object, shape: object, code: str, order: str = "<") -> Rec
         (array_record(["a"], (1, 2), "O8"), "malformed"),
         (array_record([["a", ["b"]]], (1, 1), "O8"), "a cell holds an object of type list"),
         (array_record([{}], (1, 1), "O8"), "a cell holds an object of type dict"),
-        (array_record([Record("slice", ())], (1, 1), "O8"), "an object of type slice"),
-        (Record("slice", ()), "a column is of the kind slice"),
-        (Record("bytearray", (2**40,)), "a column is of the kind bytearray"),
+        (array_record([PickledObject("slice", ())], (1, 1), "O8"), "an object of type slice"),
+        (PickledObject("slice", ()), "a column is of the kind slice"),
+        (PickledObject("bytearray", (2**40,)), "a column is of the kind bytearray"),
     ],
 )
 def test_a_table_is_checked_before_numpy_gets_it(
-    monkeypatch: pytest.MonkeyPatch, values: Record, message: str
+    monkeypatch: pytest.MonkeyPatch, values: PickledObject, message: str
 ) -> None:
     """Shapes, types and buffers that do not fit are refused, none is believed."""
-    labels = Record("_new_Index", (Name("Index"), {"data": array_record(["id"], (1,), "O8")}))
-    block = Record("_unpickle_block", (values, Record("slice", (0, 1, 1)), 2))
-    manager = Record("BlockManager", ((block,), [labels]))
-    tree = Record("DataFrame", (), {"_mgr": manager})
+    labels = PickledObject(
+        "_new_Index", (Name("Index"), {"data": array_record(["id"], (1,), "O8")})
+    )
+    block = PickledObject("_unpickle_block", (values, PickledObject("slice", (0, 1, 1)), 2))
+    manager = PickledObject("BlockManager", ((block,), [labels]))
+    tree = PickledObject("DataFrame", (), {"_mgr": manager})
     # The records are what a pickle of the same content parses to.
-    monkeypatch.setattr("pytest_mlperf.datasets.pickled_frames.parse", lambda *_, **__: tree)
+    monkeypatch.setattr("pytest_mlperf.datasets.files.pickled.parse", lambda *_, **__: tree)
 
     with pytest.raises(PickleError, match=message):
         PickledFrame(io.BytesIO(), max_bytes=1).column(0)

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.datasets import images
-from pytest_mlperf.datasets.images import check_images, decode, require_images
+from pytest_mlperf.datasets.files import images
+from pytest_mlperf.datasets.files.images import check_images, decode, require_images
 
 
 def noise(height: int, width: int) -> Image.Image:

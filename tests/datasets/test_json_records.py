@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.datasets import json_records
-from pytest_mlperf.datasets.json_records import read_records
+from pytest_mlperf.datasets.files import json_records
+from pytest_mlperf.datasets.files.json_records import read_records
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

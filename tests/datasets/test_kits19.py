@@ -15,8 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets.kits19 import LIST, Kits19Dataset
-from pytest_mlperf.datasets.kits19_checksums import OFFICIAL_MD5
+from pytest_mlperf.datasets.kits19 import LIST, OFFICIAL_MD5, Kits19Dataset
 
 NAMES = ["case_00003", "case_00000", "case_00185"]
 """In an order of their own."""

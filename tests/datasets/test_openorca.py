@@ -321,6 +321,7 @@ def test_a_wrong_option_is_named_with_its_value(
 # --- the tiny twin --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_tiny_table_has_its_samples_in_the_official_shape() -> None:
     """512 prompts of Llama 2's chat form; tokens and text are the same prompts."""
     path = str(TINY / "data" / "open_orca")

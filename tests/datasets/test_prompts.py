@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
-from pytest_mlperf.datasets.prompts import Source, Template, TokenLists, encode, framed
+from pytest_mlperf.datasets.prompts import SampleFile, Template, TokenLists, encode, framed
 
-SOURCE = Source(file=Path("table.pkl"))
+SOURCE = SampleFile(file=Path("table.pkl"))
 
 pieces = st.lists(st.sampled_from(["{a}", "{b}", "{{", "}}", "text ", "\n", "é"]), max_size=6)
 lists_of_tokens = st.lists(

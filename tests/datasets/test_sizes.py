@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.samples import sizes
-from pytest_mlperf.run.worker import build
+from pytest_mlperf.run.worker.samples import sizes
+from pytest_mlperf.run.worker.worker import build
 from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import dataset_of
 
 TINY = Path(__file__).resolve().parents[2] / "suites" / "tiny"
 
@@ -41,7 +42,7 @@ def test_sizes_are_the_means_over_the_samples_that_are_used(
 ) -> None:
     """LoadGen draws from the first ones only."""
     (path,) = TINY.glob(f"{suite}*.mlperf.toml")
-    _, factory = plan_suite(path)[0].factories
+    factory = dataset_of(plan_suite(path)[0])
     dataset = build("dataset", factory)
     used = range(min(5, len(dataset)))
 
@@ -52,6 +53,6 @@ def test_sizes_are_the_means_over_the_samples_that_are_used(
 
 def test_a_data_set_need_not_tell() -> None:
     (path,) = TINY.glob("resnet50*.mlperf.toml")
-    _, factory = plan_suite(path)[0].factories
+    factory = dataset_of(plan_suite(path)[0])
 
     assert sizes(build("dataset", factory), 5) == {}

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets import squad_features
 from pytest_mlperf.datasets.squad import SquadDataset
-from pytest_mlperf.datasets.squad_wordpiece import WordPieces, basic_tokens
+from pytest_mlperf.datasets.squad import _features as squad_features
+from pytest_mlperf.datasets.squad._features import WordPieces, basic_tokens
 from tests.datasets import squad_plain
 from tests.datasets.squad_made_here import ODDITIES, listed, squad, write
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import DOCS
+from tests.shared import once
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The site as `make docs` builds it."""
     for library in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(library, reason="needs pytest-mlperf[docs]")
-    folder = tmp_path_factory.mktemp("site")
+    return once(tmp_path_factory, "site", build)
+
+
+def build(folder: Path) -> Site:
+    """Build it into a folder."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", folder / "doctrees", DOCS, folder / "html"],

@@ -255,7 +255,8 @@ class Reader:
 
     def _run(self, command: str) -> tuple[int, str]:
         for text, other in {**OURS, **({} if self.patient else SHORTER)}.items():
-            command = command.replace(text, other)
+            # The same command with an option is another one.
+            command = other.join(re.split(rf"{re.escape(text)}(?! -)", command))
         left = self.site / "folder"
         self.site.mkdir(exist_ok=True)
         done = subprocess.run(
@@ -289,12 +290,13 @@ class Reader:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
             "HOME": str(self.folder),
             "SITE": str(self.site),
+            "REPOSITORY": str(ROOT),
             "PYTHONPATH": str(self.site),
             "COLUMNS": "80",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "PYTEST_MLPERF_LEASES": str(self.site / "leases"),
             # The control takes 0.6 s a run, and what it says of a busy machine is true.
-            "PYTEST_ADDOPTS": "--mlperf-control=off -p no:cacheprovider",
+            "PYTEST_ADDOPTS": "-omlperf_control=off -p no:cacheprovider",
         }
 
 

@@ -16,6 +16,7 @@ NOT_RUN = {
     "another-python.md": 1,
     "calibration.md": 1,
     "openai.md": 1,
+    "serving.md": 1,
     "tensorrt-llm.md": 2,
     "triton.md": 1,
     "tutorial.md": 1,
@@ -41,6 +42,8 @@ def consoles(page: Path) -> list[Fence]:
 PAGES = [page for page in guides() if any(not one.not_run for one in consoles(page))]
 
 
+@pytest.mark.process
+@pytest.mark.quiet
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     """Every command succeeds or fails as shown, and prints what is shown, but for the masks."""
@@ -148,6 +151,7 @@ def test_a_fence_is_read_with_its_comment_and_outputs() -> None:
     ]
 
 
+@pytest.mark.process
 def test_files_and_changes_of_a_page_are_made(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "reader", tmp_path / "site")
     reader.folder.mkdir()
@@ -162,6 +166,7 @@ def test_files_and_changes_of_a_page_are_made(tmp_path: Path) -> None:
     assert reader.differences == []
 
 
+@pytest.mark.process
 def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "reader", tmp_path / "site")
     reader.folder.mkdir()
@@ -173,6 +178,7 @@ def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_a_recording_that_was_disturbed_is_made_again(tmp_path: Path) -> None:
     """As its message asks; nothing else is ever tried twice."""
     reader = Reader(tmp_path / "reader", tmp_path / "site")

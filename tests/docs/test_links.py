@@ -49,7 +49,7 @@ def test_links_to_elsewhere_are_well_formed(page: Path) -> None:
     ("text", "found"),
     [
         ("# The command `pytest-mlperf`", {"the-command-pytest-mlperf"}),
-        ("## compare --interleave", {"compare---interleave"}),
+        ("## round --json", {"round---json"}),
         ("## Claims: `[[pairs]]`", {"claims-pairs"}),
         ("## A [link](x.md) in it", {"a-link-in-it"}),
         ("# Twice\n# Twice", {"twice", "twice-1"}),

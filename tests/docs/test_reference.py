@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_mlperf.core.metrics import METRICS, PUBLISHED
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.registry import Group
 from tests.docs.conftest import Site
@@ -38,6 +38,7 @@ def test_every_key_of_a_suite_is_explained_once(reference: Any) -> None:
     assert len(keys) > 100
 
 
+@pytest.mark.process
 def test_every_key_of_a_suite_is_on_the_site(site: Site, reference: Any) -> None:
     expected = {key.anchor for key in reference("suite").every_key()}
 
@@ -47,6 +48,7 @@ def test_every_key_of_a_suite_is_on_the_site(site: Site, reference: Any) -> None
 # --- pytest's options and the command --------------------------------------------------------
 
 
+@pytest.mark.process
 def test_every_option_says_what_it_does_and_is_on_the_site(site: Site, reference: Any) -> None:
     options = reference("options").options()
 
@@ -55,6 +57,7 @@ def test_every_option_says_what_it_does_and_is_on_the_site(site: Site, reference
     assert len(options) > 20
 
 
+@pytest.mark.process
 def test_every_argument_of_every_command_is_explained_and_on_the_site(
     site: Site, reference: Any
 ) -> None:
@@ -74,6 +77,7 @@ def test_every_argument_of_every_command_is_explained_and_on_the_site(
 # --- extensions ------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_every_entry_point_is_on_the_site(site: Site, reference: Any) -> None:
     """Those of pyproject.toml, whatever else is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -89,6 +93,7 @@ def test_every_entry_point_is_on_the_site(site: Site, reference: Any) -> None:
     assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_of_an_extension_is_explained_and_on_the_site(
     group: Group, site: Site, reference: Any
@@ -97,7 +102,7 @@ def test_every_option_of_an_extension_is_explained_and_on_the_site(
     shown = ids(site.page("reference-extensions"))
     found = [(one, option) for one in extensions.own(group) for option in one.options]
 
-    assert [one.name for one in extensions.own(group) if not one.about] == []
+    assert [one.name for one in extensions.own(group) if not one.declaration.about] == []
     assert [f"{one.name}.{option.name}" for one, option in found if not option.text] == []
     assert {extensions.anchor(*pair) for pair in found} - shown == set()
 
@@ -105,19 +110,20 @@ def test_every_option_of_an_extension_is_explained_and_on_the_site(
 # --- metrics, outcomes, files ----------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_every_metric_and_score_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
     metrics, words = reference("metrics"), reference("words")
     shown = ids(site.page("reference-metrics"))
 
     assert set(words.METRICS) == set(METRICS)
     assert set(words.SCORES) == set(metrics.scores())
-    assert {metrics.anchor(name) for name in {**METRICS, **PUBLISHED}} - shown == set()
+    assert {metrics.anchor(name) for name in METRICS} - shown == set()
 
 
 def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: Any) -> None:
     """`Scores(lower=frozenset({...}))` in the code of the scorers."""
     code = "".join(
-        file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/scorers").glob("*.py")
+        file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/scorers").rglob("*.py")
     )
     lower = set(re.findall(r'"(\w+)"', "".join(re.findall(r"lower=frozenset\((.*?)\)", code))))
 
@@ -125,6 +131,7 @@ def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: A
     assert told == lower != set()
 
 
+@pytest.mark.process
 def test_every_outcome_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
     outcomes, words = reference("outcomes"), reference("words")
     shown = ids(site.page("reference-outcomes"))
@@ -166,7 +173,7 @@ def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
     page = (DOCS / "reference-environment.md").read_text("utf-8")
     page += " PYTEST_MLPERF_BUILDS PYTEST_MLPERF_LEASES"  # the code's: in the generated part
     places = [*(ROOT / "suites").rglob("*.toml"), *(ROOT / ".github").rglob("*.yml")]
-    places += [ROOT / "Makefile", ROOT / "pytest_mlperf/cli/plan_slurm.py"]
+    places += [ROOT / "Makefile", ROOT / "pytest_mlperf/cli/templates/slurm.sh"]
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
     named = {
         name
@@ -227,7 +234,7 @@ def test_what_stands_in_a_fence_for_readers_of_the_source_is_replaced(reference:
 
 def test_every_junit_property_is_on_the_page() -> None:
     """The names that the code gives, with METRIC and of samples or tokens in their places."""
-    code = (ROOT / "pytest_mlperf/reports/properties.py").read_text("utf-8")
+    code = (ROOT / "pytest_mlperf/reports/export/junit.py").read_text("utf-8")
     page = (DOCS / "reference-files.md").read_text("utf-8")
     names = set(re.findall(r'"(mlperf\.[a-z_.{}]+)"', code))
     shown = {name.replace("{metric.metric}", "METRIC") for name in names}

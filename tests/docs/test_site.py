@@ -9,8 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
+import pytest
+
 from tests.docs.conftest import Site
 from tests.docs.pages import DOCS, SITE_PAGES, part_of_index
+
+pytestmark = pytest.mark.process
 
 PARTS = ("Tutorial", "How-to", "Reference", "Explanation")
 

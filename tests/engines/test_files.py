@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.engines import files
-from pytest_mlperf.engines.files import sha256
+from pytest_mlperf import engines as files
+from pytest_mlperf.engines import sha256
 
 
 @pytest.fixture
@@ -100,3 +100,15 @@ def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
     monkeypatch.setattr(files, "WORTH_BYTES", 1 << 30)
     monkeypatch.setattr(files, "_cache", None)
     assert sha256([weights]) == digest(b"12345678")
+
+
+def test_hashing_for_long_shows_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever loads hundreds of gigabytes does not hang."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"12345678")
+    monkeypatch.setattr(files, "TOLD_S", -1.0)
+
+    assert sha256([weights]) == digest(b"12345678")
+    assert capfd.readouterr().err == "weights: 0 GB hashed\n"

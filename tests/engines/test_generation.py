@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.engines.generation import Generation
+from pytest_mlperf.engines.llm.generation import Generation
 
 TOKENS = st.integers(0, 9)
 

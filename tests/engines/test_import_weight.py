@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     "module",
@@ -12,8 +14,7 @@ import pytest
         "pytest_mlperf.engines.onnxruntime",
         "pytest_mlperf.engines.onnxruntime.tensorrt",
         "pytest_mlperf.engines.triton",
-        "pytest_mlperf.engines.triton.grpc_client",
-        "pytest_mlperf.engines.triton.http_client",
+        "pytest_mlperf.engines.triton._clients",
         "pytest_mlperf.engines.tensorrt_llm",
         "pytest_mlperf.engines.torch",
         "pytest_mlperf.engines.torch.diffusion",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf import engines as files
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines import files
-from pytest_mlperf.engines.model_folder import read_json
+from pytest_mlperf.engines.llm.model_folder import read_json
 
 pytest.importorskip("safetensors")
 

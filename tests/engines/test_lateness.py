@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.engines.lateness import EVERY_S, RESOLUTION_S, Lateness
+from pytest_mlperf.engines.llm.streaming import EVERY_S, RESOLUTION_S, Lateness
 
 
 class ByHand:
@@ -21,8 +21,8 @@ class ByHand:
     def time(self) -> float:
         return self.now_s
 
-    def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
-        self.timers.append((when_s, callback))
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.timers.append((self.now_s + delay_s, callback))
 
     def fire(self, late_s: float = 0.0) -> None:
         """Let the one timer go off, so much after it was due."""
@@ -33,7 +33,7 @@ class ByHand:
 
 
 def watching(loop: Any, under_way: Callable[[], bool] = lambda: True) -> Lateness:
-    found = Lateness(loop, under_way)
+    found = Lateness(loop, under_way, loop.time)
     found.begun(found.now())
     return found
 

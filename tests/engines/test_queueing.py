@@ -8,36 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.queueing import WorkQueue
-
-
-class Failures:
-    """A sink that keeps failures."""
-
-    wants_output = False
-    times_tokens = False
-
-    def __init__(self) -> None:
-        self.errors: list[BaseException] = []
-        self.failed_once = threading.Event()
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Ignore."""
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        raise AssertionError("no tokens are timed here")
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        """Ignore."""
-
-    def failed(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.failed_once.set()
+from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.testing import RecordingSink
 
 
 class Held:
@@ -70,7 +42,7 @@ class Held:
 def test_what_gathers_during_work_is_worked_on_together(
     max_batch: int | None, batches: list[list[int]]
 ) -> None:
-    work, sink = Held(), Failures()
+    work, sink = Held(), RecordingSink()
     queue = WorkQueue(work, max_batch=max_batch)
     queue.put([0], [10], sink)
     assert work.begun.acquire(timeout=30)
@@ -85,7 +57,7 @@ def test_what_gathers_during_work_is_worked_on_together(
 def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
     work = Held()
     queue = WorkQueue(work, threads=3, max_batch=4)
-    queue.put(list(range(12)), list(range(12)), Failures())
+    queue.put(list(range(12)), list(range(12)), RecordingSink())
     for _ in range(3):
         assert work.begun.acquire(timeout=30)
     work.gate.set()
@@ -96,7 +68,7 @@ def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
 
 
 def test_samples_of_two_runs_are_never_joined() -> None:
-    work, one, other = Held(), Failures(), Failures()
+    work, one, other = Held(), RecordingSink(), RecordingSink()
     queue = WorkQueue(work)
     queue.put([0], [0], one)
     assert work.begun.acquire(timeout=30)
@@ -112,7 +84,7 @@ def test_samples_of_two_runs_are_never_joined() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("example"), SystemExit(3)])
 def test_a_failure_is_reported_and_the_thread_lives_on(error: BaseException) -> None:
-    sink, threads = Failures(), []
+    sink, threads = RecordingSink(1), []
 
     def work(ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         threads.append(threading.get_ident())
@@ -121,7 +93,7 @@ def test_a_failure_is_reported_and_the_thread_lives_on(error: BaseException) -> 
 
     queue = WorkQueue(work)
     queue.put([0], [0], sink)
-    assert sink.failed_once.wait(30)
+    sink.wait_for_end()
     queue.put([1], [1], sink)
     queue.close()
 

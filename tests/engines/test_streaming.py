@@ -4,55 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 
 import pytest
 
-from pytest_mlperf.engines.streaming import Request, Streams
+from pytest_mlperf.engines.llm.streaming import StreamedRequest, Streams
+from pytest_mlperf.testing import RecordingSink
 
 
-class Told:
-    """A sink that keeps what it is told."""
-
-    def __init__(self, *, times_tokens: bool = True, wants_output: bool = False) -> None:
-        self.times_tokens = times_tokens
-        self.wants_output = wants_output
-        self.calls: list[tuple[str, list[int]]] = []
-        self.outputs: list[bytes] = []
-        self.counts: list[int] | None = []
-        self.errors: list[BaseException] = []
-        self.threads: set[int] = set()
-        self.heard = threading.Semaphore(0)
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        self.calls.append(("first", list(ids)))
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        self.calls.append(("next", list(ids)))
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        self.threads.add(threading.get_ident())
-        self.calls.append(("done", list(ids)))
-        self.outputs += outputs or []
-        self.counts = [*(self.counts or []), *n_tokens] if n_tokens is not None else None
-        for _ in ids:
-            self.heard.release()
-
-    def failed(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.heard.release()
-
-    def wait(self, samples: int) -> None:
-        for _ in range(samples):
-            assert self.heard.acquire(timeout=30)
+def timing(expected: int) -> RecordingSink:
+    """Return a sink of a performance run of a language model."""
+    return RecordingSink(expected, wants_output=False, times_tokens=True)
 
 
-async def three_tokens(request: Request) -> None:
+def quiet(expected: int) -> RecordingSink:
+    """Return a sink that reads neither outputs nor tokens as they come."""
+    return RecordingSink(expected, wants_output=False)
+
+
+async def three_tokens(request: StreamedRequest) -> None:
     request.tokens()
     await asyncio.sleep(0)
     request.tokens(2)
@@ -60,54 +29,54 @@ async def three_tokens(request: Request) -> None:
 
 
 def test_first_tokens_come_before_further_ones_and_those_before_the_end() -> None:
-    sink, streams = Told(), Streams(three_tokens)
+    sink, streams = timing(1), Streams(three_tokens)
 
     streams.put([7], [3], sink)
-    sink.wait(1)
+    sink.wait_for_end()
     streams.close()
 
     assert sink.calls == [("first", [7]), ("next", [7, 7]), ("done", [7])]
-    assert (sink.counts, sink.outputs) == ([3], [])
+    assert (sink.n_tokens, sink.outputs) == ({7: 3}, {})
 
 
 def test_outputs_are_given_only_where_they_are_wanted() -> None:
-    sink, streams = Told(times_tokens=False, wants_output=True), Streams(three_tokens)
+    sink, streams = RecordingSink(2), Streams(three_tokens)
 
     streams.put([7, 8], [3, 4], sink)
-    sink.wait(2)
+    sink.wait_for_end()
     streams.close()
 
     assert sink.calls == [("done", [7, 8])]
-    assert sink.outputs == [b"\x03", b"\x04"]
+    assert sink.outputs == {7: b"\x03", 8: b"\x04"}
 
 
 def test_samples_that_end_in_one_pass_are_told_in_one_call() -> None:
-    sink, streams = Told(times_tokens=False), Streams(three_tokens)
+    sink, streams = quiet(100), Streams(three_tokens)
 
     streams.put(range(100), range(100), sink)
-    sink.wait(100)
+    sink.wait_for_end()
     streams.close()
 
     assert sink.calls == [("done", list(range(100)))]
 
 
 def test_nothing_is_counted_where_one_sample_has_no_count() -> None:
-    async def uncounted(request: Request) -> None:
+    async def uncounted(request: StreamedRequest) -> None:
         request.done(None, None if request.index else 5)
 
-    sink, streams = Told(times_tokens=False), Streams(uncounted)
+    sink, streams = quiet(2), Streams(uncounted)
 
     streams.put([1, 2], [0, 1], sink)
-    sink.wait(2)
+    sink.wait_for_end()
     streams.close()
 
-    assert sink.counts is None
+    assert sink.n_tokens == {}
 
 
 def test_at_most_concurrency_samples_are_answered_at_a_time() -> None:
     running, most = 0, 0
 
-    async def watched(request: Request) -> None:
+    async def watched(request: StreamedRequest) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -115,21 +84,21 @@ def test_at_most_concurrency_samples_are_answered_at_a_time() -> None:
         running -= 1
         request.done(None, 1)
 
-    sink, streams = Told(times_tokens=False), Streams(watched, concurrency=3)
+    sink, streams = quiet(20), Streams(watched, concurrency=3)
 
     streams.put(range(20), range(20), sink)
-    sink.wait(20)
+    sink.wait_for_end()
     streams.close()
 
     assert most == 3
 
 
 def test_every_completion_comes_from_one_thread() -> None:
-    sink, streams = Told(), Streams(three_tokens)
+    sink, streams = timing(10), Streams(three_tokens)
 
     for sample in range(10):
         streams.put([sample], [sample], sink)
-    sink.wait(10)
+    sink.wait_for_end()
     streams.close()
 
     assert len(sink.threads) == 1
@@ -137,13 +106,13 @@ def test_every_completion_comes_from_one_thread() -> None:
 
 
 def test_what_an_answer_raises_ends_the_run() -> None:
-    async def broken(request: Request) -> None:
+    async def broken(request: StreamedRequest) -> None:
         raise ValueError("no such token")
 
-    sink, streams = Told(), Streams(broken)
+    sink, streams = timing(1), Streams(broken)
 
     streams.put([1], [0], sink)
-    sink.wait(1)
+    sink.wait_for_end()
     streams.close()
 
     assert str(sink.errors[0]) == "no such token"
@@ -152,14 +121,14 @@ def test_what_an_answer_raises_ends_the_run() -> None:
 def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
-    async def endless(request: Request) -> None:
+    async def endless(request: StreamedRequest) -> None:
         try:
             begun.set()
             await asyncio.Event().wait()
         finally:
             cleaned.set()
 
-    sink, streams = Told(), Streams(endless)
+    sink, streams = timing(1), Streams(endless)
     streams.put([1], [0], sink)
     assert begun.wait(30)
 
@@ -169,18 +138,13 @@ def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
     assert not sink.errors
 
 
-def test_run_returns_what_a_coroutine_returns_and_gives_up_in_time() -> None:
+def test_run_returns_what_a_coroutine_returns() -> None:
     async def answer() -> int:
         return 42
-
-    async def never() -> None:
-        await asyncio.Event().wait()
 
     streams = Streams(three_tokens)
 
     assert streams.run(answer()) == 42
-    with pytest.raises(TimeoutError):
-        streams.run(never(), timeout_s=0.01)
     streams.close()
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.core.reason import SignKey
+from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
-from pytest_mlperf.run.protocol import LoadGenSettings, WorkerSpec
 from tests.run.harness import RunningWorker, settings
 
 LIMIT_NS = 60_000_000_000
@@ -45,7 +47,7 @@ class Ran:
 
         Where the engine's thread was kept waiting, tokens come together and have no gaps.
         """
-        together = any("came together with others" in note for note in self.result["notes"])
+        together = SignKey.TOKENS_TOGETHER in self.result["notes"]
         needed = {"ttft_p99", "tpot_p99"} | (set() if together else {"itl_p99"})
         return self.tokens.keys() >= needed
 

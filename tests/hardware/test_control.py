@@ -10,11 +10,11 @@ from time import perf_counter
 
 import pytest
 
-from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL
+from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
 from pytest_mlperf.hardware import control
-from pytest_mlperf.hardware.control import Sizes, UnavailableControl
+from pytest_mlperf.hardware.control import ControlSizes, UnavailableControl
 
-TINY = Sizes(matrix=16, copied_bytes=(4096,), batch=2, warm_s=0.0, measured_s=0.0)
+TINY = ControlSizes(matrix=16, copied_bytes=(4096,), batch=2, warm_s=0.0, measured_s=0.0)
 COMMAND = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
 LIMIT_S = 60.0
 
@@ -59,7 +59,7 @@ def test_repeats_fill_the_measuring_time() -> None:
 
     begun_s = perf_counter()
     control.median_s(
-        repeat, Sizes(matrix=1, copied_bytes=(), batch=1, warm_s=0.01, measured_s=0.02)
+        repeat, ControlSizes(matrix=1, copied_bytes=(), batch=1, warm_s=0.01, measured_s=0.02)
     )
 
     assert perf_counter() - begun_s >= 0.03
@@ -145,6 +145,88 @@ def test_of_several_gpus_the_slowest_counts() -> None:
     assert control.slowest(each) == {MATMUL: 7e14, COPY: 3.1e12, LIBRARY: 5.0}
 
 
+class FakeEvent:
+    """An event of CUDA's, by this machine's clock."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at_s = 0.0
+
+    def record(self) -> None:
+        self.at_s = perf_counter()
+
+    def synchronize(self) -> None:
+        assert self.at_s
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return 1e3 * (end.at_s - self.at_s)
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, *, memory: int = 2**30) -> list[str]:
+    """Let torch have GPUs, which are this CPU; return where each buffer is made, as it is."""
+    torch = pytest.importorskip("torch")
+    ones, randn, made = torch.ones, torch.randn, list[str]()
+
+    def on_a_gpu(size: int, *, dtype: object, device: str) -> object:
+        if size > memory:
+            raise torch.cuda.OutOfMemoryError
+        made.append(f"{device} {size}")
+        return ones(size, dtype=dtype)
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: made.append(f"on {device}"))
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch, "Generator", lambda device: torch.default_generator)
+    monkeypatch.setattr(torch, "randn", lambda shape, dtype, **_: randn(shape).to(dtype))
+    monkeypatch.setattr(torch, "ones", on_a_gpu)
+    monkeypatch.setattr(control, "GPU", TINY)
+    monkeypatch.setattr(control, "PEERS", PAIRS)
+    return made
+
+
+PAIRS = ControlSizes(matrix=0, copied_bytes=(16384, 512), batch=2, warm_s=0.0, measured_s=0.0)
+
+
+@pytest.mark.parametrize(("count", "memory", "size"), [(2, 2**30, 16384), (4, 8192, 512)])
+def test_several_gpus_copy_to_each_other_around_a_ring(
+    monkeypatch: pytest.MonkeyPatch, count: int, memory: int, size: int
+) -> None:
+    """Each sends once and receives once, timed where it sends; short memory takes less."""
+    made = with_gpus(monkeypatch, count, memory=memory)
+
+    figures = control.on_gpus(count)
+
+    assert list(figures) == [MATMUL, COPY, LIBRARY, PEER]
+    assert all(value > 0 for value in figures.values())
+    ring = [(n, (n + 1) % count) for n in range(count)]
+    expected = [[f"on cuda:{a}", f"cuda:{a} {size}", f"cuda:{b} {size}"] for a, b in ring]
+    assert made[-3 * count :] == [each for pair in expected for each in pair]
+
+
+def test_one_gpu_has_no_other_to_copy_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 1)
+
+    assert PEER not in control.on_gpus(1)
+
+
+def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 3)
+    took_s = iter([0.5, 4.0, 1.0])
+    monkeypatch.setattr(control, "median_s", lambda repeat, sizes: next(took_s))
+
+    assert control.between(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
+
+
+def test_gpus_without_memory_for_a_copy_between_them_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_gpus(monkeypatch, 2, memory=100)
+
+    with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
+        control.between(["cuda:0", "cuda:1"], PAIRS)
+
+
 def test_a_torch_without_its_gpus_is_said() -> None:
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None:
@@ -156,6 +238,7 @@ def test_a_torch_without_its_gpus_is_said() -> None:
         control.on_gpus(99)
 
 
+@pytest.mark.process
 def test_started_by_hand_it_prints_one_line() -> None:
     done = subprocess.run(
         COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=True
@@ -166,6 +249,7 @@ def test_started_by_hand_it_prints_one_line() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.process
 def test_it_ends_when_a_pipe_at_its_stdin_has_ended() -> None:
     done = subprocess.run(COMMAND, input=b"", capture_output=True, timeout=LIMIT_S, check=False)
 

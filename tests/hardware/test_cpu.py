@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.hardware import cpu
+from pytest_mlperf.hardware import host as cpu
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"

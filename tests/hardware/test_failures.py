@@ -14,14 +14,24 @@ from types import ModuleType
 import pytest
 
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.hardware.nvml import Device, Library, Lost, UnavailableNvml, find, patiently
-from pytest_mlperf.hardware.nvml_probe import Probe, Way
+from pytest_mlperf.hardware._nvml import (
+    Lost,
+    NvmlDevice,
+    NvmlLibrary,
+    Probe,
+    ReadMethod,
+    UnavailableNvml,
+    find,
+    patiently,
+)
 from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
-from pytest_mlperf.run.power import PowerLog, Sampling
-from pytest_mlperf.run.power_doubts import Doubts, doubts
+from pytest_mlperf.run.power.doubts import Doubts, doubts
+from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.hardware.test_nvml import REFUSED, TOGETHER
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario
+
+pytestmark = pytest.mark.process
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 PASSING = [10, 999, 37]
@@ -29,6 +39,7 @@ PASSING = [10, 999, 37]
 
 PROPERTIES = {
     "uuid": "nvmlDeviceGetUUID",
+    "index": "nvmlDeviceGetIndex",
     "name": "nvmlDeviceGetName",
     "architecture": "nvmlDeviceGetArchitecture",
     "bus_id": "nvmlDeviceGetPciInfo_v3",
@@ -68,8 +79,8 @@ def fake(tmp_path: Path) -> Iterator[Fake]:
 
 
 @pytest.fixture
-def opened(fake: Fake, pynvml: ModuleType) -> Iterator[Library]:
-    found = Library(pynvml)
+def opened(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
+    found = NvmlLibrary(pynvml)
     yield found
     found.close()
 
@@ -81,7 +92,7 @@ def sampled(
     for name, value in fake.environment.items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
-    with Sampling(gpus or ("GPU-0",), fake.folder, hz=hz, watch_s=0.02) as running:
+    with PowerSampling(gpus or ("GPU-0",), fake.folder, hz=hz, watch_s=0.02) as running:
         time.sleep(seconds)
     return running.log
 
@@ -147,7 +158,7 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(
 @pytest.mark.parametrize("code", [3, 4, 10, 13, 999])
 @pytest.mark.parametrize("name", sorted(PROPERTIES))
 def test_a_property_that_is_not_told_is_none_and_the_others_stand(
-    fake: Fake, opened: Library, name: str, code: int
+    fake: Fake, opened: NvmlLibrary, name: str, code: int
 ) -> None:
     device = find(opened, "GPU-0")
     whole = identity(device)
@@ -181,11 +192,11 @@ def test_what_passes_at_the_start_is_asked_three_more_times(
 ) -> None:
     """Three failures go unseen; with four the GPU is not taken for one that nobody shares."""
 
-    def found(failures: int) -> Device | None:
+    def found(failures: int) -> NvmlDevice | None:
         fake.write(f"fail {function} {code} calls=1-{failures}", "device", "mig 2")
         opened = None
         try:
-            opened = Library(pynvml)
+            opened = NvmlLibrary(pynvml)
             return find(opened, "MIG-0-0")
         except UnavailableNvml:
             return None
@@ -200,7 +211,7 @@ def test_what_passes_at_the_start_is_asked_three_more_times(
     assert worse is None or worse.instances is None or not worse.instance
 
 
-def test_what_does_not_pass_is_asked_once(fake: Fake, opened: Library) -> None:
+def test_what_does_not_pass_is_asked_once(fake: Fake, opened: NvmlLibrary) -> None:
     with pytest.raises(UnavailableNvml):
         find(opened, "GPU-7")
     fake.write("fail nvmlDeviceGetHandleByUUID 15", "device")
@@ -211,9 +222,9 @@ def test_what_does_not_pass_is_asked_once(fake: Fake, opened: Library) -> None:
     assert fake.calls().count("nvmlDeviceGetHandleByUUID") == 2
 
 
-def test_a_function_that_the_driver_lacks_leads_to_the_next_way(opened: Library) -> None:
+def test_a_function_that_the_driver_lacks_leads_to_the_next_way(opened: NvmlLibrary) -> None:
     """The symbol is really not in the library, as in an old driver."""
-    lacking = Way(
+    lacking = ReadMethod(
         name="nvmlDeviceGetFanSpeed",
         read=lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle),
     )
@@ -248,15 +259,15 @@ def test_a_function_that_the_binding_dropped_leads_to_the_next_way_or_none(
     newer = library.binding()
     delattr(newer, dropped)
     fake.write(*(f"fail {function} 3" for function in refused), "device")
-    opened = Library(newer)
+    opened = NvmlLibrary(newer)
     probe = probes(find(opened, "GPU-0"), identity(find(opened, "GPU-0")), "595.45.04")[name]
     for _ in range(5):
         probe.read()
     opened.close()
 
     assert str(probe.way).startswith(str(way))
-    assert (probe.why is None) == (way is not None)
-    assert way is not None or "Function Not Found (13)" in str(probe.why)
+    assert (probe.failure is None) == (way is not None)
+    assert way is not None or "Function Not Found (13)" in str(probe.failure)
 
 
 @pytest.mark.parametrize("code", [15, 16])
@@ -270,14 +281,14 @@ def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(
     words = {15: "GPU is lost (15)", 16: "GPU requires restart (16)"}[code]
 
     (gpu,) = log.gpus
-    (said,) = log.lost
+    (said,) = log.lost({})
     assert words in str(log.unavailable)
     assert gpu.lost is not None
-    assert said.startswith("the GPU was lost: ")
+    assert said.startswith("GPU GPU-0 was lost: ")
     assert words in said
     energy = gpu.energy(0.0, 30.0)
     assert (energy.joules, energy.gated) == (None, False)
-    assert said in energy.invalid
+    assert f"the GPU was lost: {gpu.lost}" in energy.invalid
 
 
 def test_a_gpu_that_was_seen_and_is_gone_is_lost(
@@ -285,12 +296,12 @@ def test_a_gpu_that_was_seen_and_is_gone_is_lost(
 ) -> None:
     log = sampled(fake, monkeypatch, "GPU-0", "GPU-3", seconds=0.0)
 
-    assert log.lost == ("the GPU was lost: there is no GPU GPU-3 here",)
+    assert log.lost({}) == ("GPU GPU-3 was lost: there is no GPU GPU-3 here",)
     assert [gpu.unavailable for gpu in log.gpus] == [None, "there is no GPU GPU-3 here"]
 
 
 @pytest.mark.parametrize("code", [9, 15, 16, 18])
-def test_lost_is_never_asked_again(fake: Fake, opened: Library, code: int) -> None:
+def test_lost_is_never_asked_again(fake: Fake, opened: NvmlLibrary, code: int) -> None:
     """Not even as a passing failure."""
     device = find(opened, "GPU-0")
     fake.write(f"fail {COUNTER} {code}", "device")
@@ -309,7 +320,7 @@ def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(
     for name, value in fake.environment.items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
-    with Sampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+    with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("fail field:186 10 after=0.3 until=0.7", "device", "wave const 333")
         time.sleep(max(0.0, fake.t0 + 1.2 - time.monotonic()))
     (gpu,) = running.log.gpus
@@ -326,7 +337,7 @@ def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_i
 ) -> None:
     """Some drivers answer through the instance's handle with what the whole GPU used."""
     fake.write("device", "mig 2 energy=parent", "wave const 600")
-    opened = Library(pynvml)
+    opened = NvmlLibrary(pynvml)
     instance = pynvml.nvmlDeviceGetHandleByUUID("MIG-0-1")
     whole = pynvml.nvmlDeviceGetTotalEnergyConsumption(find(opened, "MIG-0-1").handle)
     assert pynvml.nvmlDeviceGetTotalEnergyConsumption(instance) == pytest.approx(whole, rel=1e-3)

@@ -12,13 +12,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.hardware.machine import Machine, Property, ask_nvml, detect, split
-from pytest_mlperf.hardware.nvidia_identity import hashed
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.machine import Machine, Share, ask_nvml, detect, nearest, split
+from pytest_mlperf.hardware.nvidia import hashed
 from tests.nvml.library import SONAME, Fake
+
+pytestmark = pytest.mark.process
 
 HOST = {"kernel": "6.8.0", "python": "CPython 3.11.7"}
 CPU: dict[str, Property] = {"cpu": "Testium 9000", "cores": 8, "governor": "performance"}
@@ -26,7 +30,7 @@ CPU: dict[str, Property] = {"cpu": "Testium 9000", "cores": 8, "governor": "perf
 
 def gpu(number: int, **more: Property) -> dict[str, Property]:
     plain: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
-    return {"uuid": f"GPU-{number}", **plain, "nvlink": True, **more}
+    return {"uuid": f"GPU-{number}", **plain, **more}
 
 
 def machine(
@@ -39,8 +43,8 @@ EIGHT = machine(*(gpu(9 - index) for index in range(8)))
 NONE = machine()
 SLICED = machine(
     gpu(0),
-    gpu(1, uuid="MIG-0", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb", nvlink=None),
-    gpu(1, uuid="MIG-1", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb", nvlink=None),
+    gpu(1, uuid="MIG-0", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb"),
+    gpu(1, uuid="MIG-1", gpu="NVIDIA H200 MIG 1g.18gb", mig="1g.18gb"),
 )
 
 NUMBERED = machine(gpu(7, index=3), gpu(5, index=1))
@@ -90,7 +94,7 @@ def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
     one: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
 
     assert EIGHT.identity("H200") == {"gpus": 1, **one}
-    assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "nvlink": True}
+    assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "topology": None}
     assert NUMBERED.identity("2xH200") == EIGHT.identity("2xH200")
     assert EIGHT.identity("cpu") == CPU
     assert SLICED.identity("H200_1g.18gb") == {
@@ -101,12 +105,50 @@ def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
     }
 
 
+def test_gpus_are_shared_out_in_their_order() -> None:
+    """Each process sees its own GPUs by their numbers, and no other."""
+    here = machine(*(gpu(number, index=number) for number in range(8)))
+
+    shares = here.shares("8xH200", 4)
+
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert shares[3] == Share(
+        gpus=("GPU-6", "GPU-7"),
+        title="GPU 6, GPU 7",
+        environment={"CUDA_VISIBLE_DEVICES": "6,7", **order},
+    )
+    assert [share.gpus for share in EIGHT.shares("2xH200", 2)] == [("GPU-9",), ("GPU-8",)]
+    assert EIGHT.shares("H200", 1)[0].title == "GPU GPU-9"
+
+
+def test_the_processors_of_a_cpu_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In equal parts; where they are too few each process may use all."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 3, 5, 6})
+
+    assert [share.cpus for share in NONE.shares("cpu", 2)] == [(0, 2), (3, 5)]
+    assert [share.cpus for share in NONE.shares("cpu", 9)] == [()] * 9
+
+
+def test_processors_near_a_gpu_are_those_the_kernel_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several GPUs those of all; none where one of them is not known."""
+    for bus, cpus in (("0000:3b:00.0", "0-2,8\n"), ("0000:af:00.0", "4\n")):
+        folder = tmp_path / "sys/bus/pci/devices" / bus
+        folder.mkdir(parents=True)
+        (folder / "local_cpulist").write_text(cpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 4, 8, 9})
+
+    assert nearest(["0000:3b:00.0"], tmp_path) == (1, 2, 8)
+    assert nearest(["0000:3b:00.0", "0000:af:00.0"], tmp_path) == (1, 2, 4, 8)
+    assert nearest(["0000:3b:00.0", None], tmp_path) == ()
+
+
 @pytest.mark.parametrize(
     ("second", "name", "value"),
     [
         (gpu(1, power_limit_w=500), "power_limit_w", "500, 700"),
         (gpu(1, power_limit_w=None), "power_limit_w", "700, None"),
-        (gpu(1, nvlink=False), "nvlink", "False, True"),
         (gpu(1), "power_limit_w", 700),
     ],
 )
@@ -116,6 +158,59 @@ def test_gpus_that_differ_are_not_passed_off_as_equal(
     """One capped GPU of two gives an identity of its own, whichever of them comes first."""
     assert machine(gpu(0), second).identity("2xH200")[name] == value
     assert machine(second, gpu(0)).identity("2xH200")[name] == value
+
+
+@pytest.mark.parametrize(
+    ("paths", "topology"),
+    [
+        ({"01": "NV18 NVSwitch", "02": "NV18 NVSwitch", "12": "NV18 NVSwitch"}, "NV18 NVSwitch"),
+        ({"01": "NV4", "02": "SYS", "12": "SYS"}, "1 x NV4; 2 x SYS"),
+        ({"01": "NV4", "02": None, "12": "SYS"}, None),
+        ({}, None),
+    ],
+    ids=["alike", "mixed", "one unknown", "unknown"],
+)
+def test_how_several_gpus_reach_each_other_is_part_of_their_identity(
+    paths: Mapping[str, str | None], topology: str | None
+) -> None:
+    """A box with NVSwitch has no baseline of one with PCIe; of one GPU it says nothing."""
+    by_gpu: dict[str, dict[str, str | None]] = {f"GPU-{n}": {} for n in range(3)}
+    for pair, path in paths.items():
+        one, other = (f"GPU-{number}" for number in pair)
+        by_gpu[one][other] = by_gpu[other][one] = path
+    here = replace(machine(gpu(0), gpu(1), gpu(2)), paths=by_gpu)
+
+    assert here.identity("3xH200")["topology"] == topology
+    assert here.identity("2xH200")["topology"] == paths.get("01")
+    assert "topology" not in here.identity("H200")
+
+
+def test_what_gpus_of_one_accelerator_differ_in_is_told_with_whose_it_is() -> None:
+    """Serial numbers and places are no difference; what is beside the key may be one."""
+    gpus = [gpu(n, index=n, bus=f"0000:0{n}:00.0", ecc=True) for n in range(4)]
+    cards = {f"GPU-{n}": {"vbios": "96.00", "card": f"{n}"} for n in range(4)}
+    gpus[2] |= {"power_limit_w": 500, "ecc": None}
+    cards["GPU-3"]["vbios"] = "97.00"
+    here = machine(*gpus, cards=cards)
+
+    assert here.differing("2xH200") == here.differing("cpu") == []
+    assert here.differing("4xH200") == [
+        "power_limit_w is 700, 500 on GPU 2",
+        "ecc is True, None on GPU 2",
+        "vbios is 96.00, 97.00 on GPU 3",
+    ]
+
+
+def test_gpus_that_are_used_are_named_with_place_and_replica() -> None:
+    numbered = machine(*(gpu(n, index=n + 4, bus=f"0000:0{n}:00.0") for n in range(4)))
+    unnumbered = machine(gpu(0, index=None, bus=None))
+
+    used = numbered.used("4xH200", replicas=2)
+    assert [one.name for one in used.values()] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
+    assert used["GPU-2"].title == "GPU 6 (GPU-2, PCI 0000:02:00.0) of replica 1"
+    assert used["GPU-2"].limit_w == 700
+    assert unnumbered.used("H200")["GPU-0"].title == "GPU GPU-0"
+    assert machine().used("cpu") == {}
 
 
 def test_a_pretended_accelerator_equals_no_baseline() -> None:
@@ -130,6 +225,26 @@ def test_a_pretended_accelerator_equals_no_baseline() -> None:
 def test_leases_go_by_uuid_sorted() -> None:
     assert EIGHT.leases("2xH200") == ["GPU-8", "GPU-9"]
     assert EIGHT.leases("cpu") == ["cpu"]
+
+
+def test_any_gpu_of_the_class_will_do_and_those_that_are_held_are_all_there_is() -> None:
+    assert EIGHT.choice("2xH200") == [f"GPU-{n}" for n in range(9, 1, -1)]
+    assert EIGHT.choice("9xH200") == EIGHT.choice("cpu") == EIGHT.choice("H100") == []
+
+    two = EIGHT.only("2xH200", ("GPU-5", "GPU-3"))
+
+    assert two.uuids("2xH200") == ["GPU-5", "GPU-3"]
+    assert not two.has("3xH200")
+
+
+def test_a_host_that_is_shared_is_another_one() -> None:
+    """Baselines of a case that was alone are none of one beside others; a CPU is never shared."""
+    shared = replace(EIGHT, shared=True)
+
+    assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
+    assert shared.identity("cpu") == EIGHT.identity("cpu")
+    assert EIGHT.as_in(shared.identity("H200")) == shared
+    assert shared.as_in(EIGHT.identity("H200")) == EIGHT
 
 
 @pytest.mark.parametrize(
@@ -208,7 +323,7 @@ def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
     assert found.nvml_trouble is None
     assert found.identity("H200")["power_limit_w"] == 700
     assert found.identity("2xH200")["power_limit_w"] == "500, 700"
-    assert found.identity("2xH200")["nvlink"] is False
+    assert found.identity("2xH200")["topology"] == "NV18 NVSwitch"
     told = found.surroundings("H200")
     assert (told["machine.driver"], told["machine.cuda"]) == ("595.45.04", "13.0")
     assert told["machine.card"] == hashed("GPU-0")

@@ -17,11 +17,13 @@ import pytest
 
 from pytest_mlperf.core.case import NAME
 from pytest_mlperf.hardware import nvidia
-from pytest_mlperf.hardware.nvidia import Found, Gpu
-from pytest_mlperf.hardware.nvidia_identity import Property, hashed
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.nvidia import GpuState, NvmlReport, hashed
 from pytest_mlperf.suite.values import _ACCELERATOR
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario
+
+pytestmark = pytest.mark.process
 
 H200: dict[str, Property] = {
     "gpu": "NVIDIA H200",
@@ -52,7 +54,7 @@ def fake(tmp_path: Path) -> Iterator[Fake]:
         yield found
 
 
-def only(found: Found) -> Gpu:
+def only(found: NvmlReport) -> GpuState:
     assert found["trouble"] is None
     (gpu,) = found["gpus"]
     return gpu
@@ -171,22 +173,106 @@ def test_what_nvml_does_not_tell_is_none_alone(
     assert only(nvidia.read(pynvml))["identity"] == {**H200, **dict.fromkeys(READS[function])}
 
 
+NONE = "device | nvlink none"
+SWITCHED = "NV18 NVSwitch"
+
+
 @pytest.mark.parametrize(
-    ("lines", "nvlink"), [((), False), (("nvlink 18 18",), True), (("nvlink 0 18",), False)]
+    ("lines", "paths"),
+    [
+        ("device", {}),
+        ("device | device | device", {"01 02 12": SWITCHED}),
+        (
+            "device | device | nvlink 17 18 | device",
+            {"02": SWITCHED, "01 12": "NV17 NVSwitch"},
+        ),
+        (
+            f"device | nvlink 4 4 to=1 | device | nvlink 4 4 to=0 | {NONE} | device | nvlink 0 12",
+            {"01": "NV4", "02 03 12 13 23": "SYS"},
+        ),
+        (
+            f"{NONE} | near 10 | {NONE} | near 10 | {NONE} | near 40",
+            {"01": "PIX", "02 12": "NODE"},
+        ),
+        (f"{NONE} | {NONE} | near 20 p2p=4", {"01": "SYS, no P2P"}),
+        (
+            "fail nvmlDeviceGetNvLinkState 4 dev=1 | device | device | device",
+            {"01 12": None, "02": SWITCHED},
+        ),
+        (f"fail nvmlDeviceGetTopo* 3 | {NONE} | {NONE}", {"01": None}),
+        ("fail nvmlDeviceGetNvLinkState 13 | device | device", {"01": "SYS"}),
+        ("fail nvmlDeviceGetP2PStatus 3 | device | device", {"01": SWITCHED}),
+        ("fail nvmlDeviceGetNvLinkRemote* 3 | device | device", {"01": None}),
+        ("fail nvmlDeviceGetNvLinkRemote* 15 | device | device", {"01": None}),
+        ("fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | device", {"01": None}),
+        (
+            "fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | nvlink 4 4 to=1 | "
+            "device | nvlink 4 4 to=0",
+            {"01": "NV4"},
+        ),
+    ],
+    ids=[
+        "alone",
+        "switch",
+        "a link down",
+        "bridge",
+        "PCIe",
+        "no P2P",
+        "forbidden",
+        "untold",
+        "old driver",
+        "P2P untold",
+        "ends untold",
+        "lost meanwhile",
+        "a switch untold",
+        "a GPU untold",
+    ],
 )
-def test_links_to_other_gpus_are_told_beside_the_identity(
-    fake: Fake, pynvml: ModuleType, lines: tuple[str, ...], nvlink: bool
+def test_how_gpus_reach_each_other_is_told_by_pairs(
+    fake: Fake, pynvml: ModuleType, lines: str, paths: dict[str, str | None]
 ) -> None:
-    """A board without any has none up; they matter to several GPUs only."""
-    fake.write(*scenario(*PLAIN, *lines))
+    """In the words of nvidia-smi topo -m; the same from both ends. What is not told is None."""
+    fake.write(*lines.split(" | "))
 
-    assert only(nvidia.read(pynvml))["nvlink"] is nvlink
+    seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
+    pairs = {pair: path for listed, path in paths.items() for pair in listed.split()}
+    told = {f"{u[-1]}{v[-1]}": p for u, each in seen.items() for v, p in each.items() if u < v}
+    assert told == pairs
+    assert all(seen[v][u] == path for u, each in seen.items() for v, path in each.items())
 
 
-def test_links_that_may_not_be_asked_are_not_known(fake: Fake, pynvml: ModuleType) -> None:
-    fake.write("fail nvmlDeviceGetNvLinkState 4", *scenario(*PLAIN))
+@pytest.mark.parametrize(
+    ("lines", "missing"),
+    [
+        ("device", set()),
+        ("device | nvlink none", {"nvlinks", "nvlink_bytes", "nvlink_errors"}),
+        ("device | fabric 0 0", {"fabric_health"}),
+        ("device | nvlink 0 18", {"nvlink_bytes", "nvlink_errors"}),
+        ("fail nvmlDeviceGetTotalEccErrors 4 | device", {"ecc_corrected", "ecc_uncorrected"}),
+        ("device | arch 10", set()),
+        ("fail field:138 3 | device | arch 9", {"nvlink_bytes"}),
+        ("fail field:16* 3 | device | arch 9", set()),
+    ],
+    ids=[
+        "all",
+        "no NVLink",
+        "no switch",
+        "none up",
+        "forbidden",
+        "NVLink 5",
+        "no traffic",
+        "by function",
+    ],
+)
+def test_what_cannot_be_sampled_is_said_before_a_run(
+    fake: Fake, pynvml: ModuleType, lines: str, missing: set[str]
+) -> None:
+    """Doctor shows it; each quantity with what NVML answered."""
+    fake.write(*lines.split(" | "))
+    (gpu,) = nvidia.read(pynvml)["gpus"]
 
-    assert only(nvidia.read(pynvml))["nvlink"] is None
+    assert set(gpu["unread"]) == missing
+    assert all(reason.endswith((" (3)", " (4)")) for reason in gpu["unread"].values())
 
 
 # --- beside the identity ---------------------------------------------------------------------
@@ -414,7 +500,7 @@ def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=fake.environment, timeout=60
     )
-    found: Found = json.loads(done.stdout)
+    found: NvmlReport = json.loads(done.stdout)
 
     assert only(found)["identity"] == H200
     assert done.stderr == ""

@@ -5,6 +5,7 @@ The real nvidia-ml-py runs here on a library whose GPUs and failures a scenario 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,13 +13,23 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.hardware import nvml
-from pytest_mlperf.hardware.nvml import Device, Library, Lost, UnavailableNvml, find
-from pytest_mlperf.hardware.nvml_probe import Probe
+from pytest_mlperf.hardware import _nvml as nvml
+from pytest_mlperf.hardware._nvml import (
+    Lost,
+    NvmlDevice,
+    NvmlLibrary,
+    Probe,
+    UnavailableNvml,
+    averages,
+    covers,
+    find,
+    scope,
+)
 from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
-from pytest_mlperf.hardware.nvml_sensor import averages, covers, scope
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario
+
+pytestmark = pytest.mark.process
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -46,10 +57,18 @@ REFUSED = {
     "processes": ("nvmlDeviceGetComputeRunningProcesses_v3",),
     "limit_w": ("nvmlDeviceGetEnforcedPowerLimit",),
     "xids": ("nvmlDeviceRegisterEvents",),
+    "nvlinks": ("nvmlDeviceGetNvLinkState",),
+    "nvlink_bytes": ("nvmlDeviceGetNvLinkState",),
+    "nvlink_errors": ("nvmlDeviceGetNvLinkState",),
+    "fabric_health": ("nvmlDeviceGetGpuFabricInfoV",),
 }
 """What must fail for a quantity to be unavailable."""
 
-TOGETHER = ({"sm_mhz", "memory_mhz"}, {"ecc_uncorrected", "ecc_corrected"})
+TOGETHER = (
+    {"sm_mhz", "memory_mhz"},
+    {"ecc_uncorrected", "ecc_corrected"},
+    {"nvlinks", "nvlink_bytes", "nvlink_errors"},
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +85,17 @@ def fake(tmp_path: Path) -> Iterator[Fake]:
 
 
 @pytest.fixture
-def opened(fake: Fake, pynvml: ModuleType) -> Iterator[Library]:
-    found = Library(pynvml)
+def opened(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
+    found = NvmlLibrary(pynvml)
     yield found
     found.close()
 
 
-def probe(opened: Library, name: str = "energy_j", uuid: str = "GPU-0") -> Probe:
+def probe(opened: NvmlLibrary, name: str = "energy_j", uuid: str = "GPU-0") -> Probe:
     return all_probes(find(opened, uuid))[name]
 
 
-def all_probes(device: Device) -> dict[str, Probe]:
+def all_probes(device: NvmlDevice) -> dict[str, Probe]:
     driver = device.library.nvml.nvmlSystemGetDriverVersion()
     return probes(device, identity(device), driver)
 
@@ -98,7 +117,7 @@ def test_a_library_that_does_not_start_says_what_to_do(
     fake.write(f"fail nvmlInitWithFlags {code}", "device")
 
     with pytest.raises(UnavailableNvml, match=words) as caught:
-        Library(pynvml)
+        NvmlLibrary(pynvml)
 
     assert caught.value.code == code
 
@@ -106,23 +125,23 @@ def test_a_library_that_does_not_start_says_what_to_do(
 def test_another_package_of_the_same_name_is_told_apart() -> None:
     """The package pynvml puts an old API in the way of nvidia-ml-py."""
     with pytest.raises(UnavailableNvml, match=r"/old/pynvml\.py is not nvidia-ml-py 12\.575\.51"):
-        Library(SimpleNamespace(__file__="/old/pynvml.py"))
+        NvmlLibrary(SimpleNamespace(__file__="/old/pynvml.py"))
 
 
-def test_a_gpu_that_is_not_here_is_named(opened: Library) -> None:
+def test_a_gpu_that_is_not_here_is_named(opened: NvmlLibrary) -> None:
     with pytest.raises(UnavailableNvml, match="there is no GPU GPU-7 here"):
         find(opened, "GPU-7")
 
 
-def test_the_first_way_answers_and_is_remembered(opened: Library) -> None:
+def test_the_first_way_answers_and_is_remembered(opened: NvmlLibrary) -> None:
     counter = probe(opened)
 
     assert counter.read() == pytest.approx(1e6, rel=0.1)
     assert counter.way == COUNTER
-    assert (counter.why, counter.missed) == (None, 0)
+    assert (counter.failure, counter.missed) == (None, 0)
 
 
-def test_three_refusals_from_the_start_are_meant(fake: Fake, opened: Library) -> None:
+def test_three_refusals_from_the_start_are_meant(fake: Fake, opened: NvmlLibrary) -> None:
     """The third "not supported" in a row leads to the next way, in the same read."""
     fake.write(f"fail {COUNTER} 3", "device")
     counter = probe(opened)
@@ -132,7 +151,7 @@ def test_three_refusals_from_the_start_are_meant(fake: Fake, opened: Library) ->
     assert fake.calls().count(COUNTER) == 3
 
 
-def test_refusals_that_are_not_in_a_row_are_not_meant(fake: Fake, opened: Library) -> None:
+def test_refusals_that_are_not_in_a_row_are_not_meant(fake: Fake, opened: NvmlLibrary) -> None:
     """Two of them, something that passes, two more: then it answers."""
     fake.write(
         f"fail {COUNTER} 3 calls=1-2",
@@ -146,7 +165,7 @@ def test_refusals_that_are_not_in_a_row_are_not_meant(fake: Fake, opened: Librar
     assert counter.way == COUNTER
 
 
-def test_a_refusal_in_mid_run_is_a_missed_sample(fake: Fake, opened: Library) -> None:
+def test_a_refusal_in_mid_run_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
     """However many: the sensor was asked too soon, and will answer again."""
     fake.write(f"fail {COUNTER} 3 calls=3-7", "device")
     counter = probe(opened)
@@ -157,7 +176,7 @@ def test_a_refusal_in_mid_run_is_a_missed_sample(fake: Fake, opened: Library) ->
 
 @pytest.mark.parametrize("code", [13, 2, 25, 26])
 def test_what_the_driver_does_not_know_is_asked_another_way_at_once(
-    fake: Fake, opened: Library, code: int
+    fake: Fake, opened: NvmlLibrary, code: int
 ) -> None:
     fake.write(f"fail {COUNTER} {code}", "device")
     counter = probe(opened)
@@ -166,18 +185,18 @@ def test_what_the_driver_does_not_know_is_asked_another_way_at_once(
     assert counter.way == "field TOTAL_ENERGY_CONSUMPTION"
 
 
-def test_without_permission_the_quantity_is_given_up(fake: Fake, opened: Library) -> None:
+def test_without_permission_the_quantity_is_given_up(fake: Fake, opened: NvmlLibrary) -> None:
     """Another way to the same thing would not be allowed either; it is not asked again."""
     fake.write(f"fail {COUNTER} 4", "device")
     counter = probe(opened)
 
     assert [counter.read() for _ in range(5)] == [None] * 5
-    assert counter.why == f"{COUNTER}: Insufficient Permissions (4)"
+    assert counter.failure == f"{COUNTER}: Insufficient Permissions (4)"
     assert fake.calls().count(COUNTER) == 1
 
 
 @pytest.mark.parametrize("code", [15, 16, 9, 18])
-def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: Library, code: int) -> None:
+def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: NvmlLibrary, code: int) -> None:
     fake.write(f"fail {COUNTER} {code} calls=2-99", "device")
     counter = probe(opened)
     assert counter.read() is not None
@@ -190,7 +209,7 @@ def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: Library, code: int) -> N
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_a_gpu_that_is_gone_shows_in_fields_too(fake: Fake, opened: Library, code: int) -> None:
+def test_a_gpu_that_is_gone_shows_in_fields_too(fake: Fake, opened: NvmlLibrary, code: int) -> None:
     """A call for several fields succeeds while its entries say that the GPU is lost."""
     fake.write(f"fail field:77 {code}", "device")
 
@@ -201,7 +220,7 @@ def test_a_gpu_that_is_gone_shows_in_fields_too(fake: Fake, opened: Library, cod
 @pytest.mark.parametrize("code", [10, 999, 37, 21])
 @pytest.mark.parametrize(("failures", "answered"), [(1, True), (3, True), (4, False)])
 def test_a_passing_failure_is_asked_three_more_times(
-    fake: Fake, opened: Library, code: int, failures: int, answered: bool
+    fake: Fake, opened: NvmlLibrary, code: int, failures: int, answered: bool
 ) -> None:
     fake.write(f"fail {COUNTER} {code} calls=2-{1 + failures}", "device")
     counter = probe(opened)
@@ -212,7 +231,7 @@ def test_a_passing_failure_is_asked_three_more_times(
     assert fake.calls().count(COUNTER) == 1 + min(failures + 1, 4)
 
 
-def test_a_dead_sensor_is_asked_once_a_time(fake: Fake, opened: Library) -> None:
+def test_a_dead_sensor_is_asked_once_a_time(fake: Fake, opened: NvmlLibrary) -> None:
     """Four calls for each missed sample would slow the others down."""
     fake.write(f"fail {COUNTER} 999 calls=2-99", "device")
     counter = probe(opened)
@@ -221,17 +240,17 @@ def test_a_dead_sensor_is_asked_once_a_time(fake: Fake, opened: Library) -> None
     assert fake.calls().count(COUNTER) == 1 + 4 + 4
 
 
-def test_what_never_answers_is_given_up_after_its_chances(fake: Fake, opened: Library) -> None:
+def test_what_never_answers_is_given_up_after_its_chances(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write(f"fail {COUNTER} 999", "device")
     counter = probe(opened)
     for _ in range(20):
         assert counter.read() is None
     counter.settle()
 
-    assert counter.why == f"{COUNTER} never answered, last with: Unknown Error (999)"
+    assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
 
 
-def test_a_shut_down_library_is_started_again_once(fake: Fake, opened: Library) -> None:
+def test_a_shut_down_library_is_started_again_once(fake: Fake, opened: NvmlLibrary) -> None:
     counter = probe(opened)
     fake.write("shutdown 0", "device")
 
@@ -243,7 +262,9 @@ def test_a_shut_down_library_is_started_again_once(fake: Fake, opened: Library) 
         counter.read()
 
 
-def test_a_shut_down_library_that_does_not_start_again_is_lost(fake: Fake, opened: Library) -> None:
+def test_a_shut_down_library_that_does_not_start_again_is_lost(
+    fake: Fake, opened: NvmlLibrary
+) -> None:
     counter = probe(opened)
     fake.write("shutdown 0", "fail nvmlInitWithFlags 9", "device")
 
@@ -253,7 +274,7 @@ def test_a_shut_down_library_that_does_not_start_again_is_lost(fake: Fake, opene
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_quantity_that_is_not_supported_leaves_the_others(
-    fake: Fake, opened: Library, name: str
+    fake: Fake, opened: NvmlLibrary, name: str
 ) -> None:
     fake.write(*(f"fail {function} 3" for function in REFUSED[name]), "device")
     found = all_probes(find(opened, "GPU-0"))
@@ -262,14 +283,59 @@ def test_a_quantity_that_is_not_supported_leaves_the_others(
             each.read()
         each.settle()
 
-    missing = {each.name for each in found.values() if each.why}
+    missing = {each.name for each in found.values() if each.failure}
     assert missing == next((group for group in TOGETHER if name in group), {name})
-    assert "Not Supported (3)" in str(found[name].why)
+    assert "Not Supported (3)" in str(found[name].failure)
     assert all(each.way for each in found.values() if each.name not in missing)
 
 
-def test_every_quantity_has_a_test_of_its_absence(opened: Library) -> None:
+def test_every_quantity_has_a_test_of_its_absence(opened: NvmlLibrary) -> None:
     assert set(all_probes(find(opened, "GPU-0"))) == set(REFUSED)
+
+
+ERRORS = ("linkerror 2 7 12", "linkerror 1 3 1", "linkerror 0 7 2")
+"""Twelve checksum errors and two replays on link 7, one recovery of link 3."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "way"),
+    [
+        (("device", "arch 10"), ("receive", "packet"), "fields 206, 207, 208, 211, 215"),
+        (("device",), ("crc", "replay"), "fields 161, 162, 163"),
+        (("device", "arch 8"), ("crc", "replay"), "nvmlDeviceGetNvLinkErrorCounter"),
+        (("fail field:16* 3", "device"), ("crc", "replay"), "nvmlDeviceGetNvLinkErrorCounter"),
+    ],
+    ids=["NVLink 5", "NVLink 4", "NVLink 3", "an older driver"],
+)
+def test_errors_of_links_are_read_as_each_generation_tells_them(
+    fake: Fake, opened: NvmlLibrary, lines: tuple[str, ...], kind: tuple[str, str], way: str
+) -> None:
+    """By kind and link; links without any are left out, so that a clean board is empty."""
+    fake.write(*lines, *ERRORS, "device")
+    one, clean = (all_probes(find(opened, f"GPU-{n}"))["nvlink_errors"] for n in (0, 1))
+    read = [one.read() for _ in range(9)][-1]
+    empty = [clean.read() for _ in range(9)][-1]
+
+    assert read == {kind[0]: {7: 12}, "recovery": {3: 1}, kind[1]: {7: 2}}
+    assert one.way == way
+    assert empty == {}
+
+
+@pytest.mark.parametrize(("arch", "way"), [(9, "fields 138 and 139"), (10, "fields 202 and 204")])
+def test_traffic_of_links_is_in_bytes(fake: Fake, opened: NvmlLibrary, arch: int, way: str) -> None:
+    """Older boards count KiB, and none is told of links that are all down."""
+    traffic = "nvlink 18 18 sent=3e9 received=1e9"
+    fake.write("device", f"arch {arch}", traffic, "device", f"arch {arch}", "nvlink 0 18")
+    up, down = (all_probes(find(opened, f"GPU-{n}"))["nvlink_bytes"] for n in (0, 1))
+    sent, received = [up.read() for _ in range(9)][-1]
+    nothing = [down.read() for _ in range(9)][-1]
+    moment_s = time.monotonic() - fake.t0
+
+    assert up.way == way
+    assert sent == pytest.approx(1e12 + 3e9 * moment_s, rel=0.01)
+    assert received == pytest.approx(1e12 + 1e9 * moment_s, rel=0.01)
+    assert nothing is None
+    assert "Not Supported (3)" in str(down.failure)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +353,7 @@ def test_every_quantity_has_a_test_of_its_absence(opened: Library) -> None:
     ],
 )
 def test_an_older_driver_is_asked_the_older_way(
-    fake: Fake, opened: Library, name: str, lacking: str, way: str
+    fake: Fake, opened: NvmlLibrary, name: str, lacking: str, way: str
 ) -> None:
     new = probe(opened, name).read()
     fake.write(f"fail {lacking} 13", "device", "mem 150754820096 1000000000")
@@ -298,7 +364,7 @@ def test_an_older_driver_is_asked_the_older_way(
 
 
 def test_power_of_the_module_is_asked_where_the_gpu_alone_does_not_tell(
-    fake: Fake, opened: Library
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
     """On a superchip the answer is that of GPU, CPU and memory together, and says so."""
     fake.write("device", "name NVIDIA GB200", "module only", "wave const 900")
@@ -322,7 +388,7 @@ def test_power_of_the_module_is_asked_where_the_gpu_alone_does_not_tell(
     ],
 )
 def test_a_mean_of_a_second_is_never_taken_for_power(
-    fake: Fake, opened: Library, architecture: int, name: str, allowed: bool
+    fake: Fake, opened: NvmlLibrary, architecture: int, name: str, allowed: bool
 ) -> None:
     """Before Ampere, and on GA100, the plain reading is that of the moment."""
     fake.write("device", f"name {name}", f"arch {architecture}", "instant none")
@@ -331,10 +397,10 @@ def test_a_mean_of_a_second_is_never_taken_for_power(
         power.read()
 
     assert power.way == ("nvmlDeviceGetPowerUsage" if allowed else None)
-    assert bool(power.why) != allowed
+    assert bool(power.failure) != allowed
 
 
-def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: Library) -> None:
+def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
     """Boards give it when they are asked too often."""
     fake.write("device", "wave const 0")
 
@@ -369,7 +435,7 @@ def test_only_sensors_known_to_see_all_of_the_time_are_witnesses(
     ("name", "first"), [("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")]
 )
 def test_where_the_counter_is_the_modules_so_is_the_power(
-    fake: Fake, opened: Library, name: str, first: str
+    fake: Fake, opened: NvmlLibrary, name: str, first: str
 ) -> None:
     """On a superchip the counter counts the CPU too: its witness must as well."""
     fake.write("device", f"name {name}", "module here")
@@ -383,7 +449,7 @@ def test_where_the_counter_is_the_modules_so_is_the_power(
 
 @pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.82.07", "595.45.04"])
 def test_slowdowns_are_counted_whatever_the_number_of_their_field(
-    fake: Fake, opened: Library, driver: str
+    fake: Fake, opened: NvmlLibrary, driver: str
 ) -> None:
     """The numbers changed within driver branch 580."""
     fake.t0 -= 10
@@ -409,7 +475,7 @@ def test_slowdowns_are_counted_whatever_the_number_of_their_field(
     )
 
 
-def test_an_old_driver_counts_in_another_function(fake: Fake, opened: Library) -> None:
+def test_an_old_driver_counts_in_another_function(fake: Fake, opened: NvmlLibrary) -> None:
     fake.t0 -= 10
     fake.write(
         "device", "counters none", "event 0x20 after=1 until=1.5", "event 0x4 after=1 until=2"
@@ -423,19 +489,19 @@ def test_an_old_driver_counts_in_another_function(fake: Fake, opened: Library) -
 
 
 @pytest.mark.parametrize("bit", [*REASONS, 0x800])
-def test_each_event_reason_is_read_as_it_is(fake: Fake, opened: Library, bit: int) -> None:
+def test_each_event_reason_is_read_as_it_is(fake: Fake, opened: NvmlLibrary, bit: int) -> None:
     fake.write("device", f"event {bit:#x}")
 
     assert probe(opened, "reasons").read() == bit
 
 
-def test_processes_are_listed_with_their_memory(fake: Fake, opened: Library) -> None:
+def test_processes_are_listed_with_their_memory(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("device", "proc 4321 1000", "proc 77 5000 until=0")
 
     assert probe(opened, "processes").read() == [[4321, 1000]]
 
 
-def test_an_identity_tells_what_decides_speed(fake: Fake, opened: Library) -> None:
+def test_an_identity_tells_what_decides_speed(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("device", "limit 500 default=700 max=700", "ecc 1 0", "mig 0", "fail x 3")
     found = identity(find(opened, "GPU-0"))
 
@@ -447,7 +513,7 @@ def test_an_identity_tells_what_decides_speed(fake: Fake, opened: Library) -> No
     assert found["pci_device"] == 0x233510DE
 
 
-def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: Library) -> None:
+def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("fail nvmlDeviceGetVbiosVersion 3", "device", "ecc none")
     found = identity(find(opened, "GPU-0"))
 
@@ -464,7 +530,7 @@ def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: Library) ->
     ],
 )
 def test_an_instance_is_read_as_the_whole_gpu(
-    fake: Fake, opened: Library, instances: int, uuid: str, instance: bool, shared: bool
+    fake: Fake, opened: NvmlLibrary, instances: int, uuid: str, instance: bool, shared: bool
 ) -> None:
     """Energy is not told per instance; with more than one it may be another's."""
     fake.write("device", f"mig {instances}", "wave const 321")
@@ -475,7 +541,7 @@ def test_an_instance_is_read_as_the_whole_gpu(
     assert identity(device)["uuid"] == "GPU-0"
 
 
-def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: Library) -> None:
+def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrary) -> None:
     """There the whole GPU may not be asked anything, and who else uses it is not known."""
     fake.write("fail * 4 dev=0", "device", "mig 2")
     device = find(opened, "MIG-0-0")
@@ -483,17 +549,17 @@ def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: Library) -
     assert (device.instances, device.shared) == (None, None)
     found = all_probes(device)
     assert [found[name].read() for name in ("energy_j", "power_w")] == [None, None]
-    assert "Insufficient Permissions (4)" in str(found["energy_j"].why)
+    assert "Insufficient Permissions (4)" in str(found["energy_j"].failure)
 
 
-def test_an_instance_whose_gpu_is_not_told_is_unavailable(fake: Fake, opened: Library) -> None:
+def test_an_instance_whose_gpu_is_not_told_is_unavailable(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("fail nvmlDeviceGetDeviceHandleFromMigDeviceHandle 4", "device", "mig 2")
 
     with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 may not be asked"):
         find(opened, "MIG-0-1")
 
 
-def test_nothing_is_ever_set(fake: Fake, opened: Library) -> None:
+def test_nothing_is_ever_set(fake: Fake, opened: NvmlLibrary) -> None:
     """The log of calls, which would show it, has no setter in it."""
     for each in all_probes(find(opened, "GPU-0")).values():
         each.read()
@@ -503,7 +569,7 @@ def test_nothing_is_ever_set(fake: Fake, opened: Library) -> None:
     assert called & set(library.setters()) == set()
 
 
-def test_a_setter_would_show_in_the_log(fake: Fake, opened: Library) -> None:
+def test_a_setter_would_show_in_the_log(fake: Fake, opened: NvmlLibrary) -> None:
     opened.nvml.nvmlDeviceSetPersistenceMode(find(opened, "GPU-0").handle, 1)
 
     assert "nvmlDeviceSetPersistenceMode" in fake.calls()

@@ -18,6 +18,8 @@ from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
 from tests.nvml import library
 from tests.nvml.library import LIMIT_S, Child, Fake, scenario
 
+pytestmark = pytest.mark.process
+
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 
 

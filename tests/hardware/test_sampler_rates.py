@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.hardware.sampler_rates import (
+from pytest_mlperf.hardware._sampler_threads import (
     CPU_SHARE,
     DRIVER_SHARE,
     DRIVERS_SHARE,
     FLOORS_HZ,
-    Cost,
+    ReadCost,
     choose,
     cpu_allowed,
 )
 
 GROUPS = ("trace", "counter", "state", "slow")
-CHEAP = {group: Cost(cpu_s=10e-6, wall_s=10e-6) for group in GROUPS}
+CHEAP = {group: ReadCost(cpu_s=10e-6, wall_s=10e-6) for group in GROUPS}
 
 costs = st.fixed_dictionaries(
-    {g: st.builds(Cost, cpu_s=st.floats(0, 0.01), wall_s=st.floats(0, 0.01)) for g in GROUPS}
+    {g: st.builds(ReadCost, cpu_s=st.floats(0, 0.01), wall_s=st.floats(0, 0.01)) for g in GROUPS}
 )
 
 
@@ -35,15 +35,15 @@ def test_cheap_probes_are_read_as_often_as_wanted() -> None:
 @pytest.mark.parametrize(
     ("dear", "cost", "slowed"),
     [
-        ("counter", Cost(cpu_s=1.6e-3, wall_s=1.6e-3), "counter_hz"),
-        ("counter", Cost(cpu_s=5e-6, wall_s=10e-3), "counter_hz"),
-        ("trace", Cost(cpu_s=0.6e-3, wall_s=0.6e-3), "trace_hz"),
-        ("state", Cost(cpu_s=4e-3, wall_s=4e-3), "state_hz"),
-        ("slow", Cost(cpu_s=15e-3, wall_s=15e-3), "slow_hz"),
+        ("counter", ReadCost(cpu_s=1.6e-3, wall_s=1.6e-3), "counter_hz"),
+        ("counter", ReadCost(cpu_s=5e-6, wall_s=10e-3), "counter_hz"),
+        ("trace", ReadCost(cpu_s=0.6e-3, wall_s=0.6e-3), "trace_hz"),
+        ("state", ReadCost(cpu_s=4e-3, wall_s=4e-3), "state_hz"),
+        ("slow", ReadCost(cpu_s=15e-3, wall_s=15e-3), "slow_hz"),
     ],
 )
 def test_what_is_dear_is_read_less_often_and_the_rest_as_before(
-    dear: str, cost: Cost, slowed: str
+    dear: str, cost: ReadCost, slowed: str
 ) -> None:
     before, after = choose(CHEAP, 1), choose({**CHEAP, dear: cost}, 1)
 
@@ -58,7 +58,7 @@ def test_what_is_dear_is_read_less_often_and_the_rest_as_before(
 
 @given(costs, st.integers(1, 16), st.sampled_from([100.0, 50.0, 20.0]))
 def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
-    paid: dict[str, Cost], gpus: int, wanted: float
+    paid: dict[str, ReadCost], gpus: int, wanted: float
 ) -> None:
     rates = choose(paid, gpus, trace_hz=wanted)
 
@@ -79,7 +79,7 @@ def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_a_counter_that_makes_wait_does_not_spoil_the_trace(gpus: int) -> None:
     """2.4 ms a call, as one board was seen to take: many GPUs wait side by side, up to a limit."""
-    rates = choose({**CHEAP, "counter": Cost(cpu_s=9e-6, wall_s=2.4e-3)}, gpus)
+    rates = choose({**CHEAP, "counter": ReadCost(cpu_s=9e-6, wall_s=2.4e-3)}, gpus)
 
     assert rates.trace_hz == pytest.approx(50)
     assert 10 <= rates.counter_hz <= 20
@@ -90,10 +90,10 @@ def test_a_counter_that_makes_wait_does_not_spoil_the_trace(gpus: int) -> None:
 def test_each_gpu_of_many_is_read_often_enough_at_realistic_costs(gpus: int) -> None:
     """As users report a driver: the counter waits, what else is read keeps a core busy."""
     paid = {
-        "trace": Cost(cpu_s=80e-6, wall_s=80e-6),
-        "counter": Cost(cpu_s=30e-6, wall_s=2.4e-3),
-        "state": Cost(cpu_s=220e-6, wall_s=220e-6),
-        "slow": Cost(cpu_s=200e-6, wall_s=200e-6),
+        "trace": ReadCost(cpu_s=80e-6, wall_s=80e-6),
+        "counter": ReadCost(cpu_s=30e-6, wall_s=2.4e-3),
+        "state": ReadCost(cpu_s=220e-6, wall_s=220e-6),
+        "slow": ReadCost(cpu_s=200e-6, wall_s=200e-6),
     }
     rates = choose(paid, gpus)
 
@@ -103,7 +103,7 @@ def test_each_gpu_of_many_is_read_often_enough_at_realistic_costs(gpus: int) -> 
 
 
 def test_a_driver_that_is_slow_beyond_help_costs_only_its_own_quantity() -> None:
-    rates = choose({**CHEAP, "counter": Cost(cpu_s=1e-6, wall_s=0.05)}, 1)
+    rates = choose({**CHEAP, "counter": ReadCost(cpu_s=1e-6, wall_s=0.05)}, 1)
 
     assert rates.trace_hz == 50
     assert 5 <= rates.counter_hz <= 10

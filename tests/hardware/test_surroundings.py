@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.hardware import surroundings
+from pytest_mlperf.hardware import host as surroundings
 
 CPU = "sys/devices/system/cpu"
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.hardware.visible import AmbiguousOrder, Device, visible
+from pytest_mlperf.hardware.machine import AmbiguousOrder, VisibleDevice, visible
 
 A, B, C = "GPU-8932f937-d72c", "GPU-8932aaaa-0001", "GPU-41000000-0002"
 
 
-def whole(uuid: str, index: int, product: str = "NVIDIA H200") -> Device:
-    return Device(uuid=uuid, index=index, product=product, gpu=uuid)
+def whole(uuid: str, index: int, product: str = "NVIDIA H200") -> VisibleDevice:
+    return VisibleDevice(uuid=uuid, index=index, product=product, gpu=uuid)
 
 
-def instance(uuid: str, index: int, gpu: str, number: int) -> Device:
+def instance(uuid: str, index: int, gpu: str, number: int) -> VisibleDevice:
     address = f"MIG-{gpu}/{number}/0"
-    return Device(uuid=uuid, index=index, product="NVIDIA H200", gpu=gpu, address=address)
+    return VisibleDevice(uuid=uuid, index=index, product="NVIDIA H200", gpu=gpu, address=address)
 
 
 THREE = [whole(A, 0), whole(B, 1), whole(C, 2)]

@@ -17,11 +17,14 @@
  *   energy PERIOD_MS [phase= lag= base= reset=] | energy none       (lag, phase in ms, base in J)
  *   instant REFRESH_MS WINDOW_MS | instant none | average none | module none|only
  *   limit W [default= min= max= later= at=] | temp C [rise=C_PER_S memory= slowdown=] | clocks SM MEM | pstate N
- *   mem TOTAL USED | util GPU MEM [after= until= mean=MS steps=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
+ *   mem TOTAL USED [more=BYTES after= until=] | util GPU MEM [after= until= mean=MS steps=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
  *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after= width= at=] | remapped PENDING
  *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
  *   proc PID|self BYTES [after= until=] | counters none
- *   virtualization N | gsp TEXT | nvlink UP LINKS | application SM DEFAULT
+ *   virtualization N | gsp TEXT | application SM DEFAULT | near LEVEL [p2p=STATUS]
+ *   nvlink UP LINKS [to=DEV] [fell=LINK at=] [sent=B/S received=B/S] | nvlink none     (to=: else a switch)
+ *   fabric STATE MASK [later= at=]               state 3 completed, 0 no NVSwitch; its health mask
+ *   linkerror COUNTER LINK COUNT [after=]        COUNTER 0 replay, 1 recovery, 2 flits, 3 data
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -38,7 +41,7 @@
 
 typedef unsigned long long u64;
 enum { OK, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10 };
-enum { DEVICES = 48, RULES = 96, EVENTS = 16, STEPS = 64, INSTANCES = 7 };
+enum { DEVICES = 48, RULES = 96, EVENTS = 16, STEPS = 64, INSTANCES = 7, SETS = 1024 };
 enum { CONST, SQUARE, SINE, STEPPED };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
@@ -55,18 +58,20 @@ typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct { unsigned counts[7]; u64 memory_mb; } attributes_t;
 typedef struct { u64 time; value_t value; } sample_t;
 typedef struct { void *device; u64 type, data; unsigned gi, ci; } event_data_t;
+typedef struct { unsigned version; char cluster[16]; unsigned status, clique, state, health; } fabric_t;
 
 _Static_assert(sizeof(pci_t) == 68 && sizeof(memory_t) == 24 && sizeof(memory_v2_t) == 40, "");
 _Static_assert(sizeof(field_t) == 40 && sizeof(process_t) == 24 && sizeof(temperature_t) == 12, "");
 _Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
 _Static_assert(sizeof(attributes_t) == 40 && sizeof(sample_t) == 16, "");
-_Static_assert(sizeof(event_data_t) == 32, "");
+_Static_assert(sizeof(event_data_t) == 32 && sizeof(fabric_t) == 36, "");
 
 typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
 typedef struct { char function[64]; double us; int spin, dev; } latency_t;
 typedef struct { unsigned mask, sm; double after, until; } event_t;
 typedef struct { int pid; u64 bytes; double after, until; } proc_t;
 typedef struct { unsigned number; double at; } xid_t;
+typedef struct { unsigned counter, link; u64 count; double after; } linkerror_t;
 typedef struct device {
     struct device *parent; /* of a MIG instance */
     int number;
@@ -80,13 +85,19 @@ typedef struct device {
     double temp, rise, memory_temp, slowdown_temp;
     double util_after, util_until, util_mean, util_steps;
     unsigned sm, mem_clock, pstate, util_gpu, util_mem;
-    u64 mem_total, mem_used;
+    u64 mem_total, mem_used, mem_more;
+    double mem_after, mem_until;
     int has_ecc, ecc, ecc_pending, remapped;
     u64 corrected, uncorrected;
     double ecc_after, replay_after, width_at;
     unsigned pcie[4], replay, width_later;
     int mig, mig_pending, mig_energy, n_events, n_procs, n_xids;
-    unsigned virtualization, links_up, links, application[2];
+    unsigned virtualization, links_up, links, application[2], near, p2p;
+    unsigned fabric_state, fabric_health, fabric_later;
+    double fabric_at;
+    int links_to, link_fell, n_linkerrors;
+    double link_at, link_sent, link_received;
+    linkerror_t linkerrors[EVENTS];
     char gsp[32];
     event_t events[EVENTS];
     proc_t procs[EVENTS];
@@ -205,7 +216,11 @@ static void of_device(device_t *d, const char *key, const char *rest) {
     }
     if (!strcmp(key, "clocks")) sscanf(rest, "%u %u", &d->sm, &d->mem_clock);
     if (!strcmp(key, "pstate")) sscanf(rest, "%u", &d->pstate);
-    if (!strcmp(key, "mem")) sscanf(rest, "%llu %llu", &d->mem_total, &d->mem_used);
+    if (!strcmp(key, "mem")) {
+        sscanf(rest, "%llu %llu", &d->mem_total, &d->mem_used);
+        d->mem_more = option(rest, "more", 0);
+        d->mem_after = option(rest, "after", 0), d->mem_until = option(rest, "until", 1e18);
+    }
     if (!strcmp(key, "util")) {
         sscanf(rest, "%u %u", &d->util_gpu, &d->util_mem);
         d->util_after = option(rest, "after", -1e9);
@@ -233,7 +248,26 @@ static void of_device(device_t *d, const char *key, const char *rest) {
     }
     if (!strcmp(key, "virtualization")) sscanf(rest, "%u", &d->virtualization);
     if (!strcmp(key, "gsp")) sscanf(rest, "%31s", d->gsp);
-    if (!strcmp(key, "nvlink")) sscanf(rest, "%u %u", &d->links_up, &d->links);
+    if (!strcmp(key, "nvlink")) {
+        d->links_up = d->links = 0;
+        sscanf(rest, "%u %u", &d->links_up, &d->links);
+        d->links_to = option(rest, "to", -1);
+        d->link_fell = option(rest, "fell", -1);
+        d->link_at = option(rest, "at", 1e18);
+        d->link_sent = option(rest, "sent", 0);
+        d->link_received = option(rest, "received", 0);
+    }
+    if (!strcmp(key, "fabric")) {
+        sscanf(rest, "%u %i", &d->fabric_state, (int *)&d->fabric_health);
+        d->fabric_later = option(rest, "later", d->fabric_health);
+        d->fabric_at = option(rest, "at", 1e18);
+    }
+    if (!strcmp(key, "near")) d->near = atoi(rest), d->p2p = option(rest, "p2p", 0);
+    if (!strcmp(key, "linkerror") && d->n_linkerrors < EVENTS) {
+        linkerror_t *e = &d->linkerrors[d->n_linkerrors++];
+        sscanf(rest, "%u %u %llu", &e->counter, &e->link, &e->count);
+        e->after = option(rest, "after", -1e9);
+    }
     if (!strcmp(key, "application")) sscanf(rest, "%u %u", &d->application[0], &d->application[1]);
     if (!strcmp(key, "remapped")) d->remapped = atoi(rest);
     if (!strcmp(key, "mig")) {
@@ -272,7 +306,8 @@ static device_t *new_device(void) {
     const char *plain[][2] = {{"wave", " const 300"}, {"energy", " 100"}, {"instant", " 0 20"},
         {"limit", " 700"}, {"temp", " 50 memory=60"}, {"clocks", " 1980 3201"},
         {"mem", " 150754820096 1000000000"}, {"ecc", " 1 1"}, {"pcie", " 5 16 5 16"},
-        {"pci", " 233510DE 18BE10DE"}, {"module", " none"}, {"util", " 0 0"}};
+        {"pci", " 233510DE 18BE10DE"}, {"module", " none"}, {"util", " 0 0"}, {"nvlink", " 18 18"},
+        {"near", " 50"}, {"fabric", " 3 0xAA"}};
     for (unsigned i = 0; i < sizeof plain / sizeof *plain; i++) of_device(d, plain[i][0], plain[i][1]);
     return d;
 }
@@ -544,13 +579,63 @@ int nvmlDeviceGetGspFirmwareVersion(device_t *d, char *out) {
     strcpy(out, d->gsp);
     RETURN(d->number, OK);
 }
+static int link_is_up(const device_t *d, unsigned link) {
+    return link < d->links_up && !((int)link == d->link_fell && now() >= d->link_at);
+}
 int nvmlDeviceGetNvLinkState(device_t *d, unsigned link, unsigned *out) {
     START(d->number);
     if (!d->links) RETURN(d->number, NOT_SUPPORTED);
     if (link >= d->links) RETURN(d->number, INVALID);
-    *out = link < d->links_up;
+    *out = link_is_up(d, link);
     RETURN(d->number, OK);
 }
+int nvmlDeviceGetNvLinkRemoteDeviceType(device_t *d, unsigned link, unsigned *out) {
+    START(d->number);
+    if (!link_is_up(d, link)) RETURN(d->number, INVALID);
+    *out = d->links_to < 0 ? 2 : 0;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *d, unsigned link, pci_t *out) {
+    START(d->number);
+    if (!link_is_up(d, link)) RETURN(d->number, INVALID);
+    memset(out, 0, sizeof *out);
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", d->links_to < 0 ? 0xE0 : d->links_to + 1);
+    RETURN(d->number, OK);
+}
+static u64 link_errors(const device_t *d, unsigned counter, unsigned link) {
+    u64 count = 0;
+    for (int i = 0; i < d->n_linkerrors; i++) {
+        const linkerror_t *e = &d->linkerrors[i];
+        if (e->counter == counter && e->link == link && now() >= e->after) count += e->count;
+    }
+    return count;
+}
+int nvmlDeviceGetNvLinkErrorCounter(device_t *d, unsigned link, unsigned counter, u64 *out) {
+    START(d->number);
+    if (link >= d->links || counter > 3) RETURN(d->number, INVALID);
+    if (d->arch >= 10) RETURN(d->number, NOT_SUPPORTED);
+    *out = link_errors(d, counter, link);
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetGpuFabricInfoV(device_t *d, fabric_t *out) {
+    START(d->number);
+    if (out->version != (2u << 24 | sizeof *out)) RETURN(d->number, INVALID);
+    out->status = 0, out->clique = 0, out->state = d->fabric_state;
+    out->health = now() >= d->fabric_at ? d->fabric_later : d->fabric_health;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetTopologyCommonAncestor(device_t *d, device_t *other, unsigned *out) {
+    START(d->number);
+    *out = d->near > other->near ? d->near : other->near;
+    RETURN(d->number, OK);
+}
+int nvmlDeviceGetP2PStatus(device_t *d, device_t *other, unsigned index, unsigned *out) {
+    START(d->number);
+    if (index > 4) RETURN(d->number, INVALID);
+    *out = d->p2p ? d->p2p : other->p2p;
+    RETURN(d->number, OK);
+}
+READ(nvmlDeviceGetIndex, unsigned, d->number)
 READ(nvmlDeviceGetGpuInstanceId, unsigned, d->number % 100 + 1)
 READ(nvmlDeviceGetComputeInstanceId, unsigned, 0)
 READ(nvmlDeviceGetMaxMigDeviceCount, unsigned, d->mig > 0 ? INSTANCES : 0)
@@ -575,6 +660,24 @@ READ_IF(nvmlDeviceGetPowerUsage, unsigned, d->has_average && !d->parent,
 READ_IF(nvmlDeviceGetTotalEnergyConsumption, u64,
         d->has_energy && (!d->parent || d->mig_energy), millijoules(d))
 
+/* What is told of NVLink 4 (arch 9) and 5 (later); earlier boards have a function for errors alone. */
+static int link_field(device_t *d, field_t *f) {
+    static const struct { unsigned sent, received, crc, replay, recovery; double unit; }
+        generations[] = {{138, 139, 163, 161, 162, 1024}, {202, 204, 208, 206, 215, 1}};
+    if (!d->links || d->arch < 9) return 0;
+    unsigned scope = f->scope, n = f->field, later = d->arch > 9;
+    double rate = n == generations[later].sent ? d->link_sent : d->link_received;
+    f->type = 3;
+    if (scope == 0xFFFFFFFF && (n == generations[later].sent || n == generations[later].received))
+        f->value.ull = (1e12 + rate * now()) / generations[later].unit;
+    else if (scope >= d->links) return 0;
+    else if (n == generations[later].crc) f->value.ull = link_errors(d, 2, scope) + link_errors(d, 3, scope);
+    else if (n == generations[later].replay) f->value.ull = link_errors(d, 0, scope);
+    else if (n == generations[later].recovery) f->value.ull = link_errors(d, 1, scope);
+    else return 0;
+    return 1;
+}
+
 static int field(device_t *d, field_t *f) {
     static const unsigned masks[] = {0x4, 0x20, 0x10, 0x200, 0x1, 0x400};
     static const unsigned later[] = {0x20, 0x40, 0x80};
@@ -588,6 +691,7 @@ static int field(device_t *d, field_t *f) {
     if (code) return code;
     int allowed = f->scope == 0 ? !d->only_module : f->scope == 1 && (d->has_module || d->only_module);
     f->type = 1;
+    if (link_field(d, f)) return OK;
     if (d->parent || !allowed) return NOT_SUPPORTED;
     if (f->field == 186 && d->has_instant) f->value.u = instant(d);
     else if (f->field == 185 && d->has_average && d->arch >= 7) f->value.u = lround(mean(d, now(), 1) * 1e3);
@@ -674,15 +778,19 @@ int nvmlDeviceGetTemperatureThreshold(device_t *d, unsigned kind, unsigned *out)
     *out = lround(d->slowdown_temp);
     RETURN(d->number, OK);
 }
+static u64 memory_used(const device_t *d) {
+    double t = now();
+    return d->mem_used + (d->mem_after <= t && t < d->mem_until ? d->mem_more : 0);
+}
 int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
     START(d->number);
-    out->total = d->mem_total, out->used = d->mem_used + 512000000, out->free = out->total - out->used;
+    out->total = d->mem_total, out->used = memory_used(d) + 512000000, out->free = out->total - out->used;
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMemoryInfo_v2(device_t *d, memory_v2_t *out) {
     START(d->number);
     if (out->version != (2u << 24 | sizeof *out)) RETURN(d->number, INVALID);
-    out->total = d->mem_total, out->used = d->mem_used, out->reserved = 512000000;
+    out->total = d->mem_total, out->used = memory_used(d), out->reserved = 512000000;
     out->free = out->total - out->used - out->reserved;
     RETURN(d->number, OK);
 }
@@ -705,12 +813,12 @@ int nvmlDeviceGetUtilizationRates(device_t *d, utilization_t *out) {
 /* ---- events: a set tells, once each, the XIDs of its devices since they were registered ---- */
 
 typedef struct { device_t *devices[DEVICES]; double told[DEVICES]; int n; } set_t;
-static set_t sets[RULES];
+static set_t sets[SETS];
 static int n_sets;
 
 int nvmlEventSetCreate(set_t **out) {
     START(-1);
-    if (n_sets == RULES) RETURN(-1, INVALID);
+    if (n_sets == SETS) RETURN(-1, INVALID);
     *out = &sets[n_sets++];
     RETURN(-1, OK);
 }

@@ -13,6 +13,8 @@ import pytest
 from tests.nvml import library
 from tests.nvml.library import Fake
 
+pytestmark = pytest.mark.process
+
 WAVES = [
     ("const 100", 0.0, 2.0, 200.0),
     ("square 80 620 1.0", 0.0, 3.0, 3 * 350.0),

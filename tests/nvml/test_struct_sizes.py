@@ -10,6 +10,8 @@ import pytest
 
 from tests.nvml import library
 
+pytestmark = pytest.mark.process
+
 SIZES = {
     "nvmlPciInfo_t": 68,
     "c_nvmlMemory_t": 24,
@@ -22,6 +24,7 @@ SIZES = {
     "c_nvmlDeviceAttributes": 40,
     "c_nvmlSample_t": 16,
     "c_nvmlEventData_t": 32,
+    "c_nvmlGpuFabricInfo_v2_t": 36,
 }
 """The C source asserts the same numbers of its own structs when it is compiled."""
 
@@ -36,6 +39,7 @@ MEMBERS = {
     "c_nvmlEventData_t": {"device": 0, "eventType": 8, "eventData": 16, "gpuInstanceId": 24},
     "c_nvmlMemory_v2_t": {"version": 0, "total": 8, "reserved": 16, "free": 24, "used": 32},
     "c_nvmlProcessInfo_v3_t": {"pid": 0, "usedGpuMemory": 8, "gpuInstanceId": 16},
+    "c_nvmlGpuFabricInfo_v2_t": {"version": 0, "status": 20, "state": 28, "healthMask": 32},
     "nvmlPciInfo_t": {"pciDeviceId": 28, "pciSubSystemId": 32, "busId": 36},
 }
 """Offsets of what is read."""
@@ -61,6 +65,24 @@ CONSTANTS = {
     "NVML_PERF_POLICY_RELIABILITY": 5,
     "nvmlMemory_v2": 0x02000028,
     "nvmlTemperature_v1": 0x0100000C,
+    "NVML_GPU_FABRIC_STATE_COMPLETED": 3,
+    "NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY": 6,
+    "NVML_NVLINK_DEVICE_TYPE_SWITCH": 2,
+    "NVML_NVLINK_MAX_LINKS": 36,
+    "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": 138,
+    "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": 139,
+    "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY": 161,
+    "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY": 162,
+    "NVML_FI_DEV_NVLINK_ERROR_DL_CRC": 163,
+    "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES": 202,
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES": 204,
+    "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS": 206,
+    "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS": 207,
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS": 208,
+    "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS": 211,
+    "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS": 215,
+    "NVML_TOPOLOGY_INTERNAL": 0,
+    "NVML_TOPOLOGY_SYSTEM": 50,
     "NVML_ERROR_UNINITIALIZED": 1,
     "NVML_ERROR_INVALID_ARGUMENT": 2,
     "NVML_ERROR_NOT_SUPPORTED": 3,

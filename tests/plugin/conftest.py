@@ -9,13 +9,13 @@ import hypothesis  # noqa: F401
 import numpy as np  # noqa: F401
 import pytest
 
-import pytest_mlperf.checks
 import pytest_mlperf.cli
-import pytest_mlperf.collect
-import pytest_mlperf.xdist  # noqa: F401
+import pytest_mlperf.plugin.checks
+import pytest_mlperf.plugin.collect
+import pytest_mlperf.plugin.xdist  # noqa: F401
 from tests.plugin.project import Project
 
-NO_CONTROL = "--mlperf-control=off"
+NO_CONTROL = "-omlperf_control=off"
 """The machine's own speed takes 0.6 s a run; tests/plugin/test_control.py is about it."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 import math
 import re
@@ -13,14 +14,22 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.case_runs import baseline_file
-from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
+from pytest_mlperf.bench.case import baseline_file
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    BaselineRun,
+    HistoryEntry,
+    Property,
+    Record,
+    SessionNoise,
+)
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.hardware import cpu
+from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
+from tests.sessions import SEEN, spread
 
 SUITE = "suites/first.mlperf.toml"
 PERFORMANCE = f"{SUITE}::test_performance[first-Offline-null-fp32-cpu]"
@@ -130,9 +139,21 @@ class Project:
         target_qps: float = RATE,
         identity: Mapping[str, Property] | None = None,
         folder: str = "baselines",
+        noise: SessionNoise | None = SEEN,
     ) -> Path:
-        """Write a baseline of these runs, two a session."""
-        of = of or case()
+        """Write a baseline of these runs: two a session, a session a day, the last one yesterday.
+
+        Args:
+            values: Of the runs.
+            of: Whose.
+            metric: Whose values they are.
+            target_qps: What they were offered.
+            identity: Of the machine; None: this one.
+            folder: Of baselines.
+            noise: What sessions were seen to differ by; None: nobody saw more than these runs.
+        """
+        of, last = of or case(), (len(values) - 1) // 2
+        now = dt.datetime.now(dt.UTC)
         record = Record(
             identity=dict(cpu.identity() if identity is None else identity),
             target_qps=target_qps,
@@ -143,7 +164,7 @@ class Project:
                     metrics={metric: value},
                     within_se={},
                     session=f"session-{i // 2}",
-                    started="2026-11-01T12:00:00+00:00",
+                    started=(now - dt.timedelta(days=1 + last - i // 2)).isoformat("T", "seconds"),
                     samples=64,
                     duration_s=0.1,
                     commit="0123456789ab",
@@ -162,6 +183,7 @@ class Project:
                     new={metric: values[0]},
                 ),
             ),
+            session_noise={metric: noise} if noise else {},
         )
         path = baseline_file(self.path / folder, of, "quick")
         baselines.save(
@@ -191,10 +213,15 @@ class Project:
         """Record baselines of five runs; where one was disturbed, again, as the message asks."""
         run = self.run_process if own_process else self.run
         for last in (False, False, True):
-            result = run(*arguments, "--mlperf-update=missing", "--mlperf-baseline-runs=5")
+            result = run(*arguments, "--mlperf-update=missing", "-omlperf_baseline_runs=5")
             if last or "the machine was disturbed during one run" not in result.stdout.str():
                 break
         return result
+
+    def over_days(self) -> None:
+        """Make every baseline here one of four sessions on four days: see `tests.sessions`."""
+        for file in self.path.glob("baselines/*/quick/*/*.json"):
+            spread(file)
 
     def breaks(self, of: Case | None = None) -> None:
         """Make a case an ERROR that costs no measurement: its baseline is damaged."""

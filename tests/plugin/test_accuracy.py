@@ -447,7 +447,7 @@ def test_a_scorer_that_cannot_be_built_is_told_in_its_own_words(own: Project) ->
 def test_nothing_is_recorded_that_no_scorer_vouches_for(own: Project) -> None:
     suite(own, scorer="own:Crashes")
 
-    result = own.run("suites", "--mlperf-update=missing", "--mlperf-baseline-runs=2")
+    result = own.run("suites", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
     assert result.ret == 1
     assert {verdict.outcome for verdict in own.verdicts().values()} == {Outcome.ERROR}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
+from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import accuracy_baselines
 from tests.plugin.project import OFFLINE, SUITE, Project, section

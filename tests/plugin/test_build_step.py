@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.run import checkpoint_about
-from pytest_mlperf.run.checkpoint_store import SHARED
+from pytest_mlperf.run.checkpoints import build as checkpoint_about
+from pytest_mlperf.run.checkpoints._store import SHARED
 from tests.plugin.project import RATE, Project, case, near, spec_of
 from tests.run.builders_that_fail import NO_WEIGHTS
 
@@ -97,6 +97,7 @@ def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None
     quantising.suite()
     project = quantising.project
     project.record("suites")
+    project.over_days()
     shutil.rmtree(project.path / ".mlperf" / "runs")
     quantising.version("1.1")
     quantising.suite(latency="0.004")
@@ -119,7 +120,7 @@ def test_a_builder_that_breaks_is_an_error(quantising: Quantising) -> None:
     verdict = quantising.project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
     assert verdict.headline.startswith("build: building builders_that_fail:Acme breaks: ZeroDiv")
-    assert "log: the quantiser said this" in verdict.notes
+    assert "the quantiser said this" in verdict.log_tail
     assert verdict.log is not None
     assert verdict.log.endswith("build.log")
     assert quantising.builds == []

@@ -5,23 +5,45 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_mlperf.case_runs import CaseRuns, Policy
-from pytest_mlperf.confirm import NO_BUILD, NO_METRIC, confirm, in_words
+from pytest_mlperf.bench.bench import Bench
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import (
+    MORE_SESSIONS,
+    NO_BUILD,
+    NO_METRIC,
+    NOT_MADE,
+    UNCHANGED,
+    confirm,
+    in_words,
+    not_made,
+    worse,
+)
+from pytest_mlperf.bench.performance import judge_performance
+from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.baseline import Baseline
-from pytest_mlperf.core.judge.answer import Answer
 from pytest_mlperf.core.judge.ratio import Ratio
-from pytest_mlperf.core.judge.rule_r import Decision
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.judge.ruling import Ruling, ruling_of
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.verdict import (
+    InTurns,
+    MetricVerdict,
+    Outcome,
+    Turns,
+    Unchecked,
+    Verdict,
+    beside_accuracy,
+)
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.performance import judge_performance
+from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores import baselines
-from pytest_mlperf.suite.plan import plan_suite
-from tests.plugin.project import RATE, Project, case, near
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.plugin.project import RATE, Project, case, near, spec_of
 from tests.run import other_python
 from tests.run.other_python import ENGINE, git
 
@@ -29,12 +51,15 @@ ACME = case(engine="Acme")
 HERE = Path(sys.prefix).name
 """An engine that is slow `here` is as fast as ever in another environment."""
 
+UNSTEADY = "0.002 * factor * (1 + 0.4 * (len(list(Path(__file__).parent.glob('runs/*'))) % 2))"
+"""How long a batch takes, by the number of runs until now."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Confirming(Policy):
     """As --mlperf-confirm sets it."""
 
-    confirm: bool = True
+    confirm: Confirm = "always"
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +85,9 @@ class Lab:
         (planned,) = plan_suite(file)
         return CaseRuns(planned, self.conditions(handicap), self.policy, lambda _: None)
 
-    def judge(self, runs: CaseRuns, *, handicap: float = 0) -> tuple[Answer, Answer]:
+    def judge(self, runs: CaseRuns, *, handicap: float = 0) -> tuple[Ruling, Ruling]:
         """Return the answer against the stored baseline, and the one after it is confirmed."""
-        first = judge_performance(runs, self.policy, {"performance"})
+        first = judge_performance(runs, {"performance"})
         conditions = self.conditions(handicap)
         return first, confirm(runs, first, self.policy, conditions, lambda _: None)
 
@@ -139,8 +164,9 @@ def test_a_drop_that_the_baseline_s_build_has_too_is_none_of_this_build(
 
 
 def test_what_pairs_neither_prove_nor_exclude_stays_open(lab: Lab, python: Path) -> None:
-    """A limit of 1 % is beyond what five pairs on a CPU can tell."""
+    """Every second run is slower by far, so that now the one build is ahead and now the other."""
     lab.project.baseline(near(2 * RATE), of=ACME)
+    (lab.project.path / "acme.py").write_text(ENGINE.replace("0.002 * factor", UNSTEADY), "utf-8")
 
     first, answer = lab.judge(lab.case(f'python = "{python}"', limit="1%"))
 
@@ -203,19 +229,24 @@ def with_fingerprint(stored: Baseline, fingerprint: dict[str, str]) -> Baseline:
 
 
 @pytest.mark.parametrize(
-    ("baseline_engine", "note"),
+    ("baseline_engine", "state", "note"),
     [
-        ("", NO_BUILD),
+        ("", Turns.NO_BUILD, NO_BUILD),
         (
             'python = "/there/is/none"',
+            Turns.NO_BUILD,
             "not confirmed by A/B: {suite}:10: engines[0].baseline_engine.python, /there/is",
         ),
-        ('command = ["false"]', "not confirmed by A/B: the worker ended with exit code 1"),
-        ('git = "v9"', "not confirmed by A/B: git rev-parse"),
+        (
+            'command = ["false"]',
+            Turns.NOT_COMPARABLE,
+            "not confirmed by A/B: the worker ended with exit code 1",
+        ),
+        ('git = "v9"', Turns.NO_BUILD, "not confirmed by A/B: git rev-parse"),
     ],
 )
 def test_a_drop_stands_where_the_other_build_cannot_be_had(
-    baseline_engine: str, note: str, lab: Lab
+    baseline_engine: str, state: Turns, note: str, lab: Lab
 ) -> None:
     """What is proven stays proven until something better speaks."""
     lab.project.baseline(near(2 * RATE), of=ACME)
@@ -225,19 +256,24 @@ def test_a_drop_stands_where_the_other_build_cannot_be_had(
 
     assert first.outcome is answer.outcome is Outcome.PERF_DROP
     assert answer.notes[0].startswith(note.format(suite=runs.planned.path))
-    assert answer == replace(first, notes=answer.notes)
+    assert answer == replace(first, notes=answer.notes, turns=answer.turns)
+    assert answer.turns is not None
+    assert answer.turns.state is state
 
 
 def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(lab: Lab, python: Path) -> None:
     """Neither costs another process."""
     runs = lab.case(f'python = "{python}"')
-    drop = Answer(outcome=Outcome.PERF_DROP, headline="samples/s −9 %")
-    plain = Policy(accuracy=lab.policy.accuracy, root=lab.policy.root)
+    drop = Ruling(outcome=Outcome.PERF_DROP, headline="samples/s −9 %")
+    never, auto = replace(lab.policy, confirm="never"), replace(lab.policy, confirm="auto")
     conditions = lab.conditions()
+    settled = replace(drop, metrics=(fallen(sessions_baseline=4),))
 
-    assert confirm(runs, drop, plain, conditions, print) is drop
+    assert confirm(runs, settled, never, conditions, print) is settled
+    assert confirm(runs, settled, auto, conditions, print) is settled  # of four sessions
+    assert confirm(runs, drop, auto, conditions, print) is drop
     for outcome in set(Outcome) - {Outcome.PERF_DROP, Outcome.POWER_DROP}:
-        other = Answer(outcome=outcome, headline="")
+        other = Ruling(outcome=outcome, headline="")
         assert confirm(runs, other, lab.policy, conditions, print) is other
     assert confirm(runs, drop, lab.policy, conditions, print).notes == (NO_METRIC,)
     assert not (lab.project.path / "runs").exists()
@@ -255,6 +291,205 @@ def test_a_change_is_that_of_the_raw_value(metric: str, words: str) -> None:
     ratio = Ratio(decision=Decision.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
 
     assert in_words(metric, ratio) == words
+
+
+# --- auto: a baseline of few sessions ------------------------------------------------------------
+
+
+def fallen(outcome: Outcome = Outcome.PERF_DROP, **about: Any) -> MetricVerdict:
+    """Return a metric that seems to have dropped by half."""
+    usual: dict[str, Any] = {"low": -0.55, "high": -0.45, "runs": 2, "runs_baseline": 6, "p": 0.001}
+    return MetricVerdict(
+        metric="throughput",
+        outcome=outcome,
+        now=RATE / 2,
+        baseline=RATE,
+        change=-0.5,
+        limit=0.4,
+        **{**usual, **about},
+    )
+
+
+def provisional() -> Ruling:
+    """Return an answer that leans to a drop; what else was added to its headline."""
+    metric = fallen(Outcome.PROVISIONAL, leans="drop", note="one session")
+    unchecked = Unchecked.NOT_CHECKED
+    return Ruling(
+        outcome=Outcome.PROVISIONAL,
+        headline=beside_accuracy(ruling_of([metric]).headline, unchecked),
+        metrics=(metric,),
+        unchecked=unchecked,
+    )
+
+
+def measured(lab: Lab, *, handicap: float = 0.0, slow: str = "") -> CaseRuns:
+    """Return a case after one run, whose baseline of three sessions is of this very build."""
+    lab.project.baseline(near(RATE, 6), of=ACME)
+    runs = lab.case(slow=slow, handicap=handicap)
+    runs.add_run()
+    assert runs.record is not None
+    assert runs.subject is not None
+    runs.record = replace(runs.record, fingerprint=dict(runs.subject.fingerprint))
+    return runs
+
+
+def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(lab: Lab) -> None:
+    """Without any setting: a handicapped build has its own without the handicap beside it."""
+    runs = measured(lab, handicap=0.5)
+    auto = replace(lab.policy, confirm="auto")
+
+    answer = confirm(runs, provisional(), auto, lab.conditions(0.5), lambda _: None)
+
+    assert answer.outcome is Outcome.PERF_DROP
+    assert answer.headline == (
+        "samples/s −50.0 % (−55.0 to −45.0 %); −40 % exceeded, accuracy not checked"
+    )
+    (metric,) = answer.metrics
+    assert (metric.outcome, metric.confirmed, metric.leans) == (Outcome.PERF_DROP, True, None)
+    assert " with this build without the handicap; runs in runs" in answer.notes[0]
+    assert answer.turns is not None
+    assert answer.turns.state is Turns.PROVEN
+    assert answer.turns.runs == 2 * answer.turns.pairs > 0
+    names = [spec_of(folder)["handicap"] for folder in order(lab, 1)]
+    assert names[:4] == [0.0, 0.5, 0.5, 0.0]
+
+
+def test_efficiency_that_is_proven_to_drop_has_its_own_word(lab: Lab) -> None:
+    runs = measured(lab, handicap=0.5)
+    auto = replace(lab.policy, confirm="auto")
+
+    answer = confirm(
+        runs,
+        provisional(),
+        auto,
+        lab.conditions(0.5),
+        lambda _: None,
+        failing=Outcome.POWER_DROP,
+    )
+
+    assert answer.outcome is answer.metrics[0].outcome is Outcome.POWER_DROP
+
+
+def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
+    lab: Lab, python: Path
+) -> None:
+    lab.project.baseline(near(2 * RATE, 6), of=ACME)
+    auto = replace(lab.policy, confirm="auto")
+
+    runs = lab.case(f'python = "{python}"')
+    runs.add_run()
+    answer = confirm(runs, provisional(), auto, lab.conditions(), lambda _: None)
+
+    assert answer.outcome is answer.metrics[0].outcome is Outcome.OK
+    assert answer.metrics[0].leans is None
+    assert answer.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s −50.0 %")
+    assert answer.turns is not None
+    assert answer.turns.state is Turns.EXCLUDED
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "engine", "state", "note"),
+    [
+        ("0123456789ab", "0123456789ab", "same", Turns.UNCHANGED, UNCHANGED),
+        ("0123456789ab+", "0123456789ab", "same", Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS),
+        ("aaaaaaaaaaaa", "0123456789ab", "same", Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS),
+        (None, None, "same", Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS),
+        ("0123456789ab", "0123456789ab", "other", Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS),
+    ],
+)
+def test_without_another_build_a_drop_says_what_it_rests_on(
+    now: str | None, then: str | None, engine: str, state: Turns, note: str, lab: Lab
+) -> None:
+    """Where nothing was changed there is nothing to compare with; else what would settle it."""
+    lab.project.baseline(near(RATE, 6), of=ACME)
+    runs = lab.case()
+    assert runs.record is not None
+    runs.subject = Subject(identity={}, fingerprint={"engine": "same"})
+    before = tuple(replace(run, commit=then) for run in runs.record.runs)
+    runs.record = replace(runs.record, fingerprint={"engine": engine}, runs=before)
+    conditions = replace(lab.conditions(), commit=now)
+    auto = replace(lab.policy, confirm="auto")
+
+    answer = confirm(runs, provisional(), auto, conditions, print)
+
+    assert answer.outcome is Outcome.PROVISIONAL
+    assert answer.notes == (note,)
+    assert answer.turns == InTurns(state=state, metrics=("throughput",))
+
+
+@pytest.mark.parametrize(("high", "names"), [(0.94, ["throughput"]), (1.0, []), (1.2, [])])
+def test_a_drop_that_is_smaller_than_the_limit_is_not_called_none(
+    high: float, names: list[str]
+) -> None:
+    """Where the limit is excluded and 0 as well, the old build is not as slow."""
+    ratio = Ratio(decision=Decision.PASS, ratio=0.9, low=0.85, high=high, pairs=4, sd=0.01)
+
+    assert worse({"throughput": ratio}) == names
+
+
+def test_a_missed_latency_limit_is_not_excused_by_pairs(lab: Lab) -> None:
+    """The rate was held when the baseline was recorded; pairs only compare figures."""
+    runs = measured(lab)
+    runs.runs = [replace(run, limit_missed=True) for run in 2 * runs.runs]
+    drop = replace(provisional(), outcome=Outcome.PERF_DROP)
+
+    answer = confirm(runs, drop, lab.policy, lab.conditions(), print)
+
+    assert answer.notes == (NO_METRIC,)
+    assert answer.outcome is Outcome.PERF_DROP
+
+
+# --- many cases: the last word -------------------------------------------------------------------
+
+
+def last_word(planned: Planned) -> Verdict:
+    """Return a drop that was decided at the end of a session, among many."""
+    metric = fallen(note="the only drop among 25 pairs judged together, p=0.0004")
+    headline = ruling_of([metric]).headline
+    return Verdict(
+        case=planned.case,
+        kind="performance",
+        outcome=Outcome.PERF_DROP,
+        headline=headline,
+        metrics=(metric,),
+        notes=("busy",),
+    )
+
+
+def test_a_drop_that_the_others_decided_is_measured_again_after_that(
+    lab: Lab, python: Path
+) -> None:
+    """The baseline's own build is as slow today: what is reported is the word after that."""
+    lab.project.baseline(near(2 * RATE, 6), of=ACME)
+    planned = lab.case(f'python = "{python}"').planned
+    auto = replace(lab.policy, confirm="auto")
+    bench = Bench(lab.conditions(), auto, lambda _: None)
+    bench.verdict(planned, "performance", {"performance"}, Phase(pairs=25, once=True))
+
+    found = bench.confirm_last(planned, last_word(planned))
+
+    assert found.outcome is found.metrics[0].outcome is Outcome.OK
+    assert found.notes[1].startswith("against the stored baseline: PERF DROP")
+    assert found.notes[2] == "busy"
+    assert found.turns is not None
+    assert found.turns.state is Turns.EXCLUDED
+
+
+def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
+    """As after -x, Ctrl-C, or in the controller of pytest-xdist; a settled baseline needs none."""
+    auto = replace(lab.policy, confirm="auto")
+    drop = last_word(lab.case().planned)
+
+    found = not_made(drop, auto)
+
+    assert found.outcome is Outcome.PERF_DROP
+    assert found.notes == (NOT_MADE, "busy")
+    assert found.turns == InTurns(state=Turns.NOT_MADE, metrics=("throughput",), reason=NOT_MADE)
+    assert not_made(drop, replace(auto, confirm="never")) is drop
+    settled = replace(drop, metrics=(replace(drop.metrics[0], sessions_baseline=4),))
+    assert not_made(settled, auto) is settled
+    passed = replace(drop, outcome=Outcome.OK, metrics=())
+    assert not_made(passed, replace(auto, confirm="always")) is passed
 
 
 # --- a whole session -----------------------------------------------------------------------------
@@ -291,8 +526,8 @@ def test_a_drop_that_is_not_confirmed_passes_with_both_results(lab: Lab, python:
     assert found.verdict.notes[1].startswith("against the stored baseline: PERF DROP ")
 
 
-def test_without_the_option_the_suite_s_other_build_is_not_run(lab: Lab) -> None:
-    """A suite is code: what it names runs only when it is asked for, and never at collection."""
+def test_without_a_drop_the_suite_s_other_build_is_not_run(lab: Lab) -> None:
+    """A suite is code: what it names runs only for a drop, and never at collection."""
     runs = lab.case('command = ["/there/is/none"]')
 
     result = lab.project.run(runs.planned.path)

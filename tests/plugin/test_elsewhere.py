@@ -45,7 +45,7 @@ def test_a_session_measures_scores_and_records_what_runs_elsewhere(
     named = {"python": 'python = "${THERE}"', "command": f"command = {command}"}[way]
     suite(project, named)
     monkeypatch.setenv("THERE", str(python))
-    options = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+    options = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
     result = project.run("suites", "-v", *options)
 
@@ -71,6 +71,7 @@ def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
     """What has moved there stands under "what changed"."""
     suite(project, f'python = "{python}"\noptions = {{ slow = "nowhere" }}')
     project.record("suites")
+    project.over_days()
     suite(project, f'python = "{python}"\noptions = {{ slow = "there" }}')
 
     result = project.run("suites")
@@ -97,7 +98,7 @@ def test_a_library_of_the_engine_is_needed_there_only(
     scenario = '[[scenarios]]\nname = "Offline"\nmin_duration = "500ms"\n'
     (suites / "tiny.mlperf.toml").write_text(f"{head}{scenario}{limits}", "utf-8")
 
-    result = project.run_process("suites", "--mlperf-strict")
+    result = project.run_process("suites", "--mlperf-fail-on=skips")
 
     cases = project.cases()
     assert cases["accuracy"].verdict.metrics[0].now == pytest.approx(98.6, abs=1)

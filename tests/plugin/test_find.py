@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.case_runs import CaseRuns, Policy
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import Project, case, near, spec_of
@@ -70,7 +71,7 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     """A recorded value is a search; the second starts where the first one ended."""
     file = suite(project)
 
-    update = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+    update = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
     result = project.run(file, *update, "--junitxml=j.xml", "--mlperf-json=r.json")
 
     result.assert_outcomes()

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.gate import Gate, GateState
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from tests.plugin.project import SUITE, Project, last_line, section
 
 ENGINE = """
@@ -52,7 +51,7 @@ throughput = {{ max_drop = "99%" }}
 {more}
 """
 
-RECORD = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+RECORD = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
 
 @pytest.fixture

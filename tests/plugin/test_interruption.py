@@ -16,6 +16,8 @@ import pytest
 from pytest_mlperf.core.verdict import Outcome
 from tests.plugin.project import LIGHT, PERFORMANCE, Project, case, last_line
 
+pytestmark = pytest.mark.quiet
+
 LIMIT_S = 60.0
 """A pytest process that needs longer hangs."""
 
@@ -138,7 +140,7 @@ def accelerator_is_free(project: Project) -> None:
     """Measure once more, with little patience for a lease that was not given back."""
     project.suite("suites/first.mlperf.toml")
 
-    result = project.run(PERFORMANCE, "--mlperf-lease-timeout=5", "--mlperf-runs-dir=next")
+    result = project.run(PERFORMANCE, "-omlperf_lease_timeout=5", "--mlperf-runs-dir=next")
 
     assert last_line(result) == "1 no baseline"
 
@@ -210,7 +212,7 @@ def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> N
     project.suite(engines='[[engines]]\nuse = "hangs:Serves"\nname = "hangs"\n')
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
-    project.run("suites", "--mlperf-timeout=1")
+    project.run("suites", "-omlperf_timeout=1")
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from pytest_mlperf.keeping import Keeping
+import pytest
+
+from pytest_mlperf.core.results import Suspect
+from pytest_mlperf.plugin.options import read_options
 from pytest_mlperf.stores import suspects
-from tests.plugin.project import Project
+from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import OPTIONS, RATE, Project, near
+
+TWO = "\n".join(
+    f'[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
+    for name in ("one", "two")
+)
+
+ONE = Suspect(test="a", metrics=("throughput",), date="2026-11-22", profile="quick", identity={})
 
 
 def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> None:
@@ -17,9 +30,11 @@ def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> Non
         raise UnicodeError("odd \x1b[2J")
 
     kept = [
-        keeping.keep("the suspects", lambda: suspects.save(tmp_path / "folder", ["a"])),
+        keeping.keep("the suspects", lambda: suspects.update(tmp_path / "folder", lambda _: [ONE])),
         keeping.keep("the results", breaks, "results: never"),
-        keeping.keep("the results", lambda: suspects.save(tmp_path / "file", ["a"]), "results: f"),
+        keeping.keep(
+            "the results", lambda: suspects.update(tmp_path / "file", lambda _: [ONE]), "results: f"
+        ),
     ]
 
     assert kept == [False, False, True]
@@ -41,3 +56,124 @@ def test_results_are_written_where_the_others_cannot_be(project: Project) -> Non
     result.stdout.fnmatch_lines(
         ["ERROR *folder.json: the results cannot be written: Is a directory*"]
     )
+
+
+# --- reports -----------------------------------------------------------------------------------
+
+
+def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Project) -> None:
+    """Into folders that are not there yet, and each with the test that failed."""
+    project.suite()
+    project.baseline(near(RATE))
+    asked = ("html=out/page.html", "markdown=out/summary.md", "junit=mlperf.xml", "csv=out/all.csv")
+
+    result = project.run(
+        "suites", "--mlperf-handicap=60%", *(f"--mlperf-report={one}" for one in asked)
+    )
+
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["html: out/page.html", "markdown: out/summary.md"])
+    for one in asked:
+        text = (project.path / one.partition("=")[2]).read_text("utf-8")
+        assert "PERF DROP" in text
+    page = (project.path / "out/page.html").read_text("utf-8")
+    assert '"plot":"latency"' in page or '"plot":"history"' in page  # baselines were read
+
+
+def test_a_report_that_cannot_be_written_costs_no_other_and_no_results(project: Project) -> None:
+    project.suite()
+    (project.path / "folder.md").mkdir()
+
+    result = project.run(
+        "suites", "--mlperf-report=markdown=folder.md", "--mlperf-report=csv=all.csv"
+    )
+
+    assert result.ret == 3
+    assert len(project.results().cases) == 1
+    assert (project.path / "all.csv").read_text("utf-8").count("\n") > 1
+    result.stdout.fnmatch_lines(
+        [
+            "ERROR *folder.md cannot be written: Is a directory",
+            "csv: all.csv",
+        ]
+    )
+
+
+def test_a_session_that_measured_nothing_has_its_report_too(project: Project) -> None:
+    """As `--html` and `--junitxml` have it: a CI that uploads the file does not fail for it."""
+    project.suite(accelerators=["H200"])
+
+    asked = ("--mlperf-report=html=page.html", "--mlperf-report=text=all.txt")
+    result = project.run_process("suites", *asked)
+
+    assert result.ret == 5
+    assert "<html" in (project.path / "page.html").read_text("utf-8")
+    assert (project.path / "all.txt").exists()
+
+
+def test_a_plan_writes_no_report(project: Project) -> None:
+    project.suite()
+
+    result = project.run("suites", "--mlperf-plan", "--mlperf-report=csv=all.csv")
+
+    assert "csv:" not in result.stdout.str()
+    assert not (project.path / "all.csv").exists()
+
+
+def test_under_xdist_the_controller_alone_writes_a_report_of_all(project: Project) -> None:
+    project.suite(engines=TWO)
+
+    result = project.run_process("suites", "-n", "2", "--mlperf-report=json=all.json")
+
+    assert result.ret == 0
+    assert len(read_results(project.path / "all.json").cases) == 2
+    assert result.stdout.str().count("json: all.json") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            ["htlm=x.html"],
+            "*--mlperf-report: 'htlm=x.html' is not *did you mean 'html'*",
+        ),
+        (["html"], "*--mlperf-report: 'html' is not FORMAT=FILE with one of text, html, *"),
+        (["html=a", "csv=./a"], "*--mlperf-report: html and csv both go to *"),
+    ],
+)
+def test_a_report_that_nobody_can_make_is_refused_before_anything_is_measured(
+    project: Project, given: list[str], expected: str
+) -> None:
+    project.suite()
+
+    result = project.run("suites", *(f"--mlperf-report={one}" for one in given))
+
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([expected])
+    assert not (project.path / ".mlperf").exists()
+
+
+def test_a_missing_library_of_a_report_is_named_before_anything_is_measured(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.suite()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+
+    result = project.run("suites", "--mlperf-report=html=page.html")
+
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--mlperf-report: * pip install 'pytest-mlperf[[]html[]]'*"])
+
+
+def test_an_ini_file_may_ask_for_reports(pytester: pytest.Pytester) -> None:
+    """Files begin there; what the command line asks for takes their place."""
+    pytester.makeini("[pytest]\nmlperf_report =\n    csv=out/all.csv\n    markdown=b.md\n")
+
+    by_ini = read_options(pytester.parseconfig()).report
+    by_option = read_options(pytester.parseconfig("--mlperf-report", "json=c.json")).report
+
+    assert by_ini == (
+        ("csv", pytester.path / "out/all.csv"),
+        ("markdown", pytester.path / "b.md"),
+    )
+    assert by_option == (("json", pytester.path / "c.json"),)

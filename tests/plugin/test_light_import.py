@@ -13,7 +13,7 @@ MODULES = """
 import json, sys
 import pytest
 
-code = pytest.main(["-p", "pytest_mlperf.plugin", *sys.argv[1:]])
+code = pytest.main(["-p", "pytest_mlperf.plugin.hooks", *sys.argv[1:]])
 print("\\n" + json.dumps([code, sorted(sys.modules)]))
 """
 
@@ -34,7 +34,9 @@ def modules_after(project: Project, *arguments: str) -> tuple[int, set[str]]:
     return code, set(modules)
 
 
-def test_a_project_without_suites_loads_two_small_modules_and_no_library(project: Project) -> None:
+def test_a_project_without_suites_loads_two_small_modules_and_no_library(
+    project: Project,
+) -> None:
     project.pytester.makepyfile("def test_own(): pass")
 
     code, modules = modules_after(project)
@@ -42,8 +44,9 @@ def test_a_project_without_suites_loads_two_small_modules_and_no_library(project
     assert code == 0
     assert {name for name in modules if name.startswith("pytest_mlperf")} == {
         "pytest_mlperf",
-        "pytest_mlperf.options",
         "pytest_mlperf.plugin",
+        "pytest_mlperf.plugin.hooks",
+        "pytest_mlperf.plugin.options",
     }
     assert not modules & {*HEAVY, "pydantic", "rich", "filelock", "pytest_benchmark"}
 

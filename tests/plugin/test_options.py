@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from pytest_mlperf import options
-from pytest_mlperf.core import ranges
-from pytest_mlperf.options import Options, read_options
+from pytest_mlperf.core import numbers as ranges
+from pytest_mlperf.plugin import options as option_values
+from pytest_mlperf.plugin.measuring import reproducing
+from pytest_mlperf.plugin.options import Options, read_options
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import OFFLINE, RATE, Project, last_line, near, section, spec_of
 
@@ -18,19 +19,26 @@ NAMES = [
     ("accelerator", "cpu", "cpu"),
     ("pretend", "H200", "H200"),
     ("update", "missing", "missing"),
-    ("baseline-runs", "6", 6),
     ("reason", "new driver", "new driver"),
-    ("no-baseline", "fail", "fail"),
-    ("inconclusive", "fail", "fail"),
+    ("fail-on", "skips,no:no-baseline", {"skips", "no:no-baseline"}),
     ("max-runs", "3", 3),
-    ("power", "off", "off"),
+    ("confirm", "never", "never"),
+    ("requests", "yes", "yes"),
+    ("handicap", "25%", 0.25),
+]
+SETTINGS = [
+    ("baseline-runs", "6", 6),
     ("control", "off", "off"),
     ("meter-offset", "-3600", -3600.0),
-    ("handicap", "25%", 0.25),
-    ("timeout", "30", 30.0),
     ("lease-timeout", "60", 60.0),
+    ("power", "off", "off"),
+    ("warmup", "always", "always"),
+    ("neighbours", "yes", "yes"),
+    ("timeout", "30", 30.0),
 ]
-PATHS = ["baselines", "manifest", "meter", "runs-dir", "json"]
+"""Of ini files alone."""
+
+PATHS = ["baselines", "manifest", "meter", "runs-dir", "json", "suspects"]
 
 
 def field(options: Options, name: str) -> object:
@@ -48,7 +56,47 @@ def test_an_ini_setting_equals_its_option(
     assert field(by_option, name) == field(by_ini, name) == value
 
 
-@pytest.mark.parametrize("name", ["strict", "confirm", "plan"])
+@pytest.mark.parametrize(("name", "text", "value"), SETTINGS)
+def test_what_is_seldom_set_is_set_in_ini_files_alone(
+    pytester: pytest.Pytester, name: str, text: str, value: object
+) -> None:
+    ini = f"mlperf_{name.replace('-', '_')}"
+    by_override = read_options(pytester.parseconfig("-o", f"{ini}={text}"))
+    pytester.makeini(f"[pytest]\n{ini} = {text}\n")
+    by_ini = read_options(pytester.parseconfig())
+
+    assert field(by_override, name) == field(by_ini, name) == value
+    with pytest.raises(pytest.UsageError, match="unrecognized arguments"):
+        pytester.parseconfig(f"--mlperf-{name}={text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["skips,inconclusive", "skips inconclusive", "skips\n inconclusive"]
+)
+def test_what_fails_is_a_list(pytester: pytest.Pytester, text: str) -> None:
+    pytester.makeini(f"[pytest]\nmlperf_fail_on = {text}\n")
+
+    assert read_options(pytester.parseconfig()).fail_on == {"skips", "inconclusive"}
+    assert read_options(pytester.parseconfig("--mlperf-fail-on=no:skips")).fail_on == {"no:skips"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("skip", "'skip' is not known; did you mean 'skips'?"),
+        ("skips,no:baseline", "'no:baseline' is not known; did you mean 'no:no-baseline'?"),
+        ("skips,no:skips", "'skips,no:skips' is not valid; expected WORD"),
+        (",", "',' is not valid; expected WORD"),
+    ],
+)
+def test_a_word_that_does_not_exist_is_told_with_the_one_that_is_near(
+    pytester: pytest.Pytester, text: str, message: str
+) -> None:
+    with pytest.raises(pytest.UsageError, match=re.escape(f"--mlperf-fail-on: {message}")):
+        read_options(pytester.parseconfig(f"--mlperf-fail-on={text}"))
+
+
+@pytest.mark.parametrize("name", ["plan"])
 def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) -> None:
     without = read_options(pytester.parseconfig())
     by_option = read_options(pytester.parseconfig(f"--mlperf-{name}"))
@@ -62,8 +110,65 @@ def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "ini", "value"),
+    [
+        ([], "", "auto"),
+        (["--mlperf-confirm"], "", "always"),
+        (["--mlperf-confirm", "."], "", "always"),
+        (["--mlperf-confirm", "never", "."], "", "never"),
+        ([], "true", "always"),
+        ([], "false", "never"),
+        ([], "Yes", "always"),
+        ([], "0", "never"),
+        (["--mlperf-confirm=auto"], "never", "auto"),
+    ],
+)
+def test_confirm_may_stand_without_a_value(
+    pytester: pytest.Pytester, given: list[str], ini: str, value: str
+) -> None:
+    """As the flag that it was, also before a file or folder to collect, and in an ini file."""
+    pytester.makeini(f"[pytest]\n{f'mlperf_confirm = {ini}' if ini else ''}\n")
+
+    config = pytester.parseconfig(*given)
+
+    assert read_options(config).confirm == value
+    assert config.args == ["."] if "." in given else config.args == [str(pytester.path)]
+
+
+def test_what_confirm_does_not_know_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
+    for given in ("nevre", ""):
+        wrong = rf"'{given}' is not valid; expected auto\|always"
+        with pytest.raises(pytest.UsageError, match=wrong):
+            read_options(pytester.parseconfig(f"--mlperf-confirm={given}"))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["--mlperf-confirm", "suites"], ("--mlperf-confirm",)),
+        (["--mlperf-confirm", "never", "suites"], ("--mlperf-confirm", "never")),
+        (["--mlperf-confirm=always"], ("--mlperf-confirm=always",)),
+        (["--mlperf-max-runs", "3", "suites"], ("--mlperf-max-runs", "3")),
+        (["--mlperf-fail-on", "skips", "suites"], ("--mlperf-fail-on", "skips")),
+        (["-o", "mlperf_control=off", "suites"], ("-o", "mlperf_control=off")),
+        (["-omlperf_control=off", "-o", "addopts="], ("-o", "mlperf_control=off")),
+        (["--override-ini=mlperf_max_runs=3"], ("-o", "mlperf_max_runs=3")),
+        (
+            ["-o", "mlperf_update=replace", "-o", "mlperf_reason=x", "-oconsole_output_style=none"],
+            (),
+        ),
+    ],
+)
+def test_a_reproduction_keeps_the_value_of_an_option_and_no_file(
+    given: list[str], kept: tuple[str, ...]
+) -> None:
+    assert reproducing(given) == kept
+
+
 def test_every_option_is_covered_here() -> None:
-    covered = {name for name, *_ in NAMES} | set(PATHS) | {"strict", "confirm", "plan"}
+    covered = {name for name, *_ in NAMES} | {name for name, *_ in SETTINGS} | set(PATHS)
+    covered |= {"plan", "report"}
 
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
 
@@ -83,8 +188,9 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
     below = pytester.mkdir("below")
     pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = here\n")
     monkeypatch.chdir(below)
+    text = {"meter": "time,watts\n"}.get(name, '{"kind": "none"}')  # these are looked at
     for path in (pytester.path / "here", below / "there", pytester.path / "x"):
-        path.write_text("time,watts\n", "utf-8")  # a meter's file is looked at
+        path.write_text(text, "utf-8")
 
     by_ini = read_options(pytester.parseconfig("--rootdir", pytester.path))
     by_option = read_options(pytester.parseconfig(f"--mlperf-{name}=there"))
@@ -103,8 +209,7 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
         ("update", "always"),
         ("baseline-runs", "0"),
         ("baseline-runs", "many"),
-        ("no-baseline", "warn"),
-        ("inconclusive", "maybe"),
+        ("fail-on", "maybe"),
         ("max-runs", "1"),
         ("power", "on"),
         ("handicap", "100%"),
@@ -121,15 +226,18 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
 def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
     project: Project, name: str, text: str, place: str
 ) -> None:
-    arguments = [f"--mlperf-{name}={text}"] if place == "option" else []
+    ini = f"mlperf_{name.replace('-', '_')}"
+    setting = name in {each for each, *_ in SETTINGS}
+    option = ["-o", f"{ini}={text}"] if setting else [f"--mlperf-{name}={text}"]
+    arguments = option if place == "option" else []
     if place == "ini":
-        project.pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = {text}\n")
+        project.pytester.makeini(f"[pytest]\n{ini} = {text}\n")
 
     result = project.run(*arguments)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = filter(None, result.errlines)
-    assert line.startswith(f"ERROR: --mlperf-{name}: {text!r} is not ")
+    assert line.startswith(f"ERROR: {ini if setting else f'--mlperf-{name}'}: {text!r} is not ")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +275,8 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
     markers = project.run("--markers").stdout.str()
 
     for name in Options.__dataclass_fields__:
-        assert f"  --mlperf-{name.replace('_', '-')}" in options
+        given = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
+        assert (f"  --mlperf-{name.replace('_', '-')}" in options) is given
         assert f"  mlperf_{name} (" in options
     assert (
         "@pytest.mark.mlperf(workload, scenario, engine, precision, accelerator, kind)" in markers
@@ -341,4 +450,4 @@ def test_the_profile_option_overrules_every_suite(project: Project) -> None:
 
 
 def test_as_many_runs_may_be_asked_for_as_a_results_file_holds() -> None:
-    assert options.MOST_RUNS == ranges.MOST_RUNS
+    assert option_values.MOST_RUNS == ranges.MOST_RUNS

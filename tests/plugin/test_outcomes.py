@@ -6,11 +6,10 @@ from fnmatch import fnmatch
 
 import pytest
 
-from pytest_mlperf import session
-from pytest_mlperf.collect import adjusted
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.plugin import session
+from pytest_mlperf.suite.plan import in_profile, plan_suite
 from tests.plugin.project import (
     ACCURACY,
     OPTIONS,
@@ -113,7 +112,7 @@ def test_a_drop_fails_with_verdict_table_and_commands_and_no_traceback(project: 
     assert accept in text
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*checks.py*")
-    result.stdout.no_fnmatch_line("*VerdictFailed*")
+    result.stdout.no_fnmatch_line("*outcomes.Failed*")
 
 
 def test_the_short_summary_says_word_test_and_first_line(
@@ -153,7 +152,7 @@ def test_a_handicap_makes_a_drop_and_the_message_says_so(project: Project) -> No
     ("option", "exit_code", "counts", "letter"),
     [
         ((), pytest.ExitCode.OK, "1 inconclusive", "?"),
-        (("--mlperf-inconclusive=fail",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
+        (("--mlperf-fail-on=inconclusive",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
     ],
     ids=["default", "fail"],
 )
@@ -177,7 +176,7 @@ def test_inconclusive_is_counted_apart_and_says_what_would_decide(
     ("option", "exit_code", "counts", "letter"),
     [
         ((), pytest.ExitCode.OK, "1 no baseline", "N"),
-        (("--mlperf-no-baseline=fail",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
+        (("--mlperf-fail-on=no-baseline",), pytest.ExitCode.TESTS_FAILED, "1 failed", "F"),
     ],
     ids=["default", "fail"],
 )
@@ -196,16 +195,19 @@ def test_no_baseline_is_counted_apart_and_prints_the_update_command(
 @pytest.mark.parametrize(
     ("ci", "option", "profile", "accelerator", "fails"),
     [
-        (True, "auto", "official", "H200", True),
-        (True, "auto", "official", "8xH100", True),
-        (True, "auto", "official", "cpu", False),
-        (True, "auto", "quick", "H200", True),
-        (True, "auto", "quick", "cpu", False),
-        (True, "pass", "quick", "H200", False),
-        (False, "auto", "quick", "H200", False),
-        (True, "pass", "official", "H200", False),
-        (False, "auto", "official", "H200", False),
-        (False, "fail", "quick", "cpu", True),
+        (True, "", "official", "H200", True),
+        (True, "", "official", "8xH100", True),
+        (True, "", "official", "cpu", False),
+        (True, "", "quick", "H200", True),
+        (True, "", "quick", "cpu", False),
+        (True, "skips,inconclusive", "quick", "H200", True),
+        (True, "no:no-baseline", "quick", "H200", False),
+        (True, "no:no-baseline,skips", "quick", "H200", False),
+        (False, "", "quick", "H200", False),
+        (True, "no:no-baseline", "official", "H200", False),
+        (False, "", "official", "H200", False),
+        (False, "no-baseline", "quick", "cpu", True),
+        (False, "inconclusive, no-baseline", "quick", "cpu", True),
     ],
 )
 def test_no_baseline_fails_under_ci_on_named_accelerators(
@@ -219,10 +221,11 @@ def test_no_baseline_fails_under_ci_on_named_accelerators(
 ) -> None:
     if ci:
         monkeypatch.setenv("CI", "true")
-    config = pytester.parseconfig(f"--mlperf-no-baseline={option}", f"--mlperf-profile={profile}")
+    options = [f"--mlperf-fail-on={option}"] if option else []
+    config = pytester.parseconfig(*options, f"--mlperf-profile={profile}")
     own = session.of(config)
     suite = Project(pytester).suite(accelerators=[accelerator])
-    (planned,) = adjusted(plan_suite(suite), own.options.profile)
+    (planned,) = in_profile(plan_suite(suite), own.options.profile)
     verdict = Verdict(
         case=planned.case, kind="performance", outcome=Outcome.NO_BASELINE, headline=""
     )
@@ -325,7 +328,7 @@ def test_an_error_does_not_hide_that_the_run_before_it_was_invalid(project: Proj
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
-    assert [run.invalid[0].key for run in verdict.invalid_runs] == [Key.LOADGEN]
+    assert [run.invalid[0].key for run in verdict.invalid_runs] == [Key.EARLY_STOPPING]
     assert any("1 run INVALID, measured again: LoadGen: " in line for line in result.outlines)
 
 
@@ -522,13 +525,15 @@ def test_a_missing_model_skips_with_what_to_do_and_fails_where_a_skip_would_hide
     if strict == "CI":
         monkeypatch.setenv("CI", "true")
 
-    result = project.run("suites", "-rs", *(["--mlperf-strict"] if strict == "option" else []))
+    result = project.run(
+        "suites", "-rs", *(["--mlperf-fail-on=skips"] if strict == "option" else [])
+    )
 
     reason = literal(f"{path}:6: {reason}")
     if strict:
         assert last_line(result) == "1 failed"
         result.stdout.fnmatch_lines(
-            [f"{reason} (a skip becomes a failure under CI and --mlperf-strict)"]
+            [f"{reason} (a skip becomes a failure under CI and --mlperf-fail-on=skips)"]
         )
         assert len(failure(result)) == 1
     else:
@@ -584,8 +589,8 @@ def test_power_off_leaves_efficiency_out_even_under_ci(
     project.suite(more='[limits]\nsamples_per_joule = { max_drop = "5%" }\n')
 
     missing = project.run(SUITE, "-k", "efficiency")
-    left_out = project.run(SUITE, "-k", "efficiency", "--mlperf-power=off")
+    left_out = project.run(SUITE, "-k", "efficiency", "-omlperf_power=off")
 
     missing.assert_outcomes(failed=1, deselected=1)
     left_out.assert_outcomes(skipped=1, deselected=1)
-    left_out.stdout.fnmatch_lines(["*--mlperf-power=off: efficiency is left out*"])
+    left_out.stdout.fnmatch_lines(["*mlperf_power=off: efficiency is left out*"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.verdict import Outcome
 from tests.plugin.project import Project
+from tests.stores.calibrated_here import WORDS, calibrate
 
 ENGINES = """
 [[engines]]
@@ -35,8 +36,9 @@ def claim(least: float, a: str = "fast", b: str = "slow") -> str:
 
 
 def test_a_claim_that_holds_is_proven_from_runs_in_turns(project: Project) -> None:
-    """A B, B A: what the machine does to both in the same way cancels."""
+    """A B, B A: what the machine does to both in the same way cancels; noise is as calibrated."""
     file = suite(project, claim(1.3))
+    calibrate(project.path / "baselines")
 
     result = project.run(file, "-k", "pair")
 
@@ -48,6 +50,7 @@ def test_a_claim_that_holds_is_proven_from_runs_in_turns(project: Project) -> No
     ratio = found.verdict.ratio
     assert ratio is not None
     assert 1.3 <= ratio.low < ratio.ratio < ratio.high
+    assert WORDS in found.verdict.notes
     sides = [re.search(r"-(fast|slow)-", run.folder) for run in found.verdict.runs]
     assert {side[1] for side in sides if side} == {"fast", "slow"}
     assert len(sides) == 2 * ratio.pairs
@@ -124,7 +127,11 @@ def test_the_open_division_has_baselines_of_its_own(project: Project) -> None:
     """The same case of the closed division keeps its record, and its verdict."""
     closed = project.suite(engines=ENGINES.replace('techniques = ["early-exit"]\n', ""))
     project.run(
-        closed, "-k", "performance and fast", "--mlperf-update=missing", "--mlperf-baseline-runs=2"
+        closed,
+        "-k",
+        "performance and fast",
+        "--mlperf-update=missing",
+        "-omlperf_baseline_runs=2",
     )
     opened = suite(project)
 
@@ -135,6 +142,10 @@ def test_the_open_division_has_baselines_of_its_own(project: Project) -> None:
     assert not (project.path / "baselines" / "open").exists()
     result.stdout.fnmatch_lines(["*1 no baseline*"])
     project.run(
-        opened, "-k", "performance and fast", "--mlperf-update=missing", "--mlperf-baseline-runs=2"
+        opened,
+        "-k",
+        "performance and fast",
+        "--mlperf-update=missing",
+        "-omlperf_baseline_runs=2",
     )
     assert (project.path / "baselines" / "open" / where).is_file()

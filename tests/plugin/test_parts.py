@@ -13,6 +13,8 @@ from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import Project, last_line
 from tests.plugin.test_many import many, of, test_id, words
 
+pytestmark = pytest.mark.quiet
+
 __all__ = ["many"]  # the fixture
 
 
@@ -30,7 +32,7 @@ def plan(
 
 
 def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A drop that is SUSPECT on its own machine falls beside the drops of another."""
+    """A drop that is SUSPECT on its own machine fails beside the drops of another."""
     part = ("suites", "--mlperf-manifest", "plan.json")
     first = plan.run_process(*part, "-k", "doubt or fine", "--mlperf-json=first.json")
     assert first.ret == pytest.ExitCode.OK
@@ -55,11 +57,13 @@ def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert code == 1
     assert "INCOMPLETE: 20 of 25 planned tests have no result" in shown
-    assert "25 pairs judged together: 4 PERF DROP" in shown
+    assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in shown.replace(
+        "\u00a0", " "
+    )
     merged = read_results(plan.path / "all.json")
     assert {r.verdict.case.engine: r.verdict.outcome for r in merged.cases} == {
         "fine": Outcome.OK,
-        "doubt": Outcome.PERF_DROP,
+        "doubt": Outcome.PROVISIONAL,
         **clear,
     }
     failed = {test.get("name") for test in ET.parse("a.xml").iter("testcase") if list(test)}

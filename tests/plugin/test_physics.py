@@ -31,7 +31,7 @@ def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def run(project: Project, more: str) -> tuple[pytest.RunResult, CaseResult]:
     project.suite(accelerators=["H200"], more=more)
-    result = project.run_process("suites", "-k", "performance", "--mlperf-power=off")
+    result = project.run_process("suites", "-k", "performance", "-omlperf_power=off")
     return result, newest(project).cases[0]
 
 
@@ -72,10 +72,10 @@ def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
     """It says what to supply; with that in the suite there is a limit."""
     h200.write(*scenario("name NVIDIA X900", "util 90 40"))
     project.suite(accelerators=["X900"], more=IMAGES)
-    without = project.run_process("suites", "--mlperf-power=off")
+    without = project.run_process("suites", "-omlperf_power=off")
     figures = '\n[accelerators.X900]\nfp32 = "1000 TFLOP/s"\n'
     project.suite(accelerators=["X900"], more=IMAGES + figures)
-    given = project.run_process("suites", "--mlperf-power=off")
+    given = project.run_process("suites", "-omlperf_power=off")
 
     without.stdout.fnmatch_lines(["  no limit known for X900: give its dense peaks in FLOP/s, *"])
     given.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 1 000"])

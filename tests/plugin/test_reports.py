@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.cli import main
 from tests.plugin.project import RATE, Project, case, last_line, near
 
-RECORD = ("--mlperf-update=missing", "--mlperf-baseline-runs=2")
+RECORD = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
 
 def junit(project: Project) -> dict[str, dict[str, str]]:

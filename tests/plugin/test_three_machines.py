@@ -18,6 +18,8 @@ from tests.nvml.library import Fake, scenario
 from tests.plugin.project import OPTIONS, Project
 from tests.plugin.test_efficiency import WORKING
 
+pytestmark = pytest.mark.quiet
+
 FIRST, SECOND = "suites/first.mlperf.toml", "suites/second.mlperf.toml"
 
 H200 = scenario("wave const 500")
@@ -57,6 +59,7 @@ def machines(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) 
     project.suite(SECOND, name="second", top1=100.0)
     recorded = project.record("suites", own_process=True)
     assert recorded.ret == pytest.ExitCode.OK
+    project.over_days()
     return project
 
 

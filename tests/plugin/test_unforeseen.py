@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_mlperf.bench import Bench
-from pytest_mlperf.case_runs import Policy
+from pytest_mlperf.bench.bench import Bench
+from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.supervisor import Patience
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import Project
 
@@ -51,7 +51,7 @@ def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
     assert "not foreseen, so please report it with this log" in first.headline
     assert first.log == f"runs/now/{planned.case.id}.1.log"
     assert "in closed_terminal" in Path(project.path / first.log).read_text("utf-8")
-    assert any("in closed_terminal" in note for note in first.notes)
+    assert any("in closed_terminal" in line for line in first.log_tail)
     assert len(list((project.path / "runs/now").glob("*/spec.json"))) == 1
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.run import lease
+from pytest_mlperf.plugin.xdist import CaseScheduling
+from pytest_mlperf.run import conditions
 from pytest_mlperf.stores.results import read_results
-from pytest_mlperf.xdist import CaseScheduling
 from tests.plugin.project import (
     LIGHT,
     OFFLINE,
@@ -102,7 +102,7 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
 
     def start(name: str) -> subprocess.Popen[bytes]:
         options = [f"--mlperf-runs-dir={name}", f"--mlperf-baselines={name}/baselines"]
-        options += ["--mlperf-update=missing", "--mlperf-baseline-runs=3"]
+        options += ["--mlperf-update=missing", "-omlperf_baseline_runs=3"]
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:cacheprovider", *options, SUITE],
             cwd=project.path,
@@ -133,8 +133,8 @@ def session_times(results: Path) -> tuple[dt.datetime, dt.datetime]:
 def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: Project) -> None:
     project.suite()
 
-    with lease.hold(["cpu"], limit_s=60, waiting=lambda _: None):
-        result = project.run("suites", "--mlperf-lease-timeout=0.1")
+    with conditions.hold((), 1, alone=True, limit_s=60, waiting=lambda _: None):
+        result = project.run("suites", "-omlperf_lease_timeout=0.1")
 
     assert last_line(result) == "1 failed"
     headline = project.verdicts()["performance"].headline

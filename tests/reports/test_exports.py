@@ -8,16 +8,16 @@ import json
 import re
 from dataclasses import replace
 
-from pytest_mlperf.core.merging import Absent
+from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.results import Absent
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.annotations import MOST, commands
-from pytest_mlperf.reports.exports import (
+from pytest_mlperf.reports.export.exports import (
     HEAD,
-    bigger_is_better,
+    better,
     csv_table,
     prometheus,
-    smaller_is_better,
 )
+from pytest_mlperf.reports.export.github import MOST, commands
 from tests.reports.verdicts import CASE, DROP, OK, result, session, verdict
 
 SAMPLE = re.compile(r'[a-z_]+\{(?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+\} \S+')
@@ -75,8 +75,8 @@ def test_action_benchmarks_hold_each_metric_in_its_direction() -> None:
     results = session(result(DROP))
 
     (bigger,), (smaller,) = (
-        json.loads(bigger_is_better(results)),
-        json.loads(smaller_is_better(results)),
+        json.loads(better(results, Direction.HIGHER)),
+        json.loads(better(results, Direction.LOWER)),
     )
     assert (bigger["name"], bigger["unit"], bigger["value"]) == (
         "resnet50-Offline-ort-fp16-H200 samples/s",
@@ -111,7 +111,7 @@ def test_no_text_ends_a_command_or_begins_another() -> None:
 def test_more_than_github_shows_are_counted() -> None:
     """Ten errors, the first for what is missing, the last for what does not fit; ten warnings."""
     suspect = replace(result(verdict(Outcome.SUSPECT, "alone it would be a drop")), failed=False)
-    gone = [Absent(test="t", why="lost")]
+    gone = [Absent(test="t", reason="lost")]
 
     lines = commands(session(*[result(DROP)] * 30, *[suspect] * 12), gone).splitlines()
 

@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.reports import exports, markdown, text
-from pytest_mlperf.reports.annotations import commands
-from pytest_mlperf.reports.benchmark_json import entry
-from pytest_mlperf.reports.explanation import evidence
-from pytest_mlperf.reports.html.cases import shown
-from pytest_mlperf.reports.html.model import Beside, grouped
-from pytest_mlperf.reports.junit import junit
+from pytest_mlperf.core.verdict import Gate, GateState
+from pytest_mlperf.reports.export import exports, github
+from pytest_mlperf.reports.export.exports import entry
+from pytest_mlperf.reports.export.github import commands
+from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.html._cases import shown
+from pytest_mlperf.reports.html.model import RunFiles, grouped
+from pytest_mlperf.reports.terminal import text
+from pytest_mlperf.reports.terminal.explanation import evidence
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 
@@ -27,15 +28,15 @@ FELL = result(verdicts.ACC_DROP)
 
 
 def in_html(one: CaseResult) -> str:
-    cases, _ = shown(grouped(session(one).cases), Beside())
-    return str(cases[0].tests[0].facts)
+    cases, _ = shown(grouped(session(one).cases), RunFiles())
+    return str(cases[0]["tests"][0]["facts"])
 
 
 REPORTS: dict[str, Callable[[CaseResult], str]] = {
     "summary": lambda one: "\n".join(text.summary(session(one), 80, colour=False)),
     "failure": lambda one: text.failure(one.verdict, one, 80),
-    "job summary": lambda one: markdown.summary(session(one)),
-    "comment": lambda one: markdown.comment(session(one)),
+    "job summary": lambda one: github.summary(session(one)),
+    "comment": lambda one: github.comment(session(one)),
     "annotations": lambda one: commands(session(one)),
     "explain": lambda one: "\n".join(evidence(one, (), (), 80)),
     "html": in_html,
@@ -79,7 +80,7 @@ def test_a_benchmark_that_carries_scores_carries_their_gate() -> None:
     found = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
 
     assert found is not None
-    assert found.extra_info["mlperf"]["gate"] == "gate kept on 50,000 samples"
+    assert found[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.cli.explain import choose
 from pytest_mlperf.core.foreign_text import BROKEN, encodable, every_text, visible
-from pytest_mlperf.core.merging import Absent
-from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.reports import exports, junit, markdown, properties, text
-from pytest_mlperf.reports.annotations import commands
+from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.reports.export import exports, github, junit
+from pytest_mlperf.reports.export import junit as properties
+from pytest_mlperf.reports.export.github import commands
 from pytest_mlperf.reports.html import render
-from pytest_mlperf.reports.html.model import Beside
+from pytest_mlperf.reports.html.model import RunFiles
+from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.reports.verdicts import DROP, OK, result, session
@@ -49,7 +51,7 @@ FIXED = {"performance", "Offline", "closed", "quick", "suite", "throughput", "la
 def lines_of_junit(results: Results) -> str:
     text_of = junit.junit(
         results,
-        [Absent(test=OBEYED, why=OBEYED)],
+        [Absent(test=OBEYED, reason=OBEYED)],
         lambda one: text.failure(one.verdict, one, 80),
     )
     root = ET.fromstring(text_of)
@@ -59,12 +61,12 @@ def lines_of_junit(results: Results) -> str:
 WRITERS: dict[str, Callable[[Results], str]] = {
     "failure": lambda found: "\n".join(text.failure(r.verdict, r, 80) for r in found.cases),
     "summary": lambda found: "\n".join(text.summary(found, 80, colour=False)),
-    "markdown": lambda found: markdown.summary(found, [Absent(test=OBEYED, why=OBEYED)]),
-    "comment": markdown.comment,
+    "markdown": lambda found: github.summary(found, [Absent(test=OBEYED, reason=OBEYED)]),
+    "comment": github.comment,
     "annotations": commands,
     "csv": exports.csv_table,
     "prometheus": exports.prometheus,
-    "bigger": lambda found: json.loads(exports.bigger_is_better(found))[0]["extra"],
+    "bigger": lambda found: json.loads(exports.better(found, Direction.HIGHER))[0]["extra"],
     "junit": lines_of_junit,
     "properties": lambda found: "\n".join(
         part for one in found.cases for pair in properties.properties(one) for part in pair
@@ -124,7 +126,7 @@ def test_a_results_file_from_elsewhere_cannot_hand_on_what_no_file_can_hold(tmp_
 @settings(deadline=None, max_examples=3)
 @given(more=HOSTILE)
 def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
-    page = render(spoilt(more), Beside(notes=[more]))
+    page = render(spoilt(more), RunFiles(notes=[more]))
 
     page.encode()
     assert not [c for c in page if unicodedata.category(c) in {"Cf", "Cs", "Zl", "Zp"}]

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.reports.layout import duration, fold, line, paragraphs, plural, table, unbroken
+from pytest_mlperf.reports.terminal.layout import (
+    duration,
+    fold,
+    line,
+    paragraphs,
+    plural,
+    table,
+    unbroken,
+)
 
 
 @pytest.mark.parametrize(

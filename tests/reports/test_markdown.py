@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.merging import Absent
-from pytest_mlperf.core.results import LABEL, CaseResult
+from pytest_mlperf.core.results import LABEL, Absent, CaseResult
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.markdown import MARKER, Links, code, comment, escape, summary
+from pytest_mlperf.reports.export.github import MARKER, Links, code, comment, escape, summary
+from tests.reports import verdicts
 from tests.reports.verdicts import CASE, DROP, OK, TOO_SHORT, result, run, session, verdict
 
-GONE = [Absent(test="s.mlperf.toml::test_performance[x]", why="the runner was lost")]
+GONE = [Absent(test="s.mlperf.toml::test_performance[x]", reason="the runner was lost")]
 HOSTILE = "</details><script>alert(1)</script> @everyone #1 | **x** [a](javascript:b)\n::error::"
 
 COMMENT = f"""\
@@ -70,7 +70,7 @@ def test_a_run_that_was_measured_again_is_told() -> None:
         (
             [result(verdict(Outcome.NO_BASELINE, "no record of this machine"))],
             [],
-            "mlperf: no drop proven in 1 test, 1 test undecided or without a baseline",
+            "mlperf: no drop proven in 1 test, 1 undecided or without a baseline",
         ),
     ],
 )
@@ -148,3 +148,22 @@ def test_only_plain_https_addresses_become_links(url: str | None, there: bool) -
     text = comment(session(result(OK)), links=Links(run=url))
 
     assert ("More in [the run](" in text) is there
+
+
+def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:
+    """Once for all cases alike; what failed says it with the failure."""
+    others = [
+        replace(verdicts.PROVISIONAL_OK, case=replace(verdicts.CASE, engine=f"e{n}"))
+        for n in range(4)
+    ]
+    passed = session(*(result(one) for one in [*others, verdicts.NO_BASELINE]))
+    missing = "the baseline has 1 of 4 sessions: run its build with "
+
+    shown = comment(passed)
+
+    assert "no drop proven in 5 tests, 4 provisional, 1 undecided or without a baseline" in shown
+    assert shown.count(missing) == shown.count(f"\n- 4 cases: {missing}") == 1
+    failed = summary(session(result(verdicts.PROVISIONAL_DROP)))
+    assert "failed: 1 PROVISIONAL" in failed
+    assert "\n  - 4 sessions of the baseline show too little of" in failed
+    assert "### Provisional" not in failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +12,22 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.results import LABEL, CaseResult, Results
+from pytest_mlperf.core.results import LABEL, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, worst
-from pytest_mlperf.reports.layout import Row
-from pytest_mlperf.reports.precisions import blocks_of
-from pytest_mlperf.reports.precisions_model import Block, Entry, Score, Speed
-from pytest_mlperf.reports.precisions_text import document, hardware, markdown, rows, text
+from pytest_mlperf.reports.export.github import comment, summary
+from pytest_mlperf.reports.terminal import text
+from pytest_mlperf.reports.terminal.layout import Row
+from pytest_mlperf.reports.terminal.precisions import (
+    Block,
+    PrecisionEntry,
+    Score,
+    Speed,
+    blocks_of,
+    compared,
+    hardware,
+    precision_lines,
+    precision_tables,
+)
 from tests.reports import verdicts
 from tests.reports.verdicts import TOO_SHORT, result, run, session
 
@@ -66,13 +75,13 @@ def scored(one: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> Cas
     return result(replace(own, runs=(), **{**given, **fields}))
 
 
-def only(*results: CaseResult, reference: str | None = None) -> Block:
-    (block,) = blocks_of(session(*results), reference)
+def only(*results: CaseResult) -> Block:
+    (block,) = blocks_of(results)
     return block
 
 
-def entry(block: Block, precision: str) -> Entry:
-    (found,) = (each for each in block.entries if each.precision == precision)
+def entry(block: Block, precision: str) -> PrecisionEntry:
+    (found,) = (each for each in block.entries if each.case.precision == precision)
     return found
 
 
@@ -90,7 +99,7 @@ def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
 
     block = only(*(measured(case(name), 1.0) for name in names))
 
-    order = [each.precision for each in block.entries]
+    order = [each.case.precision for each in block.entries]
     assert order == [
         "fp64",
         "fp32",
@@ -106,44 +115,58 @@ def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted", "blocks"),
+    ("names", "blocks"),
     [
-        ("ort-fp32 ort-int8", None, {"ort-fp32": "ort-fp32 ort-int8"}),
-        ("ort-int8 ort-fp16 ort-bf16", None, {"ort-bf16": "ort-bf16 ort-fp16 ort-int8"}),
-        ("ort-fp32 ort-fp16", "fp16", {"ort-fp16": "ort-fp32 ort-fp16"}),
-        ("ort-fp32 ort-int8", "bf16", {"ort-fp32": "ort-fp32 ort-int8"}),
+        ("ort-fp32 ort-int8", {"ort-fp32": "ort-fp32 ort-int8"}),
+        ("ort-int8 ort-fp16 ort-bf16", {"ort-bf16": "ort-bf16 ort-fp16 ort-int8"}),
         (
             "ort-fp32 ort-int8 torch-fp32 torch-bf16",
-            None,
             {"ort-fp32": "ort-fp32 ort-int8", "torch-fp32": "torch-fp32 torch-bf16"},
         ),
-        (
-            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
-            "torch-fp32",
-            {"torch-fp32": "ort-fp32 torch-fp32 torch-bf16 ort-int8"},
-        ),
-        (
-            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
-            "torch",
-            {"torch-fp32": "ort-fp32 torch-fp32 torch-bf16 ort-int8"},
-        ),
-        ("ort-fp32 trt-fp16 trt-fp8", None, {"ort-fp32": "ort-fp32 trt-fp16 trt-fp8"}),
-        ("plain-fp16 cached-fp16", None, {"plain-fp16": "plain-fp16 cached-fp16"}),
-        ("ort-int8", None, {"ort-int8": "ort-int8"}),
+        ("ort-fp32 trt-fp16 trt-fp8", {"ort-fp32": "ort-fp32 trt-fp16 trt-fp8"}),
+        ("plain-fp16 cached-fp16", {"plain-fp16": "plain-fp16 cached-fp16"}),
+        ("ort-int8", {"ort-int8": "ort-int8"}),
     ],
 )
-def test_what_is_compared_with_what(names: str, wanted: str | None, blocks: dict[str, str]) -> None:
+def test_what_is_compared_with_what(names: str, blocks: dict[str, str]) -> None:
     """An engine that has the reference precision and others is its own reference."""
-    cases = [
-        case(precision, engine=engine)
+    assert {
+        block.reference.name: " ".join(each.name for each in block.entries)
+        for block in blocks_of(of_entries(names))
+    } == blocks
+
+
+def of_entries(names: str) -> list[CaseResult]:
+    return [
+        measured(case(precision, engine=engine), 1.0)
         for engine, _, precision in (name.partition("-") for name in names.split())
     ]
 
-    found = blocks_of(session(*(measured(one, 1.0) for one in cases)), wanted)
 
-    assert {
-        block.reference.name: " ".join(each.name for each in block.entries) for block in found
-    } == blocks
+@pytest.mark.parametrize(
+    ("names", "blocks"),
+    [
+        ("ort-fp32 ort-int8", 1),
+        ("ort-fp32 trt-fp16 trt-fp8", 1),
+        ("ort-fp32 ort-int8 torch-fp32 torch-bf16", 2),
+        ("ort-fp32 ort-int8 torch-fp32", 1),
+        ("ort-fp32 trt-fp16", 0),
+        ("plain-fp16 cached-fp16", 0),
+        ("ort-int8", 0),
+    ],
+)
+def test_reports_have_the_section_where_an_engine_ran_in_several_precisions(
+    names: str, blocks: int
+) -> None:
+    results = session(*of_entries(names))
+
+    lines = text.summary(results, 100, colour=False)
+    assert len(compared(results.cases)) == blocks
+    assert sum(", against " in line for line in lines) == blocks
+    assert any(line.startswith("measured") for line in lines) is bool(blocks)
+    assert summary(results).count(", against ") == blocks
+    assert ("### Precisions" in summary(results)) is bool(blocks)
+    assert "### Precisions" not in comment(results)
 
 
 def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
@@ -156,7 +179,7 @@ def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
         measured(one, 5.0, profile="official"),
     ]
 
-    found = blocks_of(session(*results))
+    found = blocks_of(results)
 
     assert [len(block.entries) for block in found] == [1] * 5
 
@@ -288,12 +311,15 @@ def test_a_ratio_turned_round_is_its_inverse_and_lies_in_its_spread(
     first: list[float], second: list[float], kind: tuple[Any, str]
 ) -> None:
     scenario, metric = kind
-    results = [
-        measured(case("fp32", scenario=scenario), *first, metric=metric),
-        measured(case("int8", scenario=scenario), *second, metric=metric),
-    ]
-    forth = speed(only(*results), "int8")
-    back = speed(only(*results, reference="int8"), "fp32")
+
+    def of(reference: list[float], other: list[float]) -> Speed:
+        results = [
+            measured(case("fp32", scenario=scenario), *reference, metric=metric),
+            measured(case("int8", scenario=scenario), *other, metric=metric),
+        ]
+        return speed(only(*results), "int8")
+
+    forth, back = of(first, second), of(second, first)
 
     assert forth.ratio is not None
     assert back.ratio is not None
@@ -324,7 +350,6 @@ def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
     block = only(fp32, broken)
 
     assert speed(block, "fp32").value == pytest.approx(100.0)
-    assert speed(block, "fp32").runs == 1
     assert entry(block, "int8").speed is None
     assert entry(block, "int8").performance is Outcome.ERROR
     assert entry(block, "int8").notes == ("ERROR engine: x",)
@@ -368,34 +393,31 @@ RESULTS = session(
     result(ERROR),
 )
 
-NOTES = """\
-points: the score's change against the reference; with an interval: of the same samples, by the
-  paired rule
-speed: how many times better than the reference in the same session; it is shown and never judged:
-  [[pairs]] tests a claim about it
-spread: the worst and the best quotient of two runs; no confidence goes with it
-"""
-
-TABLE = f"""\
+TABLE = """\
 resnet50 Offline on H200, against fp32
-entry  metric   score  points        interval  accuracy      samples/s  speed          spread
-fp32   top1    76.000                          ok                1 005  1.00x
-bf16   top1    75.980  −0.020  −0.52 to +0.48  ok
-int8   top1    75.300   −0.70  −1.20 to −0.20  INCONCLUSIVE      1 840  1.83x  1.81x to 1.85x
-int4                                           ERROR             ERROR
-
+  entry  metric   score  points        interval  accuracy      samples/s  speed          spread
+  fp32   top1    76.000                          ok                1 005  1.00x
+  bf16   top1    75.980  −0.020  −0.52 to +0.48  ok
+  int8   top1    75.300   −0.70  −1.20 to −0.20  INCONCLUSIVE      1 840  1.83x  1.81x to 1.85x
+  int4                                           ERROR             ERROR
 measured  2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200
 note      resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here
-
-{NOTES}{LABEL}"""
-
-
-def shown(results: Results, width: int = 100) -> list[str]:
-    return text([(results, blocks_of(results))], width)
+          points: the score's change against the reference; with an interval: of the same samples,
+          by the paired rule
+          speed: how many times better than the reference in the same session; it is shown and never
+          judged: [[pairs]] tests a claim about it
+          spread: the worst and the best quotient of two runs; no confidence goes with it"""
 
 
 def test_the_table_as_it_is_printed() -> None:
-    assert "\n".join(shown(RESULTS)) == TABLE
+    assert "\n".join(precision_lines(RESULTS, 100)) == TABLE
+
+
+def test_the_terminal_shows_it_below_the_table_of_cases() -> None:
+    lines = "\n".join(text.summary(RESULTS, 100, colour=False))
+
+    assert lines.index("resnet50-Offline-ort-int8-H200") < lines.index(TABLE)
+    assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
 @pytest.mark.parametrize(
@@ -421,44 +443,41 @@ def test_a_narrow_terminal_loses_what_is_least_needed(width: int, lost: str) -> 
         "spread",
     ]
 
-    assert shown(RESULTS, width)[1].split() == [name for name in every if name not in lost.split()]
+    assert precision_lines(RESULTS, width)[1].split() == [
+        name for name in every if name not in lost.split()
+    ]
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
-    lines = markdown([(RESULTS, blocks_of(RESULTS))])
+    shown = summary(RESULTS)
 
-    assert lines[:7] == [
-        "**resnet50 Offline on H200, against fp32**",
-        "",
-        "| entry | metric | score | needed | points | interval | accuracy | samples/s | speed "
-        "| spread |",
-        "| :-- | :-- | --: | --: | --: | --: | :-- | --: | --: | --: |",
-        "| fp32 | top1 | 76.000 | 75.240 |  |  | ok | 1 005 | 1.00x |  |",
-        "| bf16 | top1 | 75.980 | 75.240 | −0.020 | −0.52 to +0.48 | ok |  |  |  |",
-        "| int8 | top1 | 75.300 | 75.240 | −0.70 | −1.20 to −0.20 | INCONCLUSIVE | 1 840 | 1.83x "
-        "| 1.81x to 1.85x |",
-    ]
-    assert "- resnet50-Offline-ort-int4-H200: ERROR engine: no int4 \\| here" in lines
-    assert lines[-1] == LABEL
+    assert (
+        """
+### Precisions
 
+**resnet50 Offline on H200, against fp32**
 
-def test_what_is_unknown_is_null_in_json() -> None:
-    content = json.loads(document([(RESULTS, blocks_of(RESULTS))]))
+| entry | metric | score | needed | points | interval | accuracy | samples/s | speed | spread |
+| :-- | :-- | --: | --: | --: | --: | :-- | --: | --: | --: |
+| fp32 | top1 | 76.000 | 75.240 |  |  | ok | 1 005 | 1.00x |  |
+| bf16 | top1 | 75.980 | 75.240 | −0.020 | −0.52 to \\+0.48 | ok |  |  |  |
+| int8 | top1 | 75.300 | 75.240 | −0.70 | −1.20 to −0.20 | INCONCLUSIVE | 1 840 | 1.83x \
+| 1.81x to 1.85x |
+| int4 |  |  |  |  |  | ERROR | ERROR |  |  |
 
-    (own,) = content["sessions"]
-    assert (own["commit"], own["hardware"]) == ("9d0e77a1b2c3", ["NVIDIA H200"])
-    (block,) = own["blocks"]
-    assert block["reference"] == "ort-fp32"
-    fp32, bf16, int8, int4 = block["entries"]
-    assert fp32["scores"][0]["change"] is None
-    assert (bf16["speed"], bf16["performance"]) == (None, None)
-    assert int8["speed"]["ratio"] == pytest.approx(1.8308, abs=1e-4)
-    assert (int4["scores"], int4["speed"], int4["accuracy"]) == ([], None, "ERROR")
-    assert content["label"] == LABEL
+Measured 2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200.
+
+- resnet50-Offline-ort-int4-H200: ERROR engine: no int4 \\| here
+- points: """
+        in shown
+    )
+    assert shown.index("### Precisions") < shown.index("### Every test")
+    assert shown.endswith(f"{LABEL}\n")
 
 
 def cells(block: Block) -> list[Row]:
-    return list(rows(block))
+    (table,) = precision_tables([block])
+    return list(table.rows)
 
 
 def test_the_word_of_a_test_that_no_score_has_stands_first() -> None:
@@ -486,22 +505,10 @@ def test_a_part_of_the_data_set_says_how_many_samples_it_had() -> None:
     assert [row["samples"] for row in cells(block)] == ["128 of 500"]
 
 
-def test_a_single_entry_is_compared_with_nothing() -> None:
-    lines = shown(session(measured(case("int8"), 10.0)))
-
-    assert lines[:3] == ["resnet50 Offline on H200", "entry  samples/s", "int8          10"]
-    assert not any(line.startswith(("points", "speed")) for line in lines)
-
-
-def test_sessions_stand_one_below_the_other_each_with_its_origin() -> None:
+def test_the_origin_of_a_session_outside_git_says_so() -> None:
     later = replace(RESULTS, started="2026-11-21T01:02:03+00:00", commit=None)
-    lines = text([(one, blocks_of(one)) for one in (RESULTS, later)], 100)
 
-    assert [line for line in lines if line.startswith("measured")] == [
-        "measured  2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200",
-        "measured  2026-11-21 01:02 UTC, no commit, NVIDIA H200",
-    ]
-    assert lines.count(LABEL) == 1
+    assert "measured  2026-11-21 01:02 UTC, no commit, NVIDIA H200" in precision_lines(later, 100)
 
 
 @pytest.mark.parametrize(
@@ -521,3 +528,14 @@ def test_hardware_in_words(identity: dict[str, Any], words: list[str]) -> None:
     own = measured(case("fp32"), 1.0)
 
     assert hardware(session(replace(own, verdict=replace(own.verdict, subject=subject)))) == words
+
+
+def test_foreign_text_is_escaped() -> None:
+    forged = replace(ERROR, headline="engine: \x1b[2Jall ok <b>")
+    results = replace(RESULTS, cases=(*RESULTS.cases[:-1], result(forged)))
+
+    lines = precision_lines(results, 100)
+    assert "all ok <b>" in " ".join(lines)
+    for shown in ("".join(lines), summary(results)):
+        assert "\x1b" not in shown
+    assert "<b>" not in summary(results)

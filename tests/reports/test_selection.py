@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.reports.selection import cost_of, notices, plan, relative
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.reports.terminal.selection import cost_of, notices, plan
+from pytest_mlperf.suite.pairs import Testable
 from tests.reports.verdicts import CASE
 
-
-@dataclass(frozen=True)
-class Planned:
-    """A case as the plan needs it."""
-
-    case: Case
-    path: Path
-    seconds_per_run: float
-    fewest_runs: int = 1
-    runs_per_value: tuple[int, int] = (1, 1)
-    elsewhere: str = ""
-
-
 SUITE = Path("suites/rn.mlperf.toml")
-QUICK = Planned(CASE, SUITE, 60.0)
-OFFICIAL = Planned(replace(CASE, scenario="Server", accelerator="8xH200"), SUITE, 600.0)
+
+
+def planned(case: Case, seconds_per_run: float, **fields: Any) -> Testable:
+    """Return a case with what the plan needs of it."""
+    shown = {"fewest_runs": 1, "runs_per_value": (1, 1), "elsewhere": "", **fields}
+    made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **shown)
+    return cast(Testable, made)
+
+
+QUICK = planned(CASE, 60.0)
+OFFICIAL = planned(replace(CASE, scenario="Server", accelerator="8xH200"), 600.0)
 
 PLAN_80 = """\
 case                             one run  at most  tests
@@ -46,7 +46,7 @@ if all 5 are needed; loading and accuracy passes come on top
 
 def test_a_search_counts_with_its_runs() -> None:
     """Four usually, eight at most: 4 minutes if one search decides, 40 if all five are needed."""
-    search = replace(QUICK, runs_per_value=(4, 8))
+    search = planned(CASE, 60.0, runs_per_value=(4, 8))
 
     cost = cost_of(search, {})
 
@@ -73,7 +73,7 @@ def test_the_plan_counts_with_the_most_runs_that_are_allowed() -> None:
 
 
 def test_the_plan_says_what_runs_in_another_python() -> None:
-    docker = replace(QUICK, elsewhere="command docker run … python3")
+    docker = planned(CASE, 60.0, elsewhere="command docker run … python3")
 
     lines = plan([docker, OFFICIAL, docker], {}, 120, max_runs=2)
 
@@ -109,7 +109,7 @@ def test_a_long_list_of_accelerators_is_folded() -> None:
 
 def test_nothing_left_out_says_nothing() -> None:
     assert notices([], {}, "cpu", 80) == []
-    assert notices([], {"H200": 2}, "cpu", 80, what="planned") == [
+    assert notices([], {"H200": 2}, "cpu", 80, action="planned") == [
         "2 tests planned, accelerator not here: H200 (2); here: cpu"
     ]
 

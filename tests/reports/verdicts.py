@@ -7,11 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.gate import Gate, GateState
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.promise import Promise
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, RatioVerdict, Verdict
+from pytest_mlperf.core.verdict import (
+    Gate,
+    GateState,
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    RatioVerdict,
+    Verdict,
+)
 
 CASE = Case(
     workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
@@ -85,7 +93,7 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
         "line": 14,
         "round": "v4.1",
         "profile": "quick",
-        "failed": verdict.outcome.fails,
+        "failed": verdict.fails,
         "limits": {"throughput": 0.03},
         "scored": False,
         "handicap": 0.0,
@@ -150,6 +158,38 @@ INCONCLUSIVE = verdict(
         runs=5,
         detectable=0.041,
     ),
+)
+PROMISED = Promise(lacks="few sessions", runs=8, sessions=1, days=1, age_days=1.0, run_sd=0.004)
+PROVISIONAL_OK = verdict(
+    Outcome.PROVISIONAL,
+    "samples/s −0.4 % (−0.9 to +0.2 %); ok if sessions differ < 0.6 %",
+    metric(
+        outcome=Outcome.PROVISIONAL,
+        now=24_022.0,
+        change=-0.004,
+        low=-0.009,
+        high=0.002,
+        runs=1,
+        note="if sessions differ < 0.6 %",
+        leans="ok",
+        holds_to=0.006,
+        lacking="few sessions",
+        sessions_baseline=1,
+    ),
+    promise=PROMISED,
+)
+PROVISIONAL_DROP = verdict(
+    Outcome.PROVISIONAL,
+    "samples/s −6.3 % (−6.9 to −5.7 %); drop if sessions differ < 1.4 %",
+    metric(
+        outcome=Outcome.PROVISIONAL,
+        note="if sessions differ < 1.4 %",
+        leans="drop",
+        holds_to=0.014,
+        lacking="few sessions",
+        sessions_baseline=4,
+    ),
+    promise=replace(PROMISED, sessions=4, days=4),
 )
 SUSPECT = verdict(
     Outcome.SUSPECT,
@@ -225,7 +265,7 @@ ERROR = verdict(
     case=SERVER,
     folder=f"{RUNS}/{SERVER.id}.1",
     log=f"{RUNS}/{SERVER.id}.1/engine.log",
-    notes=("log: Traceback (most recent call last):", "log: RuntimeError: CUDA out of memory"),
+    log_tail=("Traceback (most recent call last):", "RuntimeError: CUDA out of memory"),
 )
 SCORED = Accuracy(
     scores={"top1": 71.65}, samples=50_000, total=50_000, full=True, folder=f"{RUNS}/x"
@@ -345,4 +385,6 @@ ALL = (
     POWER_DROP,
     PAIR_FAIL,
     SUSPECT,
+    PROVISIONAL_OK,
+    PROVISIONAL_DROP,
 )

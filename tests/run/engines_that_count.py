@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.queueing import WorkQueue
+from pytest_mlperf.engines.llm.queueing import WorkQueue
 
 
 def tokens_of(index: int) -> int:

@@ -17,7 +17,8 @@ from typing import Any, Self
 
 import psutil
 
-from pytest_mlperf.run.protocol import Event, Factory, LoadGenSettings, Seeds, WorkerSpec
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.run.child.protocol import Event, WorkerSpec
 
 LIMIT_S = 60.0
 """A worker that needs longer hangs."""
@@ -89,7 +90,14 @@ class RunningWorker:
         self.events, theirs = os.pipe()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest_mlperf.run.worker", file, "--events", str(theirs)],
+                [
+                    sys.executable,
+                    "-m",
+                    "pytest_mlperf.run.worker.worker",
+                    file,
+                    "--events",
+                    str(theirs),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 ENGINE = '''\
@@ -63,6 +64,23 @@ def environment(folder: Path) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     return folder / "bin" / "python"
+
+
+def wheel(folder: Path, name: str, version: str) -> Path:
+    """Make a wheel of one module that says its version."""
+    about = f"{name}-{version}.dist-info"
+    tag = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files = {
+        f"{name}.py": f'VERSION = "{version}"\n',
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": tag,
+        f"{about}/RECORD": "",
+    }
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+    return path
 
 
 def git(folder: Path, *arguments: str) -> str:

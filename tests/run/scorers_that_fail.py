@@ -10,15 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.core.errors import UnavailableError
-from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.core.extension import Leverage, Scores
 
 
 class Slow:
-    """Data whose references take a while each; `hangs` at the third, if it is asked to."""
+    """Data whose references take a while each; `hangs` at the third, if it is asked to.
+
+    Where it is `grouped`, four samples each belong together.
+    """
 
     digest = "slow"
 
-    def __init__(self, *, samples: int = 8, takes_s: float = 0.0, hangs: bool = False) -> None:
+    def __init__(
+        self, *, samples: int = 8, takes_s: float = 0.0, hangs: bool = False, grouped: bool = False
+    ) -> None:
+        self._grouped = grouped
         self._samples, self._takes_s, self._hangs = samples, takes_s, hangs
 
     def __len__(self) -> int:
@@ -27,11 +33,18 @@ class Slow:
     def input(self, index: int) -> int:
         return index
 
+    def group(self, index: int) -> str | None:
+        return f"document {index // 4}" if self._grouped else None
+
     def reference(self, index: int) -> int:
         if self._hangs and index == 2:
             threading.Event().wait()
         time.sleep(self._takes_s)
         return index
+
+
+LEVERAGE = Leverage(seen=0.75, df=6.5, hidden=1.0)
+"""What the scorer tells."""
 
 
 class Exact:
@@ -44,7 +57,11 @@ class Exact:
         found = list(outputs)
         getattr(self, self._how)()
         same = [float(a == b"%d" % b) for a, b in zip(found, references, strict=True)]
-        return Scores(per_sample={"same": same}, aggregate={"same": sum(same) / len(same)})
+        return Scores(
+            per_sample={"same": same},
+            aggregate={"same": sum(same) / len(same)},
+            leverage={"same": LEVERAGE},
+        )
 
     def well(self) -> None:
         """Do nothing else."""

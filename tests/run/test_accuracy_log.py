@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.run.harness import RunningWorker, settings, spec
 
 
@@ -36,6 +36,7 @@ def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
     return path
 
 
+@pytest.mark.process
 def test_outputs_are_those_that_loadgen_was_given(real: str, tmp_path: Path) -> None:
     path = tmp_path / ACCURACY
     path.write_text(real, "utf-8")
@@ -45,6 +46,7 @@ def test_outputs_are_those_that_loadgen_was_given(real: str, tmp_path: Path) -> 
     assert sorted(log.items()) == [(i, n.to_bytes(8, "little")) for i, n in enumerate((4, 2, 7))]
 
 
+@pytest.mark.process
 def test_a_log_that_was_cut_anywhere_is_refused(real: str, tmp_path: Path) -> None:
     path = tmp_path / ACCURACY
     for length in range(len(real)):

@@ -7,13 +7,18 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.core.control import COPY, MATMUL
-from pytest_mlperf.run.control import control
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run.conditions import Conditions, ControlRun, Placement, control
+from tests.children import is_gone
 from tests.run.harness import LIMIT_S, ROOT
+
+pytestmark = pytest.mark.process
 
 HANG_WITH_THE_LOCK = """
 import ctypes, os, sys
@@ -42,21 +47,9 @@ def pids(started: Path) -> list[int]:
     return [int(line) for line in started.read_text("ascii").splitlines()]
 
 
-def is_gone(process: int) -> bool:
-    """Wait until a process has ended."""
-    try:
-        descriptor = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], LIMIT_S)[0])
-    finally:
-        os.close(descriptor)
-
-
 def test_a_cpu_is_measured() -> None:
     """With the sizes that count: more than 0.1 GFLOP/s and 0.1 GB/s on anything."""
-    values, why = control([])
+    values, why = control(0)
 
     assert why is None
     assert 1e8 < values[MATMUL] < 1e15
@@ -66,7 +59,7 @@ def test_a_cpu_is_measured() -> None:
 def test_this_process_stays_light() -> None:
     """Neither numpy nor torch is imported by the one who asks."""
     code = (
-        "import sys, pytest_mlperf.run.control as c; print(c.control([])[1], "
+        "import sys, pytest_mlperf.run.conditions as c; print(c.control(0)[1], "
         "{'numpy', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -76,19 +69,36 @@ def test_this_process_stays_light() -> None:
     assert done.stdout == "None set()\n"
 
 
-def test_gpus_are_named_to_cuda_by_uuid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [((2, 5), "2,5"), ((None, None), "GPU-2,GPU-5")],
+    ids=["by number", "beside what is divided"],
+)
+def test_gpus_are_named_to_cuda_as_to_an_engine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: Sequence[int | None],
+    named: str,
+) -> None:
     """The case's own, whatever else the environment says."""
     says = instead(
         tmp_path, "torch", "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
     )
+    for name, value in {**says, "CUDA_VISIBLE_DEVICES": "7"}.items():
+        monkeypatch.setenv(name, value)
+    gpus = [
+        {"uuid": uuid, "gpu": "NVIDIA H200", "index": number}
+        for uuid, number in zip(("GPU-2", "GPU-5"), numbers, strict=True)
+    ]
+    here = Conditions(folder=tmp_path, session="s", machine=Machine(cpu={}, gpus=tuple(gpus)))
 
-    values, why = control(["GPU-1", "GPU-2"], environment={**says, "CUDA_VISIBLE_DEVICES": "7"})
+    measured = Placement(conditions=here).control("2xH200")
 
-    assert (values, why) == ({}, "the control ended with exit code 1: GPU-1,GPU-2")
+    assert measured == ControlRun(unavailable=f"the control ended with exit code 1: {named}")
 
 
 def test_without_torch_it_is_said_what_to_install(tmp_path: Path) -> None:
-    values, why = control(["GPU-0"], environment=instead(tmp_path, "torch", "raise ImportError"))
+    values, why = control(1, environment=instead(tmp_path, "torch", "raise ImportError"))
 
     assert values == {}
     assert why == "no library here that multiplies matrices on the GPU: pip install torch"
@@ -115,13 +125,13 @@ def test_without_torch_it_is_said_what_to_install(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_child_is_one_reason(tmp_path: Path, module: str, says: str) -> None:
-    assert control([], environment=instead(tmp_path, "numpy", module)) == ({}, says)
+    assert control(0, environment=instead(tmp_path, "numpy", module)) == ({}, says)
 
 
 def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
-    assert control([]) == ({}, "the control cannot start: No such file or directory")
+    assert control(0) == ({}, "the control cannot start: No such file or directory")
 
 
 def test_a_child_that_takes_too_long_is_killed_with_its_own(tmp_path: Path) -> None:
@@ -129,7 +139,7 @@ def test_a_child_that_takes_too_long_is_killed_with_its_own(tmp_path: Path) -> N
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
 
-    assert control([], limit_s=5, environment=variables) == (
+    assert control(0, limit_s=5, environment=variables) == (
         {},
         "the control was not done within 5 s",
     )
@@ -142,7 +152,9 @@ def test_a_killed_parent_takes_a_hanging_child_along(tmp_path: Path) -> None:
     started = tmp_path / "started"
     os.mkfifo(started)
     variables = {**instead(tmp_path, "numpy", HANG_WITH_THE_LOCK), "STARTED": str(started)}
-    code = f"from pytest_mlperf.run.control import control; control([], environment={variables!r})"
+    code = (
+        f"from pytest_mlperf.run.conditions import control; control(0, environment={variables!r})"
+    )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
         (child,) = pids(started)  # waits for it, as the file is a pipe
         descriptor = os.pidfd_open(child)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
-from pytest_mlperf.run.score import answers
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog, answers
 
 Edit = Callable[[bytes], bytes]
 T = TypeVar("T")

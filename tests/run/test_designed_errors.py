@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Expected
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.run.protocol import Expected, WorkerSpec
-from pytest_mlperf.run.supervisor import Designed, Patience, Worker
-from pytest_mlperf.verdicts import broken
+from pytest_mlperf.run.child.process import Designed, Patience, WorkerProcess
+from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
+from tests.run.engines_in_replicas import WORD, OneFails
 from tests.run.harness import FAILING, ROOT, spec
+
+pytestmark = pytest.mark.process
 
 CASE = Case(
     workload="first", scenario="Offline", engine="null", precision="fp32", accelerator="cpu"
@@ -28,7 +32,7 @@ def verdict(worker_spec: WorkerSpec) -> tuple[RunError, Verdict]:
     """Return the error of a worker and what a test makes of it."""
     with (
         pytest.raises(RunError) as raised,
-        Worker(worker_spec, Patience(), lambda _: None) as worker,
+        WorkerProcess(worker_spec, Patience(), lambda _: None) as worker,
     ):
         worker.wait_for("ready")
     return raised.value, broken(CASE, "performance", raised.value, str)
@@ -88,5 +92,22 @@ def test_an_exception_of_an_engine_keeps_its_place_and_the_end_of_its_log(tmp_pa
     assert not isinstance(error, Designed)
     assert told.headline.startswith("engine: RuntimeError: example failure (in __enter__, ")
     assert told.headline.endswith(" (during load)")
-    assert "log: Traceback (most recent call last):" in told.notes
-    assert told.notes[-1] == "log: RuntimeError: example failure"
+    assert "Traceback (most recent call last):" in told.log_tail
+    assert told.log_tail[-1] == "RuntimeError: example failure"
+
+
+def test_a_killed_replica_is_one_sentence_and_the_end_of_its_log_stands_below(
+    tmp_path: Path,
+) -> None:
+    three = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
+    engine = f"{OneFails.__module__}:OneFails"
+    given = spec(tmp_path, replicas=three, engine=engine, options={"how": "dies"})
+
+    _, told = verdict(given)
+
+    assert told.headline == (
+        f"engine: replica 1 (GPU 5) was killed by SIGKILL; replica-1.log ends: {WORD} "
+        "(during the performance run)"
+    )
+    assert told.log_tail[-2:] == ("and before", WORD)
+    assert told.log == str(tmp_path / "replica-1.log")

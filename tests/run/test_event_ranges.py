@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pytest_mlperf.core import ranges
-from pytest_mlperf.run.events import Check, is_count, is_duration, is_number, is_rate
+from pytest_mlperf.core import numbers as ranges
+from pytest_mlperf.run.child.events import Check, is_count, is_duration, is_number, is_rate
 
 ENDS = (0, 1e-320, 1e-30, 1e10, 1e30, 1e100, 1e101, 1e308, 2**53, 2**53 + 1, 10**400, -1)
 

@@ -13,20 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run import events
-from pytest_mlperf.run.events import FOLLOWS, OF_WORKER, Events, NoEventError, event_of
-from pytest_mlperf.run.protocol import Finished
+from pytest_mlperf.core.reason import SignKey
+from pytest_mlperf.run.child import events
+from pytest_mlperf.run.child.events import FOLLOWS, OF_WORKER, ChildEvents, NoEventError, event_of
+from pytest_mlperf.run.child.protocol import RunFinished
 
 RESULT = dataclasses.asdict(
-    Finished(
+    RunFinished(
         issued=5,
         completed=5,
         duration_s=0.1,
         within_se=0,
         token_metrics={"tokens_per_sample": 3.5},
-        notes=["a"],
+        notes={SignKey.IN_ONE_PIECE: "a"},
         faults=[],
         completing_threads=1,
+        replicas=[],
         client={"loop_p99": 0.001},
     )
 )
@@ -58,7 +60,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "finished": {"phase": "accuracy", "folder": "/runs/1", "result": RESULT},
     "ready": {},
     "leaving": {},
-    "error": {"layer": "x", "kind": "E", "message": "m", "designed": False, "traceback": ""},
+    "error": {
+        "layer": "x",
+        "kind": "E",
+        "message": "m",
+        "designed": False,
+        "log": None,
+        "traceback": "",
+    },
 }
 
 
@@ -73,7 +82,7 @@ class Pipe:
         self.ours, self.theirs = os.pipe()
         os.set_blocking(self.theirs, False)
         self.ended = False
-        self.events = Events(
+        self.events = ChildEvents(
             self.ours,
             OF_WORKER,
             layer="worker",
@@ -278,7 +287,9 @@ def test_a_closed_pipe_is_the_end_whatever_was_left_in_it() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b'{"event": "rea')
     os.close(theirs)
-    found = Events(ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False)
+    found = ChildEvents(
+        ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
+    )
     read: Callable[[], Any] = lambda: found.next(0)  # noqa: E731
 
     assert read() is None

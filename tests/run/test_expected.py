@@ -11,8 +11,8 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.run.protocol import Expected
-from pytest_mlperf.run.samples import check_count, check_digest, count, require_same, sizes
+from pytest_mlperf.core.job import Expected
+from pytest_mlperf.run.worker.samples import check_count, check_digest, count, require_same, sizes
 from tests.run.harness import error_of, run_to_end, spec
 
 DIGEST = hashlib.sha256(b"synthetic 32 0").hexdigest()
@@ -23,6 +23,7 @@ def test_nothing_is_asked_by_default() -> None:
     assert check_digest("abc", Expected()) == "abc"
 
 
+@pytest.mark.process
 def test_what_is_asked_for_passes(tmp_path: Path) -> None:
     asked = Expected(samples=32, whose="MLPerf's resnet50", digest=DIGEST)
     events, code = run_to_end(spec(tmp_path, dataset_options={"samples": 32}, expected=asked))
@@ -44,6 +45,7 @@ def test_another_size_names_both_numbers(samples: int) -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("expected", "message"),
     [
@@ -131,6 +133,7 @@ def test_sizes_are_numbers_by_name(size: float) -> None:
     assert sizes(as_data(Odd(4, tokens=size)), 4) == {"tokens": float(size)}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "message"),
     [

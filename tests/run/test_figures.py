@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,15 +9,16 @@ import mlperf_loadgen
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.run import delivery, limited, sink, token_times
-from pytest_mlperf.run.delivery import Port, TokenSink
-from pytest_mlperf.run.figures import figures, with_client, with_per_gpu
-from pytest_mlperf.run.limited import LimitedSink
+from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from pytest_mlperf.run.worker import _delivery as delivery
+from pytest_mlperf.run.worker import _delivery as limited
+from pytest_mlperf.run.worker import _sink as sink
+from pytest_mlperf.run.worker import clocks as token_times
+from pytest_mlperf.run.worker._delivery import LimitedSink, Port, TokenSink
 from pytest_mlperf.suite.plan import plan_suite
-from tests.reports.verdicts import run as a_run
+from tests.jobs import job_of
 from tests.run.harness import run_to_end, settings, spec
 
 RATE = {"result_completed_samples_per_sec": 12.5}
@@ -31,44 +31,58 @@ def detail(**values: Any) -> Detail:
     return Detail(path="log", values=every, errors=(), num_errors=0, invalid_reasons=())
 
 
-def result(notes: tuple[str, ...] = (), **ours: float) -> dict[str, Any]:
-    return {"token_metrics": ours, "notes": list(notes), "completed": 125, "duration_s": 10.0}
+def result(notes: dict[str, str] | None = None, **ours: float) -> dict[str, Any]:
+    return {
+        "token_metrics": ours,
+        "notes": notes or {},
+        "completed": 125,
+        "issued": 125,
+        "duration_s": 10.0,
+    }
 
 
 # --- goodput -------------------------------------------------------------------------------------
 
 
 def test_loadgens_figures_count_where_it_has_them() -> None:
-    found, notes = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
+    found = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
 
-    assert found == {
+    assert found.metrics == {
         "throughput": 12.5,
         "goodput": 12.0,
         "latency_p50": 0.05,
         "latency_p90": 0.05,
         "latency_p99": 0.05,
     }
-    assert notes == ()
+    assert (found.zero, found.notes) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("ours", "note"),
+    ("ours", "zeros", "note"),
     [
-        ({"latency_p99": 0.049, "goodput": 0.0}, "goodput is 0: no request met its limits"),
+        (
+            {"latency_p99": 0.049, "goodput": 0.0},
+            ("goodput",),
+            "goodput is 0: no request met its limits",
+        ),
         (
             {"latency_p99": 0.005, "goodput": 12.5},
+            (),
             "goodput is not known: requests waited up to 0.045 s before the engine was given them",
         ),
     ],
+    ids=["0", "not known"],
 )
-def test_goodput_that_cannot_be_told_is_absent_and_says_why(
-    ours: dict[str, float], note: str
+def test_goodput_of_0_is_no_goodput_that_is_not_known(
+    ours: dict[str, float], zeros: tuple[str, ...], note: str
 ) -> None:
     """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
-    found, notes = figures(result(("before",), **ours), detail(), "Server")
+    found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
 
-    assert "goodput" not in found
-    assert notes == ("before", note)
+    assert "goodput" not in found.metrics
+    assert found.zero == zeros
+    assert found.notes == ("before", note)
+    assert [sign.text for sign in found.signs] == ["before", note][: 2 - len(zeros)]
 
 
 def test_a_time_that_cannot_be_is_an_error() -> None:
@@ -144,6 +158,7 @@ def test_without_limits_there_is_no_goodput(clock: Clock) -> None:
     assert "goodput" not in found.token_metrics
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("limit_s", "in_time"), [(1.0, 1.0), (1e-6, 0.0)], ids=["all in time", "none in time"]
 )
@@ -171,24 +186,9 @@ def test_a_run_of_loadgen_counts_what_met_its_limit(
     ("accelerator", "expected"), [("H200", 100.0), ("8xH100", 12.5), ("cpu", None)]
 )
 def test_tokens_of_each_gpu(accelerator: str, expected: float | None) -> None:
-    run = Run(
-        metrics={"tokens_per_second": 100.0},
-        within_se={},
-        samples=1,
-        queries=1,
-        duration_s=1.0,
-        target_qps=1.0,
-        session="s",
-        started="",
-        commit=None,
-        folder="",
-        invalid=(),
-        limit_missed=False,
-    )
+    found = per_gpu({"tokens_per_second": 100.0}, accelerator)
 
-    found = with_per_gpu(run, accelerator)
-
-    assert found.metrics.get("tokens_per_second_per_gpu") == expected
+    assert found.get("tokens_per_second_per_gpu") == expected
 
 
 # --- the client's own time -----------------------------------------------------------------------
@@ -221,17 +221,76 @@ latency_p99 = { max_rise = "10%" }
 def test_a_run_of_a_late_client_is_not_judged(
     tmp_path: Path, loop_s: float, keys: list[Key], noted: bool
 ) -> None:
-    """Nor is a limit that it missed any evidence."""
     path = tmp_path / "s.mlperf.toml"
     path.write_text(SERVED, "utf-8")
     (case,) = plan_suite(path)
-    measured = dataclasses.replace(
-        a_run(latency_p99=0.712),
-        client={"issue_p99": 0.0, "loop_p99": loop_s},
-        limit_missed=True,
-    )
-    found = with_client(measured, case)
+    client = {"issue_p99": 0.0, "loop_p99": loop_s}
+
+    found = client_findings({"latency_p99": 0.712}, client, job_of(case))
 
     assert [reason.key for reason in found.invalid] == keys
-    assert found.limit_missed is not bool(keys)
     assert bool(found.notes) is noted
+
+
+# --- a busy machine ------------------------------------------------------------------------------
+
+ASKED = """
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "asked"
+dataset = {{ use = "synthetic", samples = 8 }}
+
+[[engines]]
+use = "{engine}"
+accelerators = ["{accelerator}"]
+{options}
+
+[[scenarios]]
+name = "Offline"
+
+[limits]
+throughput = {{ max_drop = "40%" }}
+"""
+
+SEEN = {
+    **dict.fromkeys(
+        ("pressure_s", "memory_some_s", "memory_full_s", "switches", "faults", "swapped_in")
+    ),
+    "window_s": 10.0,
+    "cores": 2,
+    "own_s": 7.0,
+    "foreign_s": 12.0,
+    "waited_s": 3.0,
+    "stolen_s": 0.0,
+    "throttled_s": 0.0,
+    "others": {"python": 1.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "accelerator", "options", "share"),
+    [
+        ("null", "cpu", "", 0.594),
+        ("null", "H200", "", 0.3),
+        ("openai", "cpu", 'options = { url = "http://10.0.0.7:8000" }', 0.3),
+        ("openai", "cpu", 'options = { url = "http://localhost:8000" }', None),
+    ],
+)
+def test_what_others_took_depends_on_where_the_engine_computes(
+    tmp_path: Path, engine: str, accelerator: str, options: str, share: float | None
+) -> None:
+    """A server here that was there before computes for the run, and looks like a stranger."""
+    path = tmp_path / "s.mlperf.toml"
+    path.write_text(ASKED.format(engine=engine, accelerator=accelerator, options=options), "utf-8")
+    job = job_of(plan_suite(path)[0])
+
+    found = load_findings(job, SEEN, watched=True, usual=0.0)
+    unwatched = load_findings(job, SEEN, watched=False, usual=0.0)
+
+    assert found.contention is not None
+    assert found.contention.share == (None if share is None else pytest.approx(share, abs=1e-3))
+    assert [r.key for r in found.invalid] == ([Key.MACHINE_BUSY] if share else [])
+    assert unwatched == Load(contention=found.contention)
+    assert load_findings(job, None, watched=True, usual=0.0) == Load()

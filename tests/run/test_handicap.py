@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.extension import Engine, Sink
-from pytest_mlperf.run.handicap import HandicapEngine
+from pytest_mlperf.run.worker._handicap import HandicapEngine
+from pytest_mlperf.testing import RecordingSink
 
 
 class Clock:
@@ -29,30 +29,21 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("pytest_mlperf.run.handicap.time", clock)
+    monkeypatch.setattr("pytest_mlperf.run.worker._handicap.time", clock)
     return clock
 
 
-class Recorder:
-    """Notes what arrives, and when."""
-
-    wants_output = True
-    times_tokens = True
+class Recorder(RecordingSink):
+    """Notes when each call arrives, by the clock of these tests."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__(times_tokens=True)
         self.clock = clock
         self.at_s: list[float] = []
-        self.calls: list[tuple[Any, ...]] = []
-
-    def note(self, *call: Any) -> None:
-        self.at_s.append(self.clock.now_s)
-        self.calls.append(call)
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        self.note("first", ids, tokens)
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        self.note("next", ids)
+        self.at_s.append(self.clock.now_s)
+        super().first_tokens(ids, tokens)
 
     def done(
         self,
@@ -60,10 +51,8 @@ class Recorder:
         outputs: Sequence[bytes] | None = None,
         n_tokens: Sequence[int] | None = None,
     ) -> None:
-        self.note("done", ids, outputs, n_tokens)
-
-    def failed(self, error: BaseException) -> None:
-        self.note("failed", error)
+        self.at_s.append(self.clock.now_s)
+        super().done(ids, outputs, n_tokens)
 
 
 class Works(Engine):
@@ -146,11 +135,10 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
     engine = HandicapEngine(Says(clock, 0.0), 0.5)
     engine.submit([1, 2], [0, 1], recorder)
 
-    assert recorder.calls == [
-        ("first", [1], [b"a"]),
-        ("done", [1, 2], [b"ab", b""], [2, 3]),
-        ("failed", error),
-    ]
+    assert recorder.calls == [("first", [1]), ("done", [1, 2])]
+    assert recorder.first == {1: b"a"}
+    assert (recorder.outputs, recorder.n_tokens) == ({1: b"ab", 2: b""}, {1: 2, 2: 3})
+    assert recorder.errors == [error]
     assert engine.describe() == {"version": "7"}
 
 

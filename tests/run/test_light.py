@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.roofline.precision import PRECISIONS
-from pytest_mlperf.rounds.claims import Claim, known_claims
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.roofline.gpu import PRECISIONS
+from pytest_mlperf.rounds.published import Claim, known_claims
 from pytest_mlperf.rounds.work import find_work
-from pytest_mlperf.run.light import with_light
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.run.figures import Figures
+from pytest_mlperf.run.light import Nearness, light_findings
+from pytest_mlperf.run.reading import may_have_light
+from pytest_mlperf.suite.plan import plan_suite
+from tests.jobs import job_of
 from tests.reports.verdicts import run
 
 SUITE = """
@@ -40,21 +43,31 @@ name = "Offline"
 H200 = {"gpu": "NVIDIA H200", "memory_gib": 141}
 
 
-def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Planned:
+def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
     path = folder / "s.mlperf.toml"
     path.write_text(SUITE.format(accelerator=accelerator, techniques=[*techniques]), "utf-8")
     (found,) = plan_suite(path)
-    return found
+    return job_of(found)
 
 
-def share(measured: Run) -> float:
+def share(measured: Nearness) -> float:
     found = measured.light[0].share
     assert found is not None
     return found
 
 
-def lit(case: Planned, engine: dict[str, str], throughput: float = 1.0) -> Run:
-    return with_light(run(throughput=throughput), case, H200, engine=engine, sizes={})
+def figures(**metrics: Any) -> Figures:
+    made = run(**metrics)
+    return Figures(
+        metrics=made.metrics,
+        samples=made.samples,
+        queries=made.queries,
+        duration_s=made.duration_s,
+    )
+
+
+def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Nearness:
+    return light_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
 
 
 @pytest.mark.parametrize("key", ["generation.steps", "work.steps"])
@@ -88,11 +101,9 @@ def test_a_speed_beyond_the_limit_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_a_pretended_gpu_and_a_cpu_without_figures_have_no_limit(tmp_path: Path) -> None:
-    case, measured = planned(tmp_path), run(throughput=1e6)
-    pretended = with_light(measured, case, {**H200, "pretended": True}, engine={}, sizes={})
-    on_cpu = with_light(measured, planned(tmp_path, accelerator="cpu"), {}, engine={}, sizes={})
-
-    assert (pretended, on_cpu) == (measured, measured)
+    assert may_have_light(planned(tmp_path), H200)
+    assert not may_have_light(planned(tmp_path), {**H200, "pretended": True})
+    assert not may_have_light(planned(tmp_path, accelerator="cpu"), {})
 
 
 # --- decoding --------------------------------------------------------------------------------
@@ -142,7 +153,7 @@ def decoded(
     engine: dict[str, str],
     *techniques: str,
     precision: str | None = None,
-) -> Run:
+) -> Nearness:
     """Return a run of a claim as the plugin would have judged it."""
     accelerator, identity = PRODUCTS[claim.accelerator]
     path = folder / "llama.mlperf.toml"
@@ -159,17 +170,19 @@ def decoded(
     text += 'latency_limit = "20s"\n' if scenario == "Server" else ""
     path.write_text(text, "utf-8")
     (case,) = plan_suite(path)
-    figures: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "tokens_per_second": claim.value,
         "throughput": claim.value / ANSWER,
         "tokens_per_sample": ANSWER,
         "latency_p90": ANSWER / claim.value,
         "latency_p99": ANSWER / claim.value,
     }
-    return with_light(run(**figures), case, identity, engine=engine, sizes={"input_tokens": 290.0})
+    return light_findings(
+        figures(**metrics), job_of(case), identity, engine=engine, sizes={"input_tokens": 290.0}
+    )
 
 
-def invalid(measured: Run) -> str:
+def invalid(measured: Nearness) -> str:
     return "; ".join(map(str, measured.invalid))
 
 
@@ -204,11 +217,10 @@ def test_an_engines_own_word_for_four_bits_is_known(tmp_path: Path, line: int) -
 
 
 def test_every_precision_of_an_engine_of_language_models_has_a_limit() -> None:
-    from pytest_mlperf.engines.tensorrt_llm import quantisation as tensorrt_llm
-    from pytest_mlperf.engines.torch import options as torch
-    from pytest_mlperf.engines.vllm import quantisation as vllm
+    from pytest_mlperf.engines import tensorrt_llm, vllm
+    from pytest_mlperf.engines.torch import _base as torch
 
-    words = {*vllm.DTYPES, *vllm.QUANTISED, *tensorrt_llm.PRECISIONS, *torch.PRECISIONS}
+    words = {*vllm.PRECISIONS, *tensorrt_llm.PRECISIONS, *torch.PRECISIONS}
 
     assert words <= set(PRECISIONS)
 
@@ -247,3 +259,71 @@ def test_what_an_engine_cannot_mean_is_its_error(
 ) -> None:
     with pytest.raises(RunError, match=re.escape(message)):
         decoded(tmp_path, DECODING[0], "Offline", engine)
+
+
+# --- drafts ----------------------------------------------------------------------------------
+
+
+def drafted(
+    folder: Path,
+    *techniques: str,
+    tokens: float,
+    accepted: int | None,
+    said: str = "work.drafts",
+) -> Nearness:
+    """Return what is to be said of 100 answers of 101 tokens, with batches of 4."""
+    path = folder / "drafted.mlperf.toml"
+    path.write_text(DRAFTING.format(techniques=[*techniques]), "utf-8")
+    (case,) = plan_suite(path)
+    found = Figures(
+        metrics={"tokens_per_second": tokens, "throughput": tokens / 101, "tokens_per_sample": 101},
+        samples=100,
+        queries=1,
+        duration_s=100 * 101 / tokens,
+    )
+    engine = {"work.batch": "4", said: "true"}
+    sizes = {"input_tokens": 290.0}
+    return light_findings(found, job_of(case), H200, engine=engine, sizes=sizes, drafts=accepted)
+
+
+DRAFTING = (
+    SUITE.replace("stable-diffusion-xl", "llama2-70b")
+    .replace('scorer = {{ use = "clip_fid", clip = "c", inception = "i", statistics = "s" }}', "")
+    .replace("{accelerator}", "H200")
+)
+
+FAST = 250.0
+"""Tokens/s: by 4 samples a step, more than readings of 70 billion fp16 weights leave room for."""
+
+
+def test_accepted_drafts_raise_the_limit_where_they_are_declared(tmp_path: Path) -> None:
+    declared = "speculative-decoding"
+    none = drafted(tmp_path, declared, tokens=FAST, accepted=0)
+    half = drafted(tmp_path, declared, tokens=FAST, accepted=5000)
+
+    assert none.light[0].impossible
+    assert not half.light[0].impossible
+    assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
+    assert half.notes == ("drafts gave 2.00 tokens a step",)
+
+
+def test_drafts_that_nobody_counted_leave_no_limit_by_memory(tmp_path: Path) -> None:
+    """Nor do those of a server that counts more than these answers have."""
+    for accepted in (None, 20_000):
+        found = drafted(tmp_path, "speculative-decoding", tokens=FAST, accepted=accepted)
+        assert found.light[0].binds == "compute"
+        assert found.notes == ()
+
+
+@pytest.mark.parametrize("said", ["work.drafts", "server"])
+def test_drafts_that_are_not_declared_are_noted_and_no_batch_is_taken_for_a_limit(
+    tmp_path: Path, said: str
+) -> None:
+    """Also those of a server, of whose settings nothing is known."""
+    found = drafted(tmp_path, tokens=FAST, accepted=5000, said=said)
+
+    assert not found.light[0].impossible
+    assert found.notes == (
+        "drafts gave 2.00 tokens a step, which the entry does not declare: techniques = "
+        '["speculative-decoding"]',
+    )

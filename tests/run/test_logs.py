@@ -45,6 +45,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("phase", ["performance", "accuracy/block-0"])
 def test_a_detail_log_that_was_cut_anywhere_is_refused(
     real: Path, tmp_path: Path, phase: str
@@ -186,6 +187,7 @@ def test_a_figure_that_is_missing_or_not_positive_is_refused(
         parsed(tmp_path, values).metrics(scenario)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scenario", ["SingleStream", "MultiStream", "Server"])
 def test_a_run_of_hardly_any_query_is_readable_although_its_rates_are_no_numbers(
     tmp_path: Path, scenario: str

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.run.meter import read_meter
+from pytest_mlperf.run.power.figures import read_meter
 
 BEGIN_S = 1_763_640_000.0
 
@@ -60,6 +60,7 @@ with open(path, "a", encoding="ascii") as file:
 """
 
 
+@pytest.mark.process
 def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> None:
     """It writes its lines in two parts, so that cut ones are seen."""
     path = write(tmp_path / "meter.csv", "time,watts\n")

@@ -13,16 +13,22 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError, RunError, UnavailableError
+from pytest_mlperf.core.job import EarlierBuild
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run import builds
 from pytest_mlperf.run.builds import Build, baseline_build
+from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.measure import Process, measure, new_folder
-from pytest_mlperf.run.supervisor import Patience
+from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
+from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.suite.elsewhere import earlier_build
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.jobs import job_of
 from tests.run import other_python
 from tests.run.harness import LIMIT_S
 from tests.run.other_python import ENGINE, IS_OLDER, PASSES_ON_NOTHING, git
+
+pytestmark = pytest.mark.process
 
 SUITE = """\
 schema = 1
@@ -56,10 +62,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def planned(project: Path, baseline_engine: str, own: str = "") -> Planned:
+def planned(
+    project: Path, baseline_engine: str, own: str = "", *, use: str = "acme:Acme"
+) -> Planned:
     """Return the case; `own` is what the engine entry says of where every run of it is."""
     file = project / "s.mlperf.toml"
-    file.write_text(SUITE.format(f"baseline_engine = {baseline_engine}\n{own}"), "utf-8")
+    named = f"baseline_engine = {baseline_engine}\n{own}"
+    file.write_text(SUITE.format(named).replace("acme:Acme", use), "utf-8")
     (only,) = plan_suite(file)
     return only
 
@@ -77,21 +86,23 @@ def conditions(folder: Path) -> Conditions:
     )
 
 
-def run(case: Planned, folder: Path, build: Build | None) -> Process:
+def run(case: Planned, folder: Path, build: Build | None) -> ProcessResult:
     return measure(
-        case,
+        job_of(case),
         conditions(folder),
         lambda _: None,
-        target_qps=500.0,
-        performance=True,
-        ask=None,
-        number=1,
-        build=build,
+        ProcessTask(target_qps=500.0, performance=True, ask=None, number=1, build=build),
     )
 
 
-def run_baseline(case: Planned, folder: Path) -> Process:
-    with baseline_build(case, new_folder(folder / "runs", "build")) as build:
+def earlier(case: Planned) -> EarlierBuild:
+    named = earlier_build(case)
+    assert named is not None
+    return named
+
+
+def run_baseline(case: Planned, folder: Path) -> ProcessResult:
+    with baseline_build(earlier(case), new_folder(folder / "runs", "build")) as build:
         return run(case, folder, build)
 
 
@@ -184,7 +195,7 @@ def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_pat
 
 def test_older_pythons_can_read_the_script() -> None:
     """They must come as far as the sentence."""
-    script = Path(builds.__file__).with_name("elsewhere.py")
+    script = Path(builds.__file__).parent / "child" / "elsewhere.py"
 
     ast.parse(script.read_text("utf-8"), feature_version=(3, 7))
 
@@ -199,7 +210,7 @@ def test_a_python_is_named_by_variable_home_or_beside_the_suite(
     (tmp_path / "old").symlink_to(python.parents[1])
     case = planned(project, f'{{ python = "{place}" }}')
 
-    with baseline_build(case, tmp_path / "build") as build:
+    with baseline_build(earlier(case), tmp_path / "build") as build:
         (named,) = build.python
 
     assert Path(named).parent.resolve() == python.parent.resolve()
@@ -242,6 +253,76 @@ def test_a_git_ref_is_run_from_a_tree_of_its_own(project: Path, tmp_path: Path) 
     assert not (tmp_path / "hook-ran").exists()
 
 
+LIBRARY = """
+import dialect
+
+
+class Dialect(Acme):
+    def describe(self):
+        return {"dialect": dialect.VERSION}
+"""
+
+
+@pytest.fixture
+def dialect(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library of another project: version 2.0 is installed here, 1.0 is a wheel."""
+    here = project.parent / "site-packages"
+    here.mkdir()
+    (here / "dialect.py").write_text('VERSION = "2.0"\n', "utf-8")
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(project))
+    with (project / "acme.py").open("a", encoding="utf-8") as file:
+        file.write(LIBRARY)
+    return other_python.wheel(project, "dialect", "1.0")
+
+
+@pytest.mark.parametrize("wheel", ["dialect==1.0", "dialect-1.0-py3-none-any.whl"])
+def test_a_wheel_of_another_version_comes_before_today_s(
+    wheel: str, project: Path, tmp_path: Path, dialect: Path
+) -> None:
+    """All else is as today; it is installed once, whatever becomes of where it came from."""
+    case = planned(project, f'{{ wheel = "{wheel}" }}', use="acme:Dialect")
+
+    inside = tmp_path / "mlperf"  # wheels lie two folders above a session's
+    now, then = run(case, inside, None), run_baseline(case, inside)
+
+    assert now.subject.fingerprint["engine.dialect"] == "2.0"
+    assert then.subject.fingerprint["engine.dialect"] == "1.0"
+    assert then.subject.fingerprint["build"] == f"wheel {wheel}"
+    (made,) = (tmp_path / "wheels").iterdir()
+    content = dialect.read_bytes()
+    dialect.unlink()
+    if wheel.endswith(".whl"):
+        dialect.write_bytes(content)
+    with baseline_build(earlier(case), inside / "runs/again") as build:
+        assert build.first == [str(made)]
+
+
+def test_a_wheel_that_cannot_be_had_says_what_to_do(
+    project: Path, tmp_path: Path, dialect: Path
+) -> None:
+    """As offline; nothing half-made stays."""
+    case = planned(project, '{ wheel = "dialect==0.9" }')
+
+    with pytest.raises(RunError) as raised:
+        run_baseline(case, tmp_path / "mlperf")
+
+    assert str(raised.value).startswith(f"dialect==0.9 cannot be installed by {sys.executable}")
+    assert "No matching distribution found for dialect==0.9" in str(raised.value)
+    assert str(raised.value).endswith("name a .whl file, or a folder of them in PIP_FIND_LINKS")
+    assert list((tmp_path / "wheels").iterdir()) == []
+
+
+def test_a_wheel_that_is_no_file_here_is_one_clear_error(project: Path, tmp_path: Path) -> None:
+    case = planned(project, '{ wheel = "dist/none-1.0-py3-none-any.whl" }')
+
+    with pytest.raises(
+        UnavailableError, match=r"baseline_engine.wheel, dist/none.* is no file here"
+    ):
+        run_baseline(case, tmp_path)
+
+
 def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_path: Path) -> None:
     git(project, "init", "-q", "-b", "main")
     git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
@@ -256,7 +337,7 @@ def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) ->
     case = planned(project, '{ git = "HEAD" }')
 
     def interrupted() -> None:
-        with baseline_build(case, tmp_path / "build"):
+        with baseline_build(earlier(case), tmp_path / "build"):
             assert len(git(project, "worktree", "list").splitlines()) == 2
             raise KeyboardInterrupt
 

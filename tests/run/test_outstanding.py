@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.run.outstanding import ROW, Outstanding
+from pytest_mlperf.run.worker._sink import ROW, Outstanding
 
 
 def taken(outstanding: Outstanding, ids: Sequence[int]) -> list[int]:

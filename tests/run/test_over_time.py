@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.run.over_time import FEWEST, FILE, MOST, PARTS, moments, write
+from pytest_mlperf.run.worker.clocks import FEWEST, FILE, MOST, PARTS, moments, write
 
 QUERIES = st.lists(st.tuples(st.floats(0, 1e4), st.floats(1e-6, 1e2)), min_size=1, max_size=400)
 

@@ -16,8 +16,8 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.hardware.nvml_quantities import REASONS
-from pytest_mlperf.run.power import PowerLog, Sampling
-from pytest_mlperf.run.power_gpu import GpuLog
+from pytest_mlperf.run.power._gpu import GpuLog
+from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.nvml.library import LIMIT_S, Fake, build
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
@@ -36,8 +36,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return found
 
 
-def sampling(fake: Fake, *gpus: str, watch_s: float = 0.02) -> Sampling:
-    return Sampling(gpus or ("GPU-0",), fake.folder, watch_s=watch_s)
+def sampling(fake: Fake, *gpus: str, watch_s: float = 0.02) -> PowerSampling:
+    return PowerSampling(gpus or ("GPU-0",), fake.folder, watch_s=watch_s)
 
 
 def until(moment_s: float) -> None:
@@ -53,6 +53,8 @@ LOADS = {
 }
 
 
+@pytest.mark.quiet
+@pytest.mark.process
 def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
     """Of five loads at once, over 4.2 s, with the counter's steps and its lag as on a real board.
 
@@ -98,6 +100,8 @@ def longest_gap_s(gpu: GpuLog) -> float:
     return max(b.time_s - a.time_s for a, b in pairwise(gpu.trace))
 
 
+@pytest.mark.quiet
+@pytest.mark.process
 def test_without_a_counter_the_trace_gives_the_energy(fake: Fake) -> None:
     fake.write(
         *(f"fail {function} 3" for function in (COUNTER, "field:83", "field:191")),
@@ -116,6 +120,7 @@ def test_without_a_counter_the_trace_gives_the_energy(fake: Fake) -> None:
     assert any("Not Supported (3)" in note for note in found.notes)
 
 
+@pytest.mark.process
 def test_a_counter_that_is_reset_is_invalid(fake: Fake) -> None:
     """The driver was unloaded meanwhile: nothing that the counter says may be judged."""
     with sampling(fake) as running:
@@ -128,6 +133,7 @@ def test_a_counter_that_is_reset_is_invalid(fake: Fake) -> None:
     assert found.method == "trace"
 
 
+@pytest.mark.process
 def test_a_gpu_lost_in_mid_run_is_invalid(fake: Fake) -> None:
     with sampling(fake) as running:
         until(time.monotonic() + 0.3)
@@ -141,6 +147,8 @@ def test_a_gpu_lost_in_mid_run_is_invalid(fake: Fake) -> None:
     assert "the GPU was lost: GPU is lost (15)" in found.invalid
 
 
+@pytest.mark.quiet
+@pytest.mark.process
 def test_each_event_reason_has_its_span_and_its_duration(fake: Fake) -> None:
     """Reasons one after the other, 0.1 s each, with 0.02 s to spare for the samples."""
     bits = [*REASONS, 0x800]
@@ -165,6 +173,7 @@ def test_each_event_reason_has_its_span_and_its_duration(fake: Fake) -> None:
     assert all(seconds == pytest.approx(0.1, abs=0.09) for seconds in held.values())
 
 
+@pytest.mark.process
 def test_what_the_samples_missed_the_gpu_counted(fake: Fake) -> None:
     """An event of 4 ms between two samples that see nothing of it."""
     with sampling(fake) as running:
@@ -183,6 +192,7 @@ def test_what_the_samples_missed_the_gpu_counted(fake: Fake) -> None:
     assert held["hw_power_brake_slowdown"] == pytest.approx(0.15, abs=0.001)
 
 
+@pytest.mark.process
 def test_a_process_that_comes_later_is_foreign(fake: Fake) -> None:
     """Ours are those that are there once the engine is warm; a monitor may come and go."""
     with sampling(fake) as running:
@@ -204,6 +214,7 @@ def test_a_process_that_comes_later_is_foreign(fake: Fake) -> None:
     assert {process.pid for process in gpu.foreign(warm_s)} == {666, 777}
 
 
+@pytest.mark.process
 def test_what_was_there_before_us_is_said_unless_it_may_be(fake: Fake) -> None:
     fake.write("device", "proc 42 1000", "proc 43 2000")
     with sampling(fake) as running:
@@ -215,6 +226,7 @@ def test_what_was_there_before_us_is_said_unless_it_may_be(fake: Fake) -> None:
     assert gpu.foreign(time.monotonic()) == ()
 
 
+@pytest.mark.process
 def test_error_counts_are_differences_over_the_window(fake: Fake) -> None:
     with sampling(fake) as running:
         fake.restart(
@@ -237,6 +249,7 @@ def test_error_counts_are_differences_over_the_window(fake: Fake) -> None:
     assert temperatures[-1] > temperatures[0] + 10
 
 
+@pytest.mark.process
 def test_clocks_under_a_slowdown_are_in_the_states(fake: Fake) -> None:
     with sampling(fake) as running:
         fake.restart("device", "clocks 1980 3201", "event 0x40 after=0.5 sm=990")
@@ -247,6 +260,7 @@ def test_clocks_under_a_slowdown_are_in_the_states(fake: Fake) -> None:
     assert {r.value for r in gpu.series("sm_mhz", fake.t0 + 0.02, fake.t0 + 0.3)} == {1980}
 
 
+@pytest.mark.process
 def test_an_instance_in_a_container_has_no_energy_and_says_why(fake: Fake) -> None:
     fake.write("fail * 4 dev=0", "device", "mig 2")
     with sampling(fake, "MIG-0-0") as running:
@@ -260,6 +274,7 @@ def test_an_instance_in_a_container_has_no_energy_and_says_why(fake: Fake) -> No
     assert any("Insufficient Permissions (4)" in note for note in found.notes)
 
 
+@pytest.mark.process
 def test_the_log_tells_rates_clocks_and_what_it_cost(fake: Fake) -> None:
     with sampling(fake) as running:
         wall_s, monotonic_s = time.time(), time.monotonic()
@@ -277,20 +292,20 @@ def test_the_log_tells_rates_clocks_and_what_it_cost(fake: Fake) -> None:
     assert log.gpus[0].limit_w == 700
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("lines", "gpus", "why"),
     [
         (["fail nvmlInitWithFlags 12", "device"], ["GPU-0"], "utility,compute"),
         (["fail nvmlInitWithFlags 9", "device"], ["GPU-0"], "driver is not loaded"),
         (["device"], ["GPU-5"], "GPU-5: there is no GPU GPU-5 here"),
-        (["device"], [], "no GPU is used"),
     ],
 )
 def test_without_nvml_everything_is_unavailable_and_nothing_is_zero(
     fake: Fake, lines: list[str], gpus: list[str], why: str
 ) -> None:
     fake.write(*lines)
-    with Sampling(gpus, fake.folder) as running:
+    with PowerSampling(gpus, fake.folder) as running:
         assert why in str(running.unavailable)
     log = running.log
 
@@ -301,6 +316,7 @@ def test_without_nvml_everything_is_unavailable_and_nothing_is_zero(
         assert any(why.rsplit(": ", maxsplit=1)[-1] in note for note in found.notes)
 
 
+@pytest.mark.process
 def test_a_driver_upgraded_while_loaded_makes_performance_suspect(fake: Fake) -> None:
     fake.write("fail nvmlInitWithFlags 18", "device")
     with sampling(fake) as running:
@@ -310,21 +326,23 @@ def test_a_driver_upgraded_while_loaded_makes_performance_suspect(fake: Fake) ->
     assert "reboot" in str(running.log.unavailable)
 
 
+@pytest.mark.process
 def test_a_driver_that_does_not_answer_is_not_waited_for(fake: Fake) -> None:
     fake.write("latency nvmlInitWithFlags 60000000", "device")
-    with Sampling(["GPU-0"], fake.folder, patience_s=0.7) as running:
+    with PowerSampling(["GPU-0"], fake.folder, patience_s=0.7) as running:
         pass
 
     assert running.log.unavailable == "NVML did not answer within 0.7 s"
 
 
+@pytest.mark.process
 def test_a_sampler_that_breaks_says_its_last_words(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the folder is gone before it can write."""
     folder = fake.folder / "run"
     folder.mkdir()
-    running = Sampling(["GPU-0"], folder, watch_s=0.02)
+    running = PowerSampling(["GPU-0"], folder, watch_s=0.02)
     running.path.mkdir()
     with running:
         pass
@@ -332,11 +350,13 @@ def test_a_sampler_that_breaks_says_its_last_words(
     assert "the sampler broke at its start: IsADirectoryError" in str(running.log.unavailable)
 
 
+@pytest.mark.process
 def test_a_folder_that_is_not_there_is_an_error(fake: Fake) -> None:
-    with pytest.raises(RunError, match="No such file"), Sampling(["GPU-0"], fake.folder / "x"):
+    with pytest.raises(RunError, match="No such file"), PowerSampling(["GPU-0"], fake.folder / "x"):
         pass
 
 
+@pytest.mark.process
 def test_a_sampler_that_is_killed_leaves_what_it_had(fake: Fake) -> None:
     """Its file ends in the middle; the log knows that, and keeps the whole lines."""
     with sampling(fake) as running:
@@ -390,13 +410,14 @@ def test_a_clock_that_was_set_meanwhile_is_noticed() -> None:
     assert not PowerLog(offsets_s=(100.0, 100.01)).clock_stepped
 
 
+@pytest.mark.process
 def test_a_killed_parent_leaves_no_sampler(fake: Fake) -> None:
     """kill -9 of the process that samples ends its sampler, and the file is whole but its end."""
     parent = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from pytest_mlperf.run.power import Sampling\n"
-        "with Sampling(['GPU-0'], Path(sys.argv[1]), watch_s=0.02) as running:\n"
+        "from pytest_mlperf.run.power.sampling import PowerSampling\n"
+        "with PowerSampling(['GPU-0'], Path(sys.argv[1]), watch_s=0.02) as running:\n"
         "    print(running._process.pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -417,5 +438,6 @@ def test_a_killed_parent_leaves_no_sampler(fake: Fake) -> None:
     assert json.loads((fake.folder / "power.jsonl").read_text().splitlines()[0])["ready"]
 
 
+@pytest.mark.process
 def test_the_library_is_built_once() -> None:
     assert build() == build()

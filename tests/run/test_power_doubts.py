@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.trace import Reading
 from pytest_mlperf.hardware.nvml_quantities import REASONS
-from pytest_mlperf.run.power_doubts import HALTED, NOTED, Doubts, doubts
-from pytest_mlperf.run.power_gpu import GpuLog
+from pytest_mlperf.run.power._gpu import GpuLog
+from pytest_mlperf.run.power.doubts import HALTED, NOTED, Doubts, doubts
 
 BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
 FACTS: dict[str, Any] = {
@@ -64,6 +64,10 @@ def texts(given: Doubts) -> tuple[str, ...]:
     return tuple(map(str, given.invalid))
 
 
+def notes(given: Doubts) -> tuple[str, ...]:
+    return tuple(sign.in_words() for sign in given.signs)
+
+
 def test_a_clean_run_raises_none() -> None:
     assert found(log()) == Doubts()
 
@@ -76,13 +80,13 @@ def test_each_event_reason_has_its_verdict(bit: int, name: str, seconds: float) 
 
     if name in HALTED:
         assert bool(given.invalid) == (seconds > 1)
-        assert bool(given.notes) == (seconds < 1)
+        assert bool(notes(given)) == (seconds < 1)
     elif name == "gpu_idle":
-        assert (given.invalid, bool(given.notes)) == ((), seconds > 20)
+        assert (given.invalid, bool(notes(given))) == ((), seconds > 20)
     else:
         assert given.invalid == ()
-        assert len(given.notes) == 1
-        assert given.notes[0].startswith(NOTED[name])
+        assert len(notes(given)) == 1
+        assert notes(given)[0].startswith(NOTED[name])
 
 
 def test_the_sentence_tells_how_long() -> None:
@@ -92,7 +96,7 @@ def test_the_sentence_tells_how_long() -> None:
 
 
 def test_an_unknown_reason_is_told_with_its_bit() -> None:
-    assert found(log(0x800, 2.0)).notes == (
+    assert notes(found(log(0x800, 2.0))) == (
         "clock event reason unknown 0x800: 2.00 s, 2.0% of the window",
     )
 
@@ -100,7 +104,7 @@ def test_an_unknown_reason_is_told_with_its_bit() -> None:
 def test_several_reasons_at_once_are_each_judged() -> None:
     given = found(log(0x4 | 0x20, 5.0))
 
-    assert len(given.invalid) == len(given.notes) == 1
+    assert len(given.invalid) == len(notes(given)) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_what_only_the_gpu_counted_is_judged_too(name: str, coarse: bool, invali
     given = found(replace(log(), states=tuple(states)))
 
     assert bool(given.invalid) == invalid
-    assert bool(given.notes) != invalid
+    assert bool(notes(given)) != invalid
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_errors_during_the_run_count_and_older_ones_do_not(
     given = found(log(last=changes))
 
     assert texts(given) == ((invalid,) if invalid else ())
-    assert given.notes == ((note,) if note else ())
+    assert notes(given) == ((note,) if note else ())
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,8 @@ def test_errors_during_the_run_count_and_older_ones_do_not(
 def test_a_state_that_is_not_as_it_should_be_is_told(changes: dict[str, Any], note: str) -> None:
     given = found(log(identity={**FACTS["identity"], **changes}))
 
-    assert given == Doubts(notes=(note,))
+    assert given == Doubts(signs=given.signs)
+    assert notes(given) == (note,)
 
 
 def test_a_link_that_rests_between_batches_is_none_the_worse() -> None:
@@ -182,7 +187,7 @@ def test_work_that_no_list_shows_is_noticed() -> None:
     filled = log(memory_used=3 * 2**30)
 
     assert texts(found(busy)) == ("35 % busy before the engine was loaded",)
-    assert found(filled).notes == (
+    assert notes(found(filled)) == (
         "3.0 GiB were in use before the engine was loaded, by no process that is listed",
     )
 
@@ -203,10 +208,108 @@ def test_a_shared_gpu_has_a_speed_but_no_energy(
     assert given == Doubts(energy=(energy,) if energy else ())
 
 
-def test_a_lost_gpu_is_invalid() -> None:
-    assert texts(found(replace(log(), lost="GPU is lost (15)"))) == (
-        "the GPU was lost: GPU is lost (15)",
-    )
+ALL_UP = {str(link): True for link in range(18)}
+
+
+def linked(before: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
+    """What is said of NVLinks that were read before and after the window."""
+    gpu = log(identity={**FACTS["identity"], "name": product})
+    states = (state(8.0, **before), state(60.0, **before), state(112.0, **after))
+    return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "invalid", "note"),
+    [
+        ({}, {}, (), ()),
+        ({"crc": {"7": 3}}, {"crc": {"7": 3}}, (), ()),
+        (
+            {"crc": {"7": 3}},
+            {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}},
+            (),
+            (
+                "NVLink errors during the run, which were mended: checksum errors 12 on link 7, "
+                "1 on link 9; replays 2 on link 7",
+            ),
+        ),
+        (
+            {},
+            {"recovery": {"3": 1}},
+            ("NVLink was trained anew, and carried nothing meanwhile: 1 on link 3",),
+            (),
+        ),
+    ],
+    ids=["none", "older ones", "mended", "trained anew"],
+)
+def test_errors_of_nvlinks_are_told_and_what_stopped_one_is_invalid(
+    before: dict[str, Any], after: dict[str, Any], invalid: tuple[str, ...], note: tuple[str, ...]
+) -> None:
+    given = linked({"nvlink_errors": before}, {"nvlink_errors": after})
+
+    assert texts(given) == invalid
+    assert notes(given) == note
+
+
+@pytest.mark.parametrize(
+    ("links", "product", "note"),
+    [
+        (ALL_UP, "NVIDIA H200", None),
+        ({**ALL_UP, "3": False, "11": False}, "NVIDIA H200", "16 of 18 NVLinks up; down: 3, 11"),
+        (dict.fromkeys(ALL_UP, False), "NVIDIA H200", "0 of 18 NVLinks up"),
+        ({"0": True, "1": True}, "NVIDIA A100-SXM4-80GB", "2 of 12 NVLinks up"),
+        (dict.fromkeys(ALL_UP, False), "NVIDIA H100 PCIe", None),
+        ({"0": True, "1": False}, "NVIDIA H100 NVL", "1 of 2 NVLinks up; down: 1"),
+        (None, "NVIDIA H200", None),
+    ],
+    ids=["all", "two down", "none up", "fewer than usual", "no bridge", "a bridge", "not told"],
+)
+def test_links_that_are_down_are_named(
+    links: dict[str, bool] | None, product: str, note: str | None
+) -> None:
+    """A card for PCIe whose links are all down lacks none; one of a system that has them does."""
+    given = linked({"nvlinks": links}, {"nvlinks": links}, product)
+
+    assert given == Doubts(signs=given.signs)
+    assert notes(given) == ((note,) if note else ())
+
+
+def test_a_link_that_goes_down_in_the_run_makes_it_invalid() -> None:
+    given = linked({"nvlinks": ALL_UP}, {"nvlinks": {**ALL_UP, "5": False}})
+
+    assert texts(given) == ("NVLink 5 went down during the run",)
+    assert given.invalid[0].key is Key.NVLINK_DOWN
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "invalid", "note"),
+    [
+        (0b10101010, 0b10101010, (), ()),
+        (0, 0, (), ()),
+        (None, None, (), ()),
+        (0b10101001, 0b10101001, (), ("NVSwitch is not well: its bandwidth is degraded",)),
+        (
+            0b10101010,
+            0b10010110,
+            ("NVSwitch fell ill during the run: a route is being recovered, a route is unhealthy",),
+            (),
+        ),
+        (0b10101001, 0b10101010, (), ("NVSwitch is not well: its bandwidth is degraded",)),
+    ],
+    ids=["well", "not told", "no switch", "ill", "fell ill", "got well"],
+)
+def test_switches_that_fall_ill_are_invalid_and_those_that_were_are_told(
+    before: int | None, after: int | None, invalid: tuple[str, ...], note: tuple[str, ...]
+) -> None:
+    given = linked({"fabric_health": before}, {"fabric_health": after})
+
+    assert texts(given) == invalid
+    assert notes(given) == note
+
+
+def test_links_of_a_gpu_that_works_alone_do_not_matter() -> None:
+    states = (state(8.0), state(112.0, nvlinks={"0": False, "1": True}))
+
+    assert found(replace(log(), states=states)) == Doubts()
 
 
 def test_a_gpu_that_could_not_be_read_has_no_energy_and_is_not_blamed() -> None:
@@ -347,13 +450,16 @@ def test_what_happened_in_the_run_is_told(changes: dict[str, Any], note: str) ->
     states = (*plain.states[:2], state(30.0), state(60.0, **changes), plain.states[3])
     happened = replace(plain, states=states)
 
-    assert found(happened) == Doubts(notes=(note,) if note else ())
+    given = found(happened)
+
+    assert given == Doubts(signs=given.signs)
+    assert notes(given) == ((note,) if note else ())
 
 
 def test_heat_is_told_of_a_gpu_that_does_not_say_when_it_slows_down() -> None:
     hot = replace(log(identity={}), states=(state(60.0, temperature_c=90),))
 
-    assert found(hot).notes == ("90 °C at most",)
+    assert notes(found(hot)) == ("90 °C at most",)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.energy import Energy
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.power import Power, together
-from pytest_mlperf.run.power_gpu import GpuLog
-from pytest_mlperf.verdicts import energy_notes
+from pytest_mlperf.bench.bench import energy_notes, of_all_runs
+from pytest_mlperf.core.energy import Energy, Power, together
+from pytest_mlperf.core.measurement import GpuRun, Run
+from pytest_mlperf.core.reason import LASTED, Sign, SignKey
+from pytest_mlperf.run.power._gpu import GpuLog
 
 CAP = 0x4
 
@@ -70,12 +70,18 @@ def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
 
 
 def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
-    told = energy_notes([run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)])
+    gpus = (
+        GpuRun(uuid="GPU-0", name="GPU 3", joules=6000.0, uncertainty_j=5.0),
+        GpuRun(uuid="GPU-1", joules=4000.0),
+        GpuRun(uuid="GPU-2", name="GPU 5"),
+    )
+    made = run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)
+    told = energy_notes([replace(made, gpus=gpus)])
 
     assert told == [
         "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most, 0.4 J/token: GPU board energy by NVML, "
         "not MLPerf Power",
-        "by GPU: GPU-0 6,000 J, GPU-1 4,000 J",
+        "by GPU: GPU 3 6,000 J (± 5), GPU-1 4,000 J, GPU 5 not known",
     ]
 
 
@@ -108,24 +114,83 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
 
     assert (whole.uncertainty_j, whole.idle_w, whole.net_joules) == (30.0, 50.0, 1000.0)
     assert (unsure.joules, unsure.uncertainty_j, unsure.gated) == (2000.0, None, False)
+    noted = {f"GPU-{n}": replace(energy(1.0, 1.0), notes=("short", "odd")[: n + 1]) for n in (0, 1)}
+    assert together(noted, names={"GPU-1": "GPU 7"}).notes == ("short", "GPU 7: odd")
     assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
 
 
 def test_what_was_noted_of_any_run_is_told_once() -> None:
     """A note of an earlier run alone is told as such; figures of the last run stand for all."""
-    cap = "clocks are held back to stay within the power limit: {} s, {}% of the window"
-    first = replace(
-        run({"GPU-0": 1e4}),
-        notes=("3 replays on the PCIe link during the run", cap.format(1.25, 6.2)),
-        power=None,
-        power_unknown="the sampler was killed",
-    )
-    last = replace(run({"GPU-0": 1e4}), notes=(cap.format(20.0, "100.0"),))
+
+    def cap(seconds: float) -> Sign:
+        text = f"clocks are held back to stay within the power limit: {LASTED}"
+        share = seconds / 20
+        return Sign(key=SignKey.SW_POWER_CAP, text=text, seconds=seconds, share=share)
+
+    def seen(*signs: Sign) -> Run:
+        notes = tuple(sign.in_words() for sign in signs)
+        return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
+
+    replays = Sign(key=SignKey.PCIE_REPLAYS, text="3 replays on the PCIe link during the run")
+    first = replace(seen(replays, cap(1.25)), power=None, power_unknown="the sampler was killed")
+    last = seen(cap(20.0))
 
     assert [note for note in energy_notes([first, last]) if "NVML" not in note] == [
         "in 1 of 2 runs: 3 replays on the PCIe link during the run",
-        cap.format(20.0, "100.0"),
+        cap(20.0).in_words(),
+        "something else",
         "in 1 of 2 runs: energy is not known: the sampler was killed",
+    ]
+
+
+def test_what_each_of_several_gpus_showed_is_one_note() -> None:
+    """With the least and the most of it; what some of them showed is told of each."""
+
+    def cap(gpu: int, seconds: float) -> Sign:
+        text = f"clocks are held back: {LASTED}"
+        return Sign(
+            key=SignKey.SW_POWER_CAP,
+            text=text,
+            gpu=f"GPU-{gpu}",
+            name=f"GPU {gpu}",
+            seconds=seconds,
+            share=seconds / 20,
+        )
+
+    replays = [
+        Sign(key=SignKey.PCIE_REPLAYS, text=f"{n + 1} replays", gpu=f"GPU-{n}", name=f"GPU {n}")
+        for n in (0, 1)
+    ]
+
+    def notes(*signs: Sign) -> list[str]:
+        gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
+        texts = tuple(sign.in_words() for sign in signs)
+        return of_all_runs([replace(run({"GPU-0": 1e4}), gpus=gpus, signs=signs, notes=texts)])
+
+    assert notes(cap(0, 1.0), cap(1, 4.0), *replays) == [
+        "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the window",
+        "GPU 0: 1 replays; GPU 1: 2 replays",
+    ]
+    assert notes(cap(1, 4.0)) == [cap(1, 4.0).in_words()]
+
+
+def test_what_waits_for_a_reset_is_told_apart_and_a_broken_sampler_is_not() -> None:
+    def seen(key: SignKey, text: str, unknown: str | None = None) -> Run:
+        sign = Sign(key=key, text=text)
+        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), power_unknown=unknown)
+
+    resets = [seen(SignKey.RESET_WAITS, f"the {mode} mode waits") for mode in ("ECC", "MIG")]
+    broken = [
+        seen(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
+        for s in (1.0, 2.5)
+    ]
+
+    told = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
+    assert told == [
+        "in 1 of 4 runs: the ECC mode waits",
+        "in 1 of 4 runs: the MIG mode waits",
+        "in 2 of 4 runs: not watched from 2.5 s on",
+        "in 2 of 4 runs: energy is not known: it broke 2.5 s into the run",
     ]
 
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError, text_of
-from pytest_mlperf.run import reporter
-from pytest_mlperf.run.reporter import KEPT_MESSAGE, KEPT_NAME, KEPT_TRACEBACK, _described
-from pytest_mlperf.run.sink import CountingSink
+from pytest_mlperf.run.child import reporter
+from pytest_mlperf.run.child.reporter import KEPT_MESSAGE, KEPT_NAME, KEPT_TRACEBACK, described
+from pytest_mlperf.run.worker._sink import CountingSink
 
 
 class Text(RuntimeError):
@@ -91,7 +91,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
 def test_every_exception_has_a_description_that_names_its_type(
     error: BaseException, message: str
 ) -> None:
-    found = _described("engine", error)
+    found = described("engine", error)
 
     assert found["message"] == message
     assert (found["layer"], found["kind"]) == ("engine", type(error).__name__)
@@ -100,21 +100,21 @@ def test_every_exception_has_a_description_that_names_its_type(
 
 
 def test_no_name_of_a_type_makes_an_event_too_long() -> None:
-    found = _described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
+    found = described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
 
     assert (found["kind"], found["designed"]) == ("x" * KEPT_NAME, False)
     assert len(json.dumps(found)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
 
 
 def test_the_place_is_named_also_where_there_is_no_text() -> None:
-    found = _described("engine", caused(Text(ValueError()), Text(SystemExit())))
+    found = described("engine", caused(Text(ValueError()), Text(SystemExit())))
 
     assert found["message"].startswith("Text: (no text: its __str__ raised ValueError) (in caused,")
     assert "in caused" in found["traceback"]
 
 
 def test_a_deep_traceback_is_cut_at_its_start() -> None:
-    found = _described("engine", grown())
+    found = described("engine", grown())
 
     assert found["message"].startswith("RecursionError: maximum recursion depth exceeded")
     assert found["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
@@ -129,7 +129,7 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
             over.wait()
             return ""
 
-    found, raised = _described("engine", Hangs()), _described("engine", caused(Hangs(), Hangs()))
+    found, raised = described("engine", Hangs()), described("engine", caused(Hangs(), Hangs()))
     over.set()
 
     message = "Hangs: no more is known, because describing it failed or took 0.05 s"
@@ -138,16 +138,16 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_our_own_errors_are_told_as_they_are_with_their_own_layer() -> None:
-    found = _described("engine", RunError("dataset", "the data set is empty"))
+    found = described("engine", RunError("dataset", "the data set is empty"))
     assert (found["layer"], found["message"], found["designed"]) == (
         "dataset",
         "the data set is empty",
         True,
     )
-    assert _described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
+    assert described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
 
 
-def test_where_nothing_can_be_described_the_spare_event_goes_out_and_the_process_ends(
+def test_where_nothing_can_bedescribed_the_spare_event_goes_out_and_the_process_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = os.pipe()
@@ -177,7 +177,7 @@ def test_where_nothing_can_be_described_the_spare_event_goes_out_and_the_process
 
     assert codes == [70]
     assert (event["event"], event["kind"]) == ("error", "MemoryError")
-    assert event.keys() == {"event", *_described("engine", ValueError())}
+    assert event.keys() == {"event", *described("engine", ValueError())}
     assert "no memory was left, or the engine or a library has changed" in event["message"]
 
 

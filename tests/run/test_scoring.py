@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.run.accuracy_log import ACCURACY
-from pytest_mlperf.run.accuracy_pass import Scoring, _score
-from pytest_mlperf.run.builds import import_path
-from pytest_mlperf.run.protocol import Factory
-from pytest_mlperf.run.supervisor import Designed, Patience
+from pytest_mlperf.run.accuracy import Scoring, _score
+from pytest_mlperf.run.child.process import Designed, Patience
+from pytest_mlperf.run.child.protocol import import_path
+from pytest_mlperf.run.score import ACCURACY
 from tests.run.harness import ROOT
+from tests.run.scorers_that_fail import LEVERAGE
+
+pytestmark = pytest.mark.process
 
 OWN = "tests.run.scorers_that_fail:"
 
@@ -38,6 +41,7 @@ def scored(
         for number in range(8)
     )
     answers = ",\n".join(lines)
+    folder.mkdir(exist_ok=True)
     log = folder / ACCURACY
     log.write_text(f"[\n{answers}\n]\n", "utf-8")
     scoring = Scoring(
@@ -58,7 +62,16 @@ def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_pat
 
     assert (dict(accuracy.scores), accuracy.samples, accuracy.full) == ({"same": 1.0}, 8, True)
     assert dict(own.per_sample) == {"same": [1.0] * 8}
+    assert own.leverage == {"same": LEVERAGE}
     assert '{"event": "done"}' in (tmp_path / "score.log").read_text("utf-8")
+
+
+def test_scores_come_with_the_groups_of_their_samples(tmp_path: Path) -> None:
+    _, alone = scored(tmp_path / "alone")
+    _, grouped = scored(tmp_path / "grouped", grouped=True)
+
+    assert alone.groups is None
+    assert grouped.groups == (0, 0, 0, 0, 1, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,7 @@ def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_pat
 def test_what_hangs_in_scoring_is_ended_by_the_limit_of_no_progress(
     tmp_path: Path, how: str, data: dict[str, Any], limit_s: float, at: str
 ) -> None:
-    words = rf"no progress for {limit_s} s.*; killed; raise --mlperf-timeout"
+    words = rf"no progress for {limit_s} s.*; killed; raise the ini setting mlperf_timeout"
     with pytest.raises(RunError, match=words) as raised:
         scored(tmp_path, how, patience=Patience(progress_s=limit_s), **data)
 

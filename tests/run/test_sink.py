@@ -15,10 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.delivery import OutputSink, PerformanceSink, Port, TokenSink
-from pytest_mlperf.run.limited import LimitedSink
-from pytest_mlperf.run.sink import KEPT_FAULTS, CountingSink, GuardedSink
-from pytest_mlperf.run.stamps import BATCHES, KEPT, batch_means_error
+from pytest_mlperf.run.worker._delivery import (
+    LimitedSink,
+    OutputSink,
+    PerformanceSink,
+    Port,
+    TokenSink,
+)
+from pytest_mlperf.run.worker._sink import (
+    BATCHES,
+    KEPT,
+    KEPT_FAULTS,
+    CountingSink,
+    GuardedSink,
+    batch_means_error,
+)
 
 
 class Received:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.run import supervisor
-from pytest_mlperf.run.protocol import Event, WorkerSpec
-from pytest_mlperf.run.supervisor import Patience, Worker
+from pytest_mlperf.run.child import process as supervisor
+from pytest_mlperf.run.child.process import Patience, WorkerProcess
+from pytest_mlperf.run.child.protocol import Event, WorkerSpec
+from tests.children import is_gone
 from tests.run.harness import FAILING, LIMIT_S, ROOT, settings, spec
+
+pytestmark = pytest.mark.process
 
 PATIENT = Patience(progress_s=LIMIT_S)
 IMPATIENT = Patience(progress_s=3.0)
@@ -25,24 +26,12 @@ IMPATIENT = Patience(progress_s=3.0)
 def supervise(worker_spec: WorkerSpec, patience: Patience = PATIENT) -> list[Event]:
     """Run a worker to its end the way a case does, and return its events."""
     events: list[Event] = []
-    with Worker(worker_spec, patience, events.append) as worker:
+    with WorkerProcess(worker_spec, patience, events.append) as worker:
         worker.wait_for("loaded")
         worker.wait_for("finished")
         worker.wait_for("ready")
         worker.send({"command": "stop"})
     return events
-
-
-def is_gone(process: int) -> bool:
-    """Wait until a process has ended."""
-    try:
-        descriptor = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], LIMIT_S)[0])
-    finally:
-        os.close(descriptor)
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +40,7 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
-    worker = Worker(spec(tmp_path), PATIENT, lambda _: None)
+    worker = WorkerProcess(spec(tmp_path), PATIENT, lambda _: None)
     with worker:
         worker.wait_for("ready")
         worker.send({"command": "stop"})
@@ -61,7 +50,9 @@ def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
 
 def test_an_engine_may_take_its_time_to_leave(tmp_path: Path) -> None:
     """It may have a server to stop, and the next case must not start beside that one."""
-    worker = Worker(spec(tmp_path, engine=f"{FAILING}ExitsVerySlowly"), PATIENT, lambda _: None)
+    worker = WorkerProcess(
+        spec(tmp_path, engine=f"{FAILING}ExitsVerySlowly"), PATIENT, lambda _: None
+    )
     with worker:
         worker.wait_for("ready")
         worker.send({"command": "stop"})
@@ -89,7 +80,7 @@ def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
 ) -> None:
     if engine == "HangsOnExit":
         monkeypatch.setattr(supervisor, "LEAVING_S", 1.0)
-    worker = Worker(spec(tmp_path, engine=FAILING + engine), PATIENT, lambda _: None)
+    worker = WorkerProcess(spec(tmp_path, engine=FAILING + engine), PATIENT, lambda _: None)
     with worker:
         finished = worker.wait_for("finished")
         worker.wait_for("ready")
@@ -106,7 +97,7 @@ def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
 ) -> None:
     late = tmp_path / "late"
     monkeypatch.setenv("MLPERF_TEST_LATE_FILE", str(late))
-    worker = Worker(spec(tmp_path, engine=f"{FAILING}CompletesAfterTheEnd"), PATIENT, print)
+    worker = WorkerProcess(spec(tmp_path, engine=f"{FAILING}CompletesAfterTheEnd"), PATIENT, print)
     with worker:
         worker.wait_for("ready")
         late.touch()
@@ -146,7 +137,7 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
 
     with (
         pytest.raises(RunError) as raised,
-        Worker(
+        WorkerProcess(
             spec(tmp_path, engine=FAILING + engine, options=given),
             PATIENT,
             lambda event: pids.extend([event["pid"]] if event["event"] == "started" else []),
@@ -190,7 +181,7 @@ def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Pa
     """What is only not here becomes a skip that says what to set."""
     with (
         pytest.raises(UnavailableError, match="example model is not here; set MODELS"),
-        Worker(spec(tmp_path, engine=FAILING + "LacksItsModel"), PATIENT, print) as worker,
+        WorkerProcess(spec(tmp_path, engine=FAILING + "LacksItsModel"), PATIENT, print) as worker,
     ):
         worker.wait_for("ready")
 
@@ -242,11 +233,12 @@ def test_warm_up_and_probe_show_progress_so_that_a_long_one_is_no_hang(tmp_path:
 PARENT = """
 import sys
 from pathlib import Path
-from pytest_mlperf.run.protocol import WorkerSpec
-from pytest_mlperf.run.supervisor import Patience, Worker
+from pytest_mlperf.run.child.protocol import WorkerSpec
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.child.process import WorkerProcess
 
 spec = WorkerSpec.from_json(Path(sys.argv[1]).read_text("utf-8"))
-with Worker(spec, Patience(), lambda _: None) as worker:
+with WorkerProcess(spec, Patience(), lambda _: None) as worker:
     pid = worker.wait_for("started")["pid"]
     print(pid, worker.wait_for("loaded")["engine"]["server"], flush=True)
     worker.wait_for("nothing of this name")

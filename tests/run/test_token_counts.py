@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 import mlperf_loadgen
 import pytest
@@ -14,26 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.run import measure
-from pytest_mlperf.run.delivery import PerformanceSink
+from pytest_mlperf.core.job import Scenario
+from pytest_mlperf.core.metrics import LOOPS
+from pytest_mlperf.run.child.protocol import Event, WorkerSpec
+from pytest_mlperf.run.figures import Figures, with_token_rate
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.protocol import Event, Scenario, WorkerSpec
-from pytest_mlperf.run.token_times import with_token_rate
+from pytest_mlperf.run.reading import read_figures
+from pytest_mlperf.run.worker._delivery import PerformanceSink
 from tests.run.harness import error_of, run_to_end, settings, spec
 from tests.run.test_sink import Received, give_up
 
 COUNTING = "tests.run.engines_that_count:"
 
 
-def read(given: WorkerSpec, events: list[Event]) -> Run:
+def read(given: WorkerSpec, events: list[Event]) -> Figures:
     """Read the run as the parent does."""
     (event,) = (event for event in events if event["event"] == "finished")
-    conditions: Any = SimpleNamespace(session="s", commit=None)
-    return measure._read_run(given, event, 5000.0, conditions, "2026-11-20T10:00:00+00:00")
+    return read_figures(event, given.settings.scenario, "cpu")[1]
 
 
-@pytest.mark.parametrize("scenario", get_args(Scenario))
+@pytest.mark.process
+@pytest.mark.parametrize("scenario", [n for n in get_args(Scenario) if n not in LOOPS])
 def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
     tmp_path: Path, scenario: str
 ) -> None:
@@ -57,6 +57,7 @@ def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
     assert not [key for key in logged if "tokens_per_second" in key]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scenario", ["Offline", "SingleStream"])
 def test_an_engine_that_counts_nothing_has_no_tokens(tmp_path: Path, scenario: str) -> None:
     given = spec(tmp_path, settings=settings(scenario))
@@ -65,6 +66,7 @@ def test_an_engine_that_counts_nothing_has_no_tokens(tmp_path: Path, scenario: s
     assert not [name for name in run.metrics if "token" in name]
 
 
+@pytest.mark.process
 def test_one_batch_without_counts_leaves_no_tokens_per_sample(tmp_path: Path) -> None:
     given = spec(tmp_path, engine=f"{COUNTING}Counts", options={"forgets": 1})
     run = read(given, run_to_end(given)[0])
@@ -72,6 +74,7 @@ def test_one_batch_without_counts_leaves_no_tokens_per_sample(tmp_path: Path) ->
     assert set(run.metrics) == {"throughput"}
 
 
+@pytest.mark.process
 def test_no_token_at_all_is_an_error(tmp_path: Path) -> None:
     given = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
     events, _ = run_to_end(given)
@@ -80,6 +83,7 @@ def test_no_token_at_all_is_an_error(tmp_path: Path) -> None:
         read(given, events)
 
 
+@pytest.mark.process
 def test_a_count_too_few_ends_the_worker(tmp_path: Path) -> None:
     events, code = run_to_end(spec(tmp_path, engine=f"{COUNTING}Miscounts"))
 

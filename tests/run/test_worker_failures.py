@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.run.protocol import Event, WorkerSpec
+from pytest_mlperf.run.child.protocol import Event, WorkerSpec
 from tests.run.harness import (
     FAILING,
     RunningWorker,
@@ -18,6 +18,8 @@ from tests.run.harness import (
     settings,
     spec,
 )
+
+pytestmark = pytest.mark.process
 
 TOKENS = {"tokens": True, "ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9}
 

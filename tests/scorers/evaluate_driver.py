@@ -14,14 +14,18 @@ import numpy as np
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.scorers.evaluate import EvaluateScorer
+from pytest_mlperf.testing import check_scorer
 
 
 def score(case: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of one case, or the error that it ends with."""
     np.random.seed(len(str(case)))  # numpy's own state is another one in every process
+    outputs, references = [bytes(one) for one in case["outputs"]], case["references"]
     try:
-        scorer = EvaluateScorer(**case["options"])
-        scores = scorer.score([bytes(one) for one in case["outputs"]], case["references"])
+        if "contract" in case:
+            scores = check_scorer(EvaluateScorer, outputs, references, **case["contract"])
+        else:
+            scores = EvaluateScorer(**case["options"]).score(outputs, references)
     except MlperfError as error:
         return {"error": type(error).__name__, "message": str(error)}
     return {"per_sample": scores.per_sample, "aggregate": scores.aggregate}

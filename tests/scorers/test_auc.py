@@ -58,6 +58,7 @@ def by_hand(samples: list[Sample]) -> tuple[float, list[float]]:
     return 100 * area, pseudo
 
 
+@pytest.mark.slow
 @given(data_sets)
 def test_auc_and_pseudo_values_are_those_of_every_pair_against_every_other(
     samples: list[Sample],
@@ -134,6 +135,7 @@ def spread(pseudo: Any) -> float:
     return float(np.std(pseudo, ddof=1) / math.sqrt(len(pseudo)))
 
 
+@pytest.mark.slow
 def test_the_standard_error_is_that_of_a_bootstrap_over_samples() -> None:
     """Pairs of one sample belong together: clicks and predictions share what the sample adds."""
     rng = np.random.default_rng(11)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.scorers.clip import MEAN, STD, ClipScores, preprocess
+from pytest_mlperf.scorers.images._clip import MEAN, STD, ClipScores, preprocess
 from tests.scorers.clip_made_here import SIDE, image_embedding, text_embedding, torch, write_clip
 
 CAPTIONS = ["A cat", "a dog on the mat", "b", "Zebra crossing crowded street", "9 lives"]

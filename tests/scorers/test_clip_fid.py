@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.scorers.clip_fid import ClipFidScorer
-from pytest_mlperf.scorers.frechet import Statistics, frechet
+from pytest_mlperf.scorers.images import ClipFidScorer
+from pytest_mlperf.scorers.images._frechet import Statistics, frechet
 from tests.scorers.image_networks_made_here import WIDTH, describe, fit
 
 HERE = "tests.scorers.image_networks_made_here"
@@ -269,12 +269,13 @@ def test_a_device_that_is_not_there_is_said_before_weights_are_read(
         )
 
 
+@pytest.mark.slow
 def test_the_official_networks_score_images_from_their_files(tmp_path: Path) -> None:
     """A small CLIP model, and the whole Inception network with random weights."""
     clip_made_here = pytest.importorskip("tests.scorers.clip_made_here")
     inception_made_here = pytest.importorskip("tests.scorers.inception_made_here")
-    from pytest_mlperf.scorers.clip import ClipScores
-    from pytest_mlperf.scorers.inception import InceptionFeatures
+    from pytest_mlperf.scorers.images._clip import ClipScores
+    from pytest_mlperf.scorers.images._inception import InceptionFeatures
 
     weights, folder = tmp_path / "weights.pth", tmp_path / "clip"
     inception_made_here.torch.save(inception_made_here.random_weights(), weights)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.scorers.decode import BATCH, Decoder
-from pytest_mlperf.scorers.tokenizer import clean
+from pytest_mlperf.scorers.text import BATCH, Decoder, DecoderOptions, clean
 from tests.scorers.tokenizers_made_here import (
     NAMES,
     TEXTS,
@@ -78,8 +77,8 @@ def int64(*ids: int) -> bytes:
 
 
 def decoder(folder: Path, **options: Any) -> Decoder:
-    given = {"model": str(folder), "tokenizer": None, "dtype": "int64", **options}
-    return Decoder.of("rouge", **given)
+    model = options.pop("model", str(folder))
+    return Decoder.of("rouge", model, DecoderOptions(**options))
 
 
 def samples(tokenizer: Tokenizer, highest: int) -> list[list[int]]:
@@ -236,7 +235,7 @@ def test_a_damaged_tokenizer_names_its_folder(tmp_path: Path) -> None:
 
 def test_without_a_folder_it_says_what_to_set() -> None:
     with pytest.raises(SuiteError, match="neither its option tokenizer nor the workload's model"):
-        Decoder.of("rouge", model=None, tokenizer=None, dtype="int64")
+        Decoder.of("rouge", None, DecoderOptions())
 
 
 def test_a_folder_that_is_not_here_is_unavailable(tmp_path: Path) -> None:

@@ -104,6 +104,13 @@ def cases(folder: Path, model: Path) -> dict[str, dict[str, Any]]:
 
     return {
         "text": text(),
+        "contract": {
+            **text(),
+            "contract": {
+                "model": str(model),
+                "options": {"metric": f"evaluate:{folder}/lengths"},
+            },
+        },
         "text, scaled, upper case": text(scale=100.0, compute={"upper": True}),
         "numbers": local("right"),
         "numbers, 32 bits": {
@@ -150,6 +157,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return answers
 
 
+@pytest.mark.process
 def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(found: Found) -> None:
     assert found["text"] == {
         "per_sample": {"exact": [1.0, 0.0], "length": [7.0, 5.0]},
@@ -157,6 +165,13 @@ def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(fo
     }
 
 
+@pytest.mark.process
+def test_the_scorer_keeps_the_contract(found: Found) -> None:
+    """`check_scorer`, where the library is: the same scores in any order, and no crash."""
+    assert found["contract"] == found["text"]
+
+
+@pytest.mark.process
 def test_compute_gets_its_arguments_and_scores_are_scaled(found: Found) -> None:
     assert found["text, scaled, upper case"] == {
         "per_sample": {"exact": [0.0, 100.0], "length": [700.0, 500.0]},
@@ -164,18 +179,22 @@ def test_compute_gets_its_arguments_and_scores_are_scaled(found: Found) -> None:
     }
 
 
+@pytest.mark.process
 def test_a_metric_may_give_no_scores_per_sample(found: Found) -> None:
     assert found["numbers"] == {"per_sample": {}, "aggregate": {"accuracy": 0.75}}
 
 
+@pytest.mark.process
 def test_numbers_may_be_of_32_bits(found: Found) -> None:
     assert found["numbers, 32 bits"]["aggregate"] == {"accuracy": 0.75}
 
 
+@pytest.mark.process
 def test_a_metric_that_draws_random_numbers_gives_the_same_again(found: Found) -> None:
     assert found["random"] == found["random again"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
@@ -192,10 +211,12 @@ def test_a_metric_that_gives_no_score_is_an_error(
     assert message in found[name]["message"]
 
 
+@pytest.mark.process
 def test_a_pinned_metric_of_the_hub_is_scored_from_the_cache(found: Found) -> None:
     assert found["pinned"] == {"per_sample": {}, "aggregate": {"accuracy": 0.75}}
 
 
+@pytest.mark.process
 def test_another_commit_in_the_cache_does_not_do(found: Found) -> None:
     """evaluate itself would take whatever commit of the metric it finds in its cache."""
     assert found["pinned elsewhere"]["error"] == "UnavailableError"

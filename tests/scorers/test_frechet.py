@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.scorers.frechet import LARGEST, OFFSET, Statistics, frechet, read_statistics
+from pytest_mlperf.scorers.images._frechet import (
+    LARGEST,
+    OFFSET,
+    Statistics,
+    frechet,
+    read_statistics,
+)
 
 linalg = pytest.importorskip("scipy.linalg")
 

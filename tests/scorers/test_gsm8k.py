@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.gsm8k import Gsm8kScorer
-from pytest_mlperf.scorers.gsm8k_answer import answer, is_right
+from pytest_mlperf.scorers.text import answer, is_right
+from pytest_mlperf.testing import check_scorer
 from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
 
 Build = Callable[..., Gsm8kScorer]
@@ -274,3 +275,10 @@ def test_the_model_is_given_and_no_option() -> None:
 
     with pytest.raises(SuiteError, match="has no option 'model'"):
         check_call("scorer 'gsm8k'", Gsm8kScorer, {"model": "x"})
+
+
+@pytest.mark.process
+def test_the_scorer_keeps_the_contract(model: Path) -> None:
+    scores = check_scorer(Gsm8kScorer, tokens(PREDICTED), TARGETS, model=str(model))
+
+    assert scores.per_sample["gsm8k"] == [100.0 * right for right in RIGHT]

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.scorers.inception import InceptionFeatures, compute, load_weights
-from pytest_mlperf.scorers.inception_network import NETWORK, Fork, shapes
+from pytest_mlperf.scorers.images._inception import (
+    NETWORK,
+    Fork,
+    InceptionFeatures,
+    compute,
+    load_weights,
+    shapes,
+)
 from tests.scorers.inception_made_here import (
     BLOCKS,
     LAYOUT,
@@ -52,6 +58,7 @@ def test_the_weights_are_those_of_the_official_file_by_name_and_shape() -> None:
     assert (len(found), channels) == (470, 2048)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_computes_its_formulas(name: str, weights: dict[str, Any]) -> None:
     """Edges included: the image is small beside the kernels."""
@@ -101,6 +108,7 @@ def resized(image: Any, side: int = 299) -> Any:
     return image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), [(64, 48), (299, 299), (320, 410)])
 def test_images_are_resized_without_smoothing_and_scaled_to_one(
     features: InceptionFeatures, weights: dict[str, Any], height: int, width: int
@@ -119,6 +127,7 @@ def test_images_are_resized_without_smoothing_and_scaled_to_one(
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_features_are_repeatable_and_do_not_depend_on_the_batch(
     features: InceptionFeatures,
 ) -> None:

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.registry import check_call
-from pytest_mlperf.scorers import mbxp_programs
-from pytest_mlperf.scorers.mbxp import (
+from pytest_mlperf.scorers.code import (
     LANGUAGES,
-    MbxpScorer,
     Problem,
     extract,
     passed,
     toolchains,
 )
-from pytest_mlperf.scorers.mbxp_languages import TOOLCHAINS, source, toolchain
+from pytest_mlperf.scorers.code import _programs as mbxp_programs
+from pytest_mlperf.scorers.code._languages import TOOLCHAINS, source, toolchain
+from pytest_mlperf.scorers.mbxp import MbxpScorer
+from pytest_mlperf.testing import check_scorer
 from tests.scorers.test_sandbox import isolation
 from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
 
@@ -201,6 +202,7 @@ def test_a_program_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyPa
 # --- whether it passes ----------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "right"),
     [
@@ -227,6 +229,7 @@ def test_a_python_program_passes_if_its_test_does(code: str, right: bool) -> Non
 RIGHT = "def f(x): return 4\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "right"),
     [
@@ -303,6 +306,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.usefixtures("node_path")
 @isolated
@@ -320,6 +324,7 @@ def test_right_programs_pass_and_wrong_ones_fail(language: str) -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "right"),
     [
@@ -346,6 +351,7 @@ def test_other_programs_pass_if_they_end_with_0_and_write_text(code: str, right:
     assert outcomes([code], "javascript", "") == [right]
 
 
+@pytest.mark.process
 @isolated
 def test_results_come_in_order_with_any_number_of_processes() -> None:
     answers = [RIGHT if n % 3 else "def f(x): return 5" for n in range(12)]
@@ -361,6 +367,7 @@ def test_results_come_in_order_with_any_number_of_processes() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @isolated
 def test_missing_languages_are_named_and_nothing_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -389,6 +396,7 @@ def test_missing_languages_are_named_and_nothing_is_run(
     assert toolchains()["python"] is None
 
 
+@pytest.mark.process
 @isolated
 def test_a_toolchain_that_does_not_work_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -402,6 +410,7 @@ def test_a_toolchain_that_does_not_work_is_not_used(
         passed([problem("", "ruby")])
 
 
+@pytest.mark.process
 @isolated
 def test_javascript_needs_what_its_tests_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -409,7 +418,7 @@ def test_javascript_needs_what_its_tests_import(
     install(tmp_path / "tools" / "bin", "node")
     monkeypatch.setenv("PATH", str(tmp_path / "tools" / "bin"))
     monkeypatch.delenv("NODE_PATH", raising=False)
-    monkeypatch.setattr("pytest_mlperf.scorers.mbxp_languages.NODE_FOLDERS", ())
+    monkeypatch.setattr("pytest_mlperf.scorers.code._languages.NODE_FOLDERS", ())
 
     assert toolchains()["javascript"] == (
         "lodash, which the tests import, is in none of node's folders (npm install -g lodash, or "
@@ -464,6 +473,7 @@ def reference(language: str = "python", **changed: Any) -> dict[str, Any]:
 ANSWERS = ["def f(x): return 4\n```\nIt is", "def f(x): return 5", "package main", "```", RIGHT]
 
 
+@pytest.mark.process
 @isolated
 def test_a_sample_scores_100_or_0_or_does_not_count(build: Build) -> None:
     """The mean is of those that count, not rounded, as the reference prints it."""
@@ -557,3 +567,19 @@ def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
     monkeypatch.setattr(mbxp_programs, "PRINTING_S", 0.0)
     assert list(mbxp_programs._shown([True, False])) == [True, False]
     assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
+
+
+@pytest.mark.process
+@isolated
+def test_the_scorer_keeps_the_contract(model: Path) -> None:
+    references = [reference("go" if "package" in answer else "python") for answer in ANSWERS]
+
+    scores = check_scorer(
+        MbxpScorer,
+        tokens(ANSWERS),
+        references,
+        model=str(model),
+        options={"run_generated_code": True, "processes": 2},
+    )
+
+    assert scores.per_sample["mbxp"] == [100.0, 0.0, None, 0.0, 100.0]

@@ -17,9 +17,8 @@ from pycocotools.cocoeval import COCOeval
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.core.judge.proof import below_by_influence
-from pytest_mlperf.scorers.mean_ap import MeanApScorer
-from pytest_mlperf.scorers.mean_ap_precision import influences, interpolated
+from pytest_mlperf.core.judge.gate import below_by_influence
+from pytest_mlperf.scorers.detection import MeanApScorer, influences, interpolated
 
 Reference = dict[str, Any]
 Row = Sequence[float]
@@ -219,6 +218,7 @@ def split(made: Sequence[Sample]) -> tuple[list[bytes], list[Reference]]:
     return outputs, [image(*boxes, index=number) for number, (boxes, _) in enumerate(made)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(samples)
 def test_map_equals_a_full_run_of_coco_eval(made: Sequence[Sample]) -> None:
@@ -365,6 +365,7 @@ def drawn_anew(
         yield 100 * float(precision[precision > -1].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_error_of_a_paired_difference_is_that_of_drawing_images_anew(seed: int) -> None:
     """250 draws, whose own standard error is known to 5 %."""

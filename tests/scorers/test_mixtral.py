@@ -17,9 +17,8 @@ from rouge_score.rouge_scorer import RougeScorer as Original
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.registry import check_call
-from pytest_mlperf.scorers.mbxp import LANGUAGES as RUN_BY_MBXP
-from pytest_mlperf.scorers.mbxp import toolchains
-from pytest_mlperf.scorers.mixtral import LANGUAGES, MixtralScorer
+from pytest_mlperf.scorers.code import toolchains
+from pytest_mlperf.scorers.mixtral import MixtralScorer
 from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
 
 Build = Callable[..., MixtralScorer]
@@ -124,6 +123,7 @@ def number(text: str) -> float | None:
     return first[0] if first else last[-1] if last else None
 
 
+@pytest.mark.process
 def test_aggregates_are_the_figures_that_the_reference_script_prints(
     build: Build, model: Path
 ) -> None:
@@ -171,6 +171,7 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build, tmp_path: P
     assert set(scores.aggregate) == set(scores.per_sample) == {"tokens_per_sample"}
 
 
+@pytest.mark.process
 def test_programs_that_count_are_run_each_with_its_own_test(build: Build) -> None:
     """Really, in the sandbox: 100 where a test passes, None where no program counts."""
     if reason := toolchains()["python"]:
@@ -199,11 +200,6 @@ def test_without_a_program_that_counts_nothing_is_run(build: Build, known: Refer
 
     assert "mbxp" not in scores.aggregate
     assert "mbxp" not in scores.per_sample
-
-
-def test_the_languages_that_count_are_those_that_can_be_run() -> None:
-    """Scorer mbxp runs the same ones."""
-    assert set(LANGUAGES) == set(RUN_BY_MBXP)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +241,7 @@ def test_a_mean_is_of_the_samples_that_have_a_score(
             assert name not in scores.aggregate
 
 
+@pytest.mark.process
 def test_the_same_tokens_in_32_bits_or_in_more_processes_score_the_same(build: Build) -> None:
     """Options say how, not what."""
     expected = build().score(tokens(TEXTS), REFERENCES)

@@ -12,8 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer as Original
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.registry import check_call
-from pytest_mlperf.scorers.rouge import RougeScorer
-from pytest_mlperf.scorers.sentences import FILES
+from pytest_mlperf.scorers.rouge.scorer import FILES, RougeScorer
 from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
 
 Build = Callable[..., RougeScorer]
@@ -122,6 +121,7 @@ def test_a_model_that_says_nothing_scores_0(build: Build, ids: list[int], count:
     }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2, 9, None])
 def test_the_number_of_processes_changes_nothing(build: Build, processes: int | None) -> None:
     scores = build(processes=processes).score(tokens(PREDICTED), TARGETS)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer as Original
 
-from pytest_mlperf.scorers.rouge_lsum import summary_f_measures
+from pytest_mlperf.scorers.rouge.text import summary_f_measures
 
 ORIGINAL = Original(["rougeLsum"], use_stemmer=True)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer as Original
+from rouge_score.tokenize import tokenize
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.scorers import rouge_text
-from pytest_mlperf.scorers.rouge_text import METRICS, f_measures, plain
+from pytest_mlperf.scorers.rouge import text as rouge_text
+from pytest_mlperf.scorers.rouge.text import METRICS, Vocabulary, f_measures
 
 pytest.importorskip("rapidfuzz")
 
@@ -64,6 +67,7 @@ def long_texts(count: int, size: int) -> Pairs:
     return pairs
 
 
+@pytest.mark.slow
 @given(pairs_of_texts)
 @example([("", ""), ("", "one"), ("one", ""), ("one", "one"), ("one one", "one")])
 @example([("the cat the cat the cat", "the cat sat the cat"), ("... !", "- _ -")])
@@ -72,6 +76,7 @@ def test_f_measures_are_those_of_rouge_score_to_the_last_bit(pairs: Pairs) -> No
     assert found(pairs) == expected(pairs)
 
 
+@pytest.mark.slow
 def test_texts_of_hundreds_of_words_give_the_same_too() -> None:
     pairs = long_texts(12, size=700)
 
@@ -93,18 +98,34 @@ def test_white_space_between_sentences_does_not_count(texts: list[str], space: s
     assert found([(split, reference)]) == found([(prediction, reference)])
 
 
+@pytest.mark.slow
 def test_the_words_of_a_text_are_what_rouge_score_takes_for_words() -> None:
-    """Every character of Unicode, lower-cased, leaves the same letters and digits."""
-    characters = [chr(code) for code in range(sys.maxunicode + 1)]
+    """Whatever character of Unicode stands in a text, and wherever."""
+    codes = [*range(0x3000), *range(0x3000, sys.maxunicode + 1, 397), *range(0xD800, 0xD900)]
+    vocabulary, stemmer = Vocabulary(), PorterStemmer()
+    for code in codes:
+        text = f"running{chr(code)}national x{chr(code)} {chr(code)}9"
+        words = tokenize(text, stemmer)
 
-    assert [
-        character
-        for character in characters
-        if plain(character).split()
-        != re.findall(rb"[a-z0-9]+", character.lower().encode("utf-8", "replace"))
-    ] == []
+        assert vocabulary.numbers(text) == [vocabulary.stems[word] for word in words]
 
 
+def test_each_written_word_is_stemmed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stemmed: list[str] = []
+    original = PorterStemmer.stem
+
+    def stem(self: PorterStemmer, word: str) -> str:
+        stemmed.append(word)
+        return str(original(self, word))
+
+    monkeypatch.setattr(PorterStemmer, "stem", stem)
+
+    f_measures(["Running runs, running", "The running"], ["running runs", "RUNNING"])
+
+    assert sorted(stemmed) == ["running", "runs"]
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [2, 3, 50])
 def test_the_number_of_processes_changes_nothing(processes: int) -> None:
     pairs = [*long_texts(7, size=60), ("", ""), ("one", "")]
@@ -117,6 +138,7 @@ def test_texts_without_a_partner_are_refused() -> None:
         f_measures(["one"], [])
 
 
+@pytest.mark.process
 def test_a_helper_that_dies_is_an_error_of_the_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
 
@@ -126,6 +148,7 @@ def test_a_helper_that_dies_is_an_error_of_the_scorer(monkeypatch: pytest.Monkey
     assert caught.value.layer == "scorer"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("missing", "code"),
     [
@@ -136,9 +159,9 @@ def test_a_helper_that_dies_is_an_error_of_the_scorer(monkeypatch: pytest.Monkey
 )
 def test_a_helper_ends_when_its_parent_does(missing: int, code: int) -> None:
     """A parent that dies closes the pipe; the work that is left would take seconds."""
-    data = b"\n".join(plain(text) for pair in long_texts(400, size=600) * 10 for text in pair)
+    data = json.dumps(long_texts(400, size=600) * 10).encode()
     data = len(data).to_bytes(rouge_text.SIZE_BYTES, "little") + data
-    command = [sys.executable, "-m", "pytest_mlperf.scorers.rouge_text"]
+    command = [sys.executable, "-m", "pytest_mlperf.scorers.rouge.text"]
 
     done = subprocess.run(
         command, input=data[: len(data) - missing], capture_output=True, check=False, timeout=60
@@ -147,8 +170,11 @@ def test_a_helper_ends_when_its_parent_does(missing: int, code: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
 
 
-def test_a_missing_library_names_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rapidfuzz.distance", None)
+@pytest.mark.parametrize("library", ["rapidfuzz.distance", "nltk.stem.porter", "rouge_score"])
+def test_a_missing_library_names_the_extra_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
 
     with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[lm\]'"):
         f_measures(["one"], ["two"])

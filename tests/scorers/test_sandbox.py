@@ -22,15 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.scorers import sandbox_filter
-from pytest_mlperf.scorers.sandbox import (
+from pytest_mlperf.scorers.code import _sandbox_filter as sandbox_filter
+from pytest_mlperf.scorers.code.sandbox import (
     MIB,
-    Finished,
-    Step,
+    SandboxStep,
+    StepResult,
     readable_python,
     run_isolated,
     why_not,
 )
+
+pytestmark = pytest.mark.process
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +59,7 @@ def isolation() -> None:
 isolated = pytest.mark.usefixtures("isolation")
 
 
-def step(*command: str, **limits: Any) -> Step:
+def step(*command: str, **limits: Any) -> SandboxStep:
     usual: dict[str, Any] = {
         "wall_s": 20,
         "cpu_s": 20,
@@ -65,23 +67,23 @@ def step(*command: str, **limits: Any) -> Step:
         "address_bytes": 1024 * MIB,
         "processes": 16,
     }
-    return Step(command=command, **{**usual, **limits})
+    return SandboxStep(command=command, **{**usual, **limits})
 
 
-def python(code: str, *, goes_on: frozenset[int] = frozenset({0}), **limits: Any) -> Step:
+def python(code: str, *, goes_on: frozenset[int] = frozenset({0}), **limits: Any) -> SandboxStep:
     program, _ = readable_python()
     return step(program, "-S", "-c", textwrap.dedent(code), goes_on=goes_on, **limits)
 
 
-def run(*codes: str | Step, **options: Any) -> Finished:
+def run(*codes: str | SandboxStep, **options: Any) -> StepResult:
     """Run Python programs, one after another."""
-    steps = [one if isinstance(one, Step) else python(one) for one in codes]
+    steps = [one if isinstance(one, SandboxStep) else python(one) for one in codes]
     _, readable = readable_python()
     readable |= options.pop("readable", {})
     return run_isolated(*steps, readable=readable, **{"files": {}, **options})
 
 
-def said(finished: Finished) -> str:
+def said(finished: StepResult) -> str:
     """Return what a program printed, which has ended well."""
     assert finished.returncode == 0, finished.stderr.decode()
     return finished.stdout.decode().strip()
@@ -123,7 +125,7 @@ def test_a_program_reads_its_files_writes_its_folder_and_ends() -> None:
 
     finished = run(code, files={"ü.txt": "日本\n", "b.bin": bytes(range(256))})
 
-    assert finished == Finished(
+    assert finished == StepResult(
         step=0, returncode=7, stdout="日本\n".encode(), stderr=b"256", truncated=False
     )
     assert not finished.timed_out
@@ -258,7 +260,7 @@ def test_output_is_cut_and_the_program_goes_on() -> None:
         "import sys\nfor _ in range(64): sys.stdout.write('x' * 1048576)", output_bytes=9
     )
 
-    assert finished == Finished(
+    assert finished == StepResult(
         step=0, returncode=0, stdout=b"xxxxxxxxx", stderr=b"", truncated=True
     )
 
@@ -504,23 +506,25 @@ def test_nothing_outlives_the_program(leave: str, fifo: Path) -> None:
 def test_nothing_outlives_the_process_that_runs_it(fifo: Path) -> None:
     """Also where that is killed and cannot clean up."""
     code = f"""
-    from pytest_mlperf.scorers.sandbox import *
+    from pytest_mlperf.scorers.code.sandbox import *
     program, readable = readable_python()
     run_isolated(
-        Step(command=[program, "-S", "-c", {(HOLD.format(fifo=fifo) + "signal.pause()")!r}],
+        SandboxStep(command=[program, "-S", "-c", {(HOLD.format(fifo=fifo) + "signal.pause()")!r}],
              wall_s=60, cpu_s=10, memory_bytes=2**29, address_bytes=2**30, processes=4),
         files={{}}, readable={{**readable, {str(fifo)!r}: {str(fifo)!r}}})
     """
 
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    with (
-        subprocess.Popen(command, cwd=PROJECT) as parent,
-        fifo.open("rb", buffering=0) as reading,
-    ):
-        assert reading.read(7) == b"started"
-        parent.kill()
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with subprocess.Popen(command, cwd=PROJECT) as parent:
+            assert select.select([reading], [], [], 60)[0], "the program did not start"
+            assert os.read(reading, 7) == b"started"
+            parent.kill()
         assert select.select([reading], [], [], 20)[0]  # the program is gone, or 20 s are over
-        assert reading.read() == b""
+        assert os.read(reading, 100) == b""
+    finally:
+        os.close(reading)
 
 
 @pytest.mark.parametrize(
@@ -545,12 +549,12 @@ def test_a_program_cannot_end_what_watches_it(code: str) -> None:
 
 ASK = """
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.scorers.sandbox import Step, readable_python, run_isolated
-from pytest_mlperf.scorers.sandbox import why_not
+from pytest_mlperf.scorers.code.sandbox import SandboxStep, readable_python, run_isolated
+from pytest_mlperf.scorers.code.sandbox import why_not
 print(why_not())
 program, readable = readable_python()
-step = Step(command=[program, "-S", "-c", "print('run')"], wall_s=5, cpu_s=5, memory_bytes=2**29,
-            address_bytes=2**30, processes=4)
+step = SandboxStep(command=[program, "-S", "-c", "print('run')"], wall_s=5, cpu_s=5,
+                   memory_bytes=2**29, address_bytes=2**30, processes=4)
 try:
     print(run_isolated(step, files={}, readable=readable).stdout)
 except EnvironmentFault as error:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.squad import SquadDataset
-from pytest_mlperf.scorers.squad import SquadScorer
-from pytest_mlperf.scorers.squad_text import normalized_words, scores, written_text
+from pytest_mlperf.scorers.squad import SquadScorer, normalized_words, text_scores, written_text
 from tests.datasets.squad_made_here import logits, squad, write
 from tests.scorers import squad_plain
 
@@ -193,7 +192,7 @@ def test_a_question_with_some_of_its_features_has_no_score_yet() -> None:
 def test_what_was_found_is_cut_from_what_was_written_if_the_characters_match(
     cut: str, normalized: str, written: str, text: str
 ) -> None:
-    assert written_text(found=cut, normalized=normalized, written=written) == text
+    assert written_text(span=cut, normalized=normalized, written=written) == text
 
 
 def test_a_word_of_which_nothing_is_left_does_not_part_those_beside_it() -> None:
@@ -248,7 +247,7 @@ def test_words_are_lower_case_without_marks_and_articles(text: str, words: list[
 def test_an_answer_is_compared_with_each_that_is_accepted_and_the_best_counts(
     answer: str, accepted: list[str], f1: float, exact: bool
 ) -> None:
-    assert scores(answer, accepted) == (f1, exact)
+    assert text_scores(answer, accepted) == (f1, exact)
 
 
 texts = st.text("the an a,.- X\u00e9\u00a0bc", max_size=12)
@@ -261,8 +260,8 @@ def test_texts_are_scored_as_the_reference_does(answer: str, accepted: list[str]
         any(squad_plain.normalize(answer) == squad_plain.normalize(text) for text in accepted),
     )
 
-    assert scores(answer, accepted) == expected
-    assert scores(answer, accepted[::-1] + accepted) == expected
+    assert text_scores(answer, accepted) == expected
+    assert text_scores(answer, accepted[::-1] + accepted) == expected
 
 
 @cache
@@ -309,6 +308,7 @@ def check(seed: int, *, odd: float, levels: int | None, features: int, **options
         assert total / len(single) == pytest.approx(got.aggregate[name], rel=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 10**6),

@@ -27,7 +27,7 @@ def update(folder: str, *, prepare: bool = False) -> None:
 def accept(folder: str, *, prepare: bool = False) -> None:
     """Accept other scores than those that are there."""
     path = Path(folder) / "baselines" / "torch.fp32.json"
-    accuracy_baselines.save(path, accuracy.BASELINE, OLD if prepare else NEW)
+    accuracy.save(path, accuracy.BASELINE, OLD if prepare else NEW)
 
 
 def accept_many(folder: str, first: int, count: int) -> None:

@@ -8,6 +8,7 @@ import json
 import tempfile
 import tracemalloc
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.accuracy_baseline import (
+from pytest_mlperf.core.baseline import (
     Accepted,
     AccuracyBaseline,
     Rerun,
@@ -26,13 +27,14 @@ from pytest_mlperf.core.accuracy_baseline import (
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores.accuracy_baselines import (
     FILE,
+    OUTPUTS,
+    Scores,
     load,
     load_outputs,
     path_for,
-    save,
+    replace_scores,
     scores_path,
 )
-from pytest_mlperf.stores.score_arrays import OUTPUTS
 
 BASELINE = AccuracyBaseline(
     round="v4.1",
@@ -58,6 +60,16 @@ BASELINE = AccuracyBaseline(
         ),
     ),
 )
+
+
+def save(
+    path: Path,
+    baseline: AccuracyBaseline,
+    scores: Scores,
+    outputs: Sequence[int] | None = None,
+) -> AccuracyBaseline:
+    """Write a baseline whatever is there."""
+    return replace_scores(path, lambda _: baseline, scores, outputs)
 
 
 @pytest.fixture

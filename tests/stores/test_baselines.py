@@ -20,6 +20,7 @@ from pytest_mlperf.core.baseline import (
     HistoryEntry,
     Property,
     Record,
+    SessionNoise,
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
@@ -144,6 +145,11 @@ records = st.builds(
     runs=st.lists(runs, min_size=1, max_size=3).map(tuple),
     minimum_detectable_change=st.dictionaries(names, finite, max_size=2),
     history=st.lists(entries, max_size=2).map(tuple),
+    session_noise=st.dictionaries(
+        names,
+        st.builds(SessionNoise, ratio=st.floats(0, 1e6), df=st.floats(1e-3, 1e6)),
+        max_size=2,
+    ),
 )
 
 
@@ -328,6 +334,21 @@ def test_an_older_schema_is_brought_up_step_by_step(
             "throughput: must be a valid number, not '1'",
         ),
         (
+            ["records", 0, "session_noise"],
+            {"throughput": {"ratio": float("nan"), "df": 3.0}},
+            "session_noise.throughput.ratio: must be a finite number, not nan",
+        ),
+        (
+            ["records", 0, "session_noise"],
+            {"throughput": {"ratio": 1e300, "df": 3.0}},
+            "session_noise.throughput: ratio is 1e+300; must be from 0 to 1,000,000",
+        ),
+        (
+            ["records", 0, "session_noise"],
+            {"throughput": {"ratio": 1.0, "df": 1e300}},
+            "session_noise.throughput: df is 1e+300; must be above 0, at most 1,000,000",
+        ),
+        (
             ["records", 0, "identity", "gpus"],
             float("nan"),
             "records[0].identity.gpus: must be a valid string, a valid integer, a finite number, ",
@@ -505,6 +526,7 @@ def add_records(path: Path, worker: int, count: int) -> None:
 EMPTY = replace(BASELINE, records=())
 
 
+@pytest.mark.process
 def test_processes_that_update_one_file_at_once_lose_nothing(path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     workers = [spawn.Process(target=add_records, args=(path, w, 25)) for w in range(2)]

@@ -10,21 +10,20 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.calibrated import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.calibration import (
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.noise.calibration import (
     Calibrated,
     CalibratedCase,
     Calibration,
     CalibrationRun,
-    Settings,
+    NoiseSettings,
 )
-from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.calibration import load, path_for, save, update
 
 H200: dict[str, Property] = {"gpu": "H200", "gpus": 1, "power_limit_w": 700.0, "mig": None}
-SETTINGS = Settings(
+SETTINGS = NoiseSettings(
     date="2026-11-21",
     prior_df=5.5,
     prior_sd=0.0042,
@@ -48,7 +47,7 @@ RUN = CalibrationRun(
 CASE = CalibratedCase(
     case="resnet50-Offline-ort-fp16-H200",
     profile="quick",
-    what="0123456789abcdef",
+    digest="0123456789abcdef",
     target_qps=25_000.0,
     limits={"throughput": 0.03},
     runs=(RUN, dataclasses.replace(RUN, number=2)),
@@ -210,12 +209,3 @@ def test_a_damaged_calibration_is_no_missing_one(path: Path) -> None:
 
     with pytest.raises(BaselineError, match=re.escape(str(path))):
         calibrated_rule(path.parents[1], "H200", H200, 5)
-
-
-def test_the_sentence_of_documents_is_still_the_one_that_is_replaced(path: Path) -> None:
-    """The cure of a damaged file is not that of a baseline."""
-    path.parent.mkdir(parents=True)
-    path.write_text("{", "utf-8")
-
-    with pytest.raises(BaselineError, match="--mlperf-update=missing"):
-        calibration.FILE.load(path)

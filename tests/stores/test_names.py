@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.run.measure import new_folder
-from pytest_mlperf.stores import accuracy_baselines, baselines, calibration, published
+from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.stores import accuracy_baselines, baselines, calibration
 
 ROOT = Path("/project/baselines")
 
@@ -56,9 +56,8 @@ def accuracy(names: list[str]) -> Path:
         (lambda names: accuracy_baselines.scores_path(accuracy(names)), 3),
         (lambda names: calibration.path_for(ROOT, names[0]), 2),
         (lambda names: calibration.file_in(ROOT, names[0]), 1),
-        (lambda names: published.path_for(ROOT, round_name=names[0]), 2),
     ],
-    ids=["performance", "accuracy", "scores", "calibration", "calibration run", "published"],
+    ids=["performance", "accuracy", "scores", "calibration", "calibration run"],
 )
 @given(names=st.lists(NAMES, min_size=6, max_size=6))
 def test_no_name_leads_out_of_its_folder(

@@ -48,6 +48,21 @@ def test_every_outcome_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_results(file) == EVERY
 
 
+def test_a_handicap_of_an_older_file_reaches_its_verdict(tmp_path: Path) -> None:
+    """It stood beside the verdict, and in a sentence of it."""
+    file = tmp_path / "results.json"
+    write_results(file, session(result(verdicts.DROP, handicap=0.5)))
+    document = json.loads(file.read_text("utf-8"))
+    for name in ("handicap", "unchecked", "log_tail"):
+        del document["cases"][0]["verdict"][name]
+    file.write_text(json.dumps(document), "utf-8")
+
+    (read,) = read_results(file).cases
+
+    assert read.verdict.handicap == 0.5
+    assert read.verdict.log_tail == ()
+
+
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_the_limits_of_a_window_are_readable(share: float) -> None:
     """A ceiling lies above the reference: its limit is below 0."""
@@ -77,6 +92,7 @@ def test_what_is_written_is_what_the_schema_says(tmp_path: Path) -> None:
     validate(strict(file))
 
 
+@pytest.mark.process
 def test_a_run_of_pytest_writes_what_the_schema_says(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +148,19 @@ def test_a_newer_file_asks_for_an_upgrade(tmp_path: Path) -> None:
 
     with pytest.raises(MlperfError, match=r"written by a newer pytest-mlperf .*: upgrade"):
         read_results(file)
+
+
+def test_a_file_of_an_older_release_with_its_picture_of_a_run_is_read(tmp_path: Path) -> None:
+    """Runs and verdicts once named a drawing of power; the field is gone, the files are not."""
+    path = tmp_path / "results.json"
+    written = session(result(verdicts.OK))
+    write_results(path, written)
+    document = json.loads(path.read_text("utf-8"))
+    verdict = document["cases"][0]["verdict"]
+    verdict["timeline"] = verdict["runs"][0]["timeline"] = ".mlperf/runs/x/power.svg"
+    path.write_text(json.dumps(document), "utf-8")
+
+    assert read_results(path) == written
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

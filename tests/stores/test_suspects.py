@@ -1,47 +1,134 @@
-"""What the next session measures first."""
+"""Which pairs were SUSPECT: a file of the tool's own, and results of other machines."""
 
 from __future__ import annotations
 
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import Suspect
+from pytest_mlperf.plugin.options import read_options
 from pytest_mlperf.stores import suspects
+from pytest_mlperf.stores.results import write_results
+from tests.reports.verdicts import session
+
+A = Suspect(
+    test="suites/x.toml::test_performance[a]",
+    metrics=("throughput",),
+    date="2026-11-20T10:11:12+00:00",
+    profile="quick",
+    identity={"gpu.name": "H200", "gpu.count": 8, "mig": None},
+)
+B = replace(A, test="b")
 
 
-def test_what_is_saved_is_loaded_in_its_order(tmp_path: Path) -> None:
+def put(path: Path, *found: Suspect) -> None:
+    suspects.update(path, lambda _: found)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "new" / "suspects.json"
 
-    suspects.save(file, ["b", "a"])
+    put(file, B, A)
 
-    assert suspects.load(file) == ["b", "a"]
+    assert suspects.load(file) == (B, A)
+    assert not (file.parent / ".writing").exists()
 
 
 def test_no_suspects_and_no_file_stay_so(tmp_path: Path) -> None:
     file = tmp_path / "suspects.json"
 
-    suspects.save(file, [])
+    put(file)
 
     assert not file.exists()
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "3", '{"schema": 2, "tests": ["a"]}', '{"schema": 1, "tests": "a"}', "\udc80"],
+    ["", "{", "[]", "3", '{"schema": 1, "tests": ["a"]}', '{"schema": 2, "suspects": 3}', "\udc80"],
 )
-def test_a_damaged_file_only_loses_the_order(tmp_path: Path, content: str) -> None:
-    """It is started anew, and fails nothing."""
+def test_a_damaged_file_fails_nothing_and_is_started_anew(tmp_path: Path, content: str) -> None:
     file = tmp_path / "suspects.json"
     file.write_bytes(content.encode("utf-8", "surrogateescape"))
 
-    assert suspects.load(file) == []
-    suspects.save(file, ["a"])
-    assert suspects.load(file) == ["a"]
+    assert suspects.load(file) == ()
+    put(file, A)
+    assert suspects.load(file) == (A,)
 
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
 
-    with pytest.raises(MlperfError, match="the suspects cannot be written: File exists"):
-        suspects.save(tmp_path / "file" / "suspects.json", ["a"])
+    with pytest.raises(MlperfError, match="the suspects cannot be written: "):
+        put(tmp_path / "file" / "suspects.json", A)
+
+
+def _add(path: Path, number: int) -> None:
+    suspects.update(path, lambda there: (*there, replace(A, test=str(number))))
+
+
+@pytest.mark.process
+def test_sessions_that_end_at_once_lose_none(tmp_path: Path) -> None:
+    file = tmp_path / "suspects.json"
+
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(_add, file, number) for number in range(24)]:
+            done.result()
+
+    assert {one.test for one in suspects.load(file)} == {str(number) for number in range(24)}
+
+
+def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
+    """A file of them, or a folder, such as what CI keeps; the newest word counts."""
+    newer = replace(A, date="2026-11-21T10:11:12+00:00")
+    write_results(tmp_path / "one.json", session(suspects=(A, B)))
+    write_results(tmp_path / "two.json", session(suspects=(newer,)))
+    put(tmp_path / "kept" / "suspects.json", A)
+    (tmp_path / "plan.json").write_text(json.dumps({"kind": "mlperf-plan", "schema": 1}), "utf-8")
+
+    assert suspects.load_given(tmp_path / "one.json") == (A, B)
+    assert suspects.load_given(tmp_path) == (newer, B)
+    assert suspects.load_given(tmp_path / "kept" / "suspects.json") == (A,)
+    assert suspects.load_given(tmp_path / "absent") == ()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("{", "not a results file"),
+        ("", "not a results file"),
+        ("null", "must be an object, not None"),
+        ("[" * 100_000, "not a results file"),
+        (json.dumps({"schema": 99, "kind": suspects.KIND, "suspects": []}), "schema 99"),
+        (json.dumps({"schema": 2, "kind": suspects.KIND, "suspects": [{}]}), "damaged"),
+    ],
+)
+def test_damaged_results_that_are_named_are_an_error(
+    pytester: pytest.Pytester, text: str, wrong: str
+) -> None:
+    """In one sentence, before anything is collected."""
+    (pytester.path / "results.json").write_text(text, "utf-8")
+
+    for named in ("results.json", "."):
+        with pytest.raises(
+            pytest.UsageError, match=r"--mlperf-suspects: .*results\.json: "
+        ) as told:
+            read_options(pytester.parseconfig("--mlperf-suspects", named))
+        assert wrong in str(told.value)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+
+    assert suspects.load_given(tmp_path) == ()
+    assert suspects.load(tmp_path / "pipe.json") == ()
+    with pytest.raises(MlperfError, match="a pipe, which no results file is"):
+        suspects.load_given(tmp_path / "pipe.json")

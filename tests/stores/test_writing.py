@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import pytest
 
+from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.stores import accuracy_baselines, alone, baselines
+from pytest_mlperf.stores import accuracy_baselines, atomic, baselines
 from pytest_mlperf.stores.results import read_results
 from tests.stores import acting
 from tests.stores import test_accuracy_baselines as accuracy
@@ -31,6 +32,7 @@ def repository(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_an_update_that_is_killed_anywhere_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "baselines" / "Offline.ort.fp32.json"
     seen = []
@@ -50,6 +52,7 @@ def test_an_update_that_is_killed_anywhere_leaves_the_old_file_or_the_new(tmp_pa
     assert list(path.parent.iterdir()) == [path], "the last one lived, and removed what was left"
 
 
+@pytest.mark.process
 def test_scores_that_are_accepted_are_the_old_pair_or_the_new_wherever_it_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -75,6 +78,7 @@ def test_scores_that_are_accepted_are_the_old_pair_or_the_new_wherever_it_is_kil
     }
 
 
+@pytest.mark.process
 def test_writers_of_one_pair_lose_nothing_and_a_reader_always_sees_a_pair(tmp_path: Path) -> None:
     path = tmp_path / "torch.fp32.json"
     acting.accept_many(str(tmp_path), 0, 1)
@@ -153,11 +157,11 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     else:
         monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # as old systems take it
 
-    with alone.alone_in(tmp_path, timeout_s=1) as place:
+    with atomic.alone_in(tmp_path, timeout_s=1) as place:
         assert (place / ".gitignore").read_text() == "*\n"
         with (
-            pytest.raises(alone.BusyError),
-            alone.alone_in(tmp_path, timeout_s=0),
+            pytest.raises(atomic.BusyError),
+            atomic.alone_in(tmp_path, timeout_s=0),
         ):
             pass
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +173,7 @@ def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o2770)
 
-    with alone.alone_in(shared, timeout_s=1) as place:
+    with atomic.alone_in(shared, timeout_s=1) as place:
         modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
 
     assert modes == [0o2770, 0o660]
@@ -178,9 +182,9 @@ def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
 def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
     with contextlib.ExitStack() as second:
-        with alone.alone_in(tmp_path, timeout_s=1) as place:
+        with atomic.alone_in(tmp_path, timeout_s=1) as place:
             shutil.rmtree(place)
-            second.enter_context(alone.alone_in(tmp_path, timeout_s=1))
+            second.enter_context(atomic.alone_in(tmp_path, timeout_s=1))
             (place / "unfinished").touch()
 
         assert sorted(one.name for one in place.iterdir()) == [".gitignore", "unfinished"]
@@ -195,20 +199,22 @@ def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(
     path = tmp_path / f"{'x' * length}.fp32.json"
 
     with pytest.raises(BaselineError, match="cannot be written: File name too long"):
-        accuracy_baselines.save(path, accuracy.BASELINE, acting.OLD)
+        accuracy.save(path, accuracy.BASELINE, acting.OLD)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_scores_that_nothing_vouches_for_do_not_stay(tmp_path: Path) -> None:
-    (tmp_path / "x.json").mkdir()
+    def made(_: object) -> AccuracyBaseline:
+        (tmp_path / "x.json").mkdir()
+        return accuracy.BASELINE
 
     with pytest.raises(BaselineError, match="cannot be written: Is a directory"):
-        accuracy_baselines.save(tmp_path / "x.json", accuracy.BASELINE, acting.OLD)
+        accuracy_baselines.replace_scores(tmp_path / "x.json", made, acting.OLD)
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / alone.PLACE).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / atomic.PLACE).symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(BaselineError, match="a link, where a folder is needed"):
         baselines.save(tmp_path / "a.json", BASELINE)
@@ -241,7 +247,7 @@ def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
 
     before = accuracy_baselines.load(link)
     assert before is not None
-    accuracy_baselines.save(link, before[0], acting.NEW)
+    accuracy.save(link, before[0], acting.NEW)
 
     assert accuracy_baselines.load(path) == accuracy_baselines.load(link)
     assert len(list(path.parent.iterdir())) == 2

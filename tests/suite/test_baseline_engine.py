@@ -31,9 +31,12 @@ def read(tmp_path: Path, table: str) -> dict[str, object]:
         {"git": "HEAD~1"},
         {"git": "feature/a-b"},
         {"git": "${BASE_SHA}"},
+        {"wheel": "onnxruntime==1.30.0"},
+        {"wheel": "torch==${TORCH} triton==3.1.0"},
+        {"wheel": "../dist/acme-1.0-py3-none-any.whl"},
     ],
 )
-def test_one_of_three_ways_is_named(given: dict[str, object], tmp_path: Path) -> None:
+def test_one_of_four_ways_is_named(given: dict[str, object], tmp_path: Path) -> None:
     """As it is written: variables are expanded where it runs."""
     ((key, value),) = given.items()
     table = f"{{ {key} = {value!r} }}"
@@ -44,11 +47,15 @@ def test_one_of_three_ways_is_named(given: dict[str, object], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("{}", r":12: engines\[0\].baseline_engine: write one of python, command and git"),
-        ('{ python = "a", git = "b" }', "write one of python, command and git"),
+        ("{}", r":12: engines\[0\].baseline_engine: write one of python, command, git and wheel"),
+        ('{ python = "a", git = "b" }', "write one of python, command, git and wheel"),
         ('{ git = "--upload-pack=x" }', "'--upload-pack=x' is no git ref: write a tag"),
         ('{ git = "a b" }', "is no git ref"),
         ('{ git = "" }', "'' is no git ref"),
+        ('{ wheel = "onnxruntime" }', "'onnxruntime' is no pinned package: write name==version"),
+        ('{ wheel = "a==1 b>=2" }', "'b>=2' is no pinned package"),
+        ('{ wheel = "--index-url=x.whl" }', "is no pinned package"),
+        ('{ wheel = "" }', "'' is no pinned package"),
         ('{ python = "" }', "must not be empty"),
         ("{ command = [] }", "must not be empty"),
         ('{ command = "docker run" }', "must be an array"),

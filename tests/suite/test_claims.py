@@ -9,6 +9,7 @@ import pytest
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import model_of
 
 SUITE = """\
 schema = 1
@@ -154,8 +155,8 @@ def test_a_pair_knows_what_it_needs_and_where_it_stands(tmp_path: Path) -> None:
         (
             pair("trt-fp8", "trt-fp16", metric="latency_p50"),
             4,
-            "pairs[0].metric: 'latency_p50' cannot be compared in Offline; known: throughput, "
-            "tokens_per_second, tokens_per_second_per_gpu",
+            "pairs[0].metric: 'latency_p50' cannot be compared in Offline; known: "
+            "slowest_replica, throughput, tokens_per_second, tokens_per_second_per_gpu",
         ),
         (
             pair("trt-fp8-H200", "trt-fp8-H100", scenario="Server"),
@@ -227,7 +228,7 @@ def test_an_engine_entry_may_have_a_model_of_its_own(tmp_path: Path) -> None:
         "utf-8",
     )
 
-    models = {case.case.precision: case.model for case in plan_suite(file)}
+    models = {case.case.precision: model_of(case) for case in plan_suite(file)}
 
     assert models == {"fp8": str(tmp_path / "pruned.onnx"), "fp16": str(tmp_path / "dense.onnx")}
 
@@ -240,6 +241,6 @@ def test_a_model_that_is_not_here_is_named_with_its_line(tmp_path: Path) -> None
     case = plan_suite(file)[-1]
 
     with pytest.raises(UnavailableError) as caught:
-        _ = case.model
+        model_of(case)
 
     assert str(caught.value).startswith(f"{file}:20: the model gone.onnx is not here")

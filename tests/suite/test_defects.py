@@ -37,7 +37,9 @@ IS_NO_NAME = (
 )
 NO_DURATION = 'is no duration; write it with its unit, e.g. "15ms" or "6s"'
 NO_PERCENTAGE = 'is no percentage; write it as a string, e.g. "3%"'
-SCENARIOS = "'Offline', 'Server', 'Interactive', 'SingleStream' or 'MultiStream'"
+SCENARIOS = (
+    "'Offline', 'Server', 'Interactive', 'SingleStream', 'MultiStream', 'Concurrency' or 'OpenLoop'"
+)
 
 
 def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
@@ -70,7 +72,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
         "known: name, target_qps, find, min_duration, min_query_count, latency_limit, ttft_limit, "
-        "tpot_limit, limits",
+        "tpot_limit, points, ramp, arrivals, burstiness, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
@@ -537,12 +539,12 @@ def test_an_entry_that_could_match_nothing_is_refused(text: str, message: str) -
             "vllm",
             "",
             '["H200", "8xH200"]',
-            'engines[0].accelerators: "8xH200": engine vllm: tensor_parallel_size = 1 x '
-            "pipeline_parallel_size = 1 use 1 GPU, but the accelerator has 8: speed and energy are "
-            "those of all of them; set tensor_parallel_size so that the product is 8, or "
-            "accelerators to as many as are used",
+            "engines[0].accelerators: replicas = 1 x tensor_parallel_size = 1 x "
+            'pipeline_parallel_size = 1 use 1 GPU, but "8xH200" has 8: speed and energy are those '
+            "of all of them; set replicas = 8, or tensor_parallel_size so that the product is 8, "
+            "or accelerators to as many as are used",
         ),
-        ("vllm", "tensor_parallel_size = 2", '["H200"]', "use 2 GPUs, but the accelerator has 1"),
+        ("vllm", "tensor_parallel_size = 2", '["H200"]', 'use 2 GPUs, but "H200" has 1: speed'),
         ("vllm", "tensor_parallel_size = 4, pipeline_parallel_size = 2", '["8xH200"]', None),
         (
             "vllm",
@@ -551,8 +553,32 @@ def test_an_entry_that_could_match_nothing_is_refused(text: str, message: str) -
             None,
         ),
         ("vllm", "tensor_parallel_size = 2", '["cpu"]', None),
-        ("tensorrt_llm", "", '["2xH200"]', "engine tensorrt_llm: tensor_parallel_size = 1 x"),
+        ("tensorrt_llm", "", '["2xH200"]', "replicas = 1 x tensor_parallel_size = 1 x"),
         ("tensorrt_llm", "llm = { context_parallel_size = 2 }", '["2xH200"]', None),
+        (
+            "tensorrt_llm",
+            "tensor_parallel_size = 8, llm = { enable_attention_dp = true }",
+            '["8xH200"]',
+            None,
+        ),
+        (
+            "tensorrt_llm",
+            "tensor_parallel_size = 4, llm = { enable_attention_dp = true }",
+            '["8xH200"]',
+            "tensor_parallel_size = 4 x pipeline_parallel_size = 1 use 4 GPUs, but",
+        ),
+        (
+            "tensorrt_llm",
+            "llm = { enable_attention_dp = true }",
+            '["8xH200"]',
+            "adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the model, it is 1",
+        ),
+        (
+            "tensorrt_llm",
+            "tensor_parallel_size = 8, llm = { moe_expert_parallel_size = 8 }",
+            '["8xH200"]',
+            None,
+        ),
         ("null", "", '["8xH200"]', None),
     ],
 )
@@ -571,6 +597,118 @@ def test_parallelism_must_use_the_gpus_of_the_accelerator(
     else:
         (found,) = defects(text)
         assert message in found
+
+
+@pytest.mark.parametrize(
+    ("use", "replicas", "options", "accelerators", "message"),
+    [
+        ("null", "8", "", '["8xH100"]', None),
+        ("null", '"all"', "", '["8xH100", "H200", "cpu"]', None),
+        ("null", "3", "", '["cpu"]', None),
+        (
+            "null",
+            "3",
+            "",
+            '["8xH100"]',
+            'engines[0].replicas: 3 replicas do not divide the GPUs of "8xH100": write 1, 2, '
+            '4, 8, or "all" for one on each GPU',
+        ),
+        ("null", "2", "", '["H100"]', "2 replicas do not divide"),
+        (
+            "null",
+            "0",
+            "",
+            '["cpu"]',
+            "engines[0].replicas: 0 is no number of replicas; write one from 1 to 256, or "
+            '"all" for one on each GPU',
+        ),
+        ("null", '"many"', "", '["cpu"]', "engines[0].replicas: 'many' is no number of replicas"),
+        (
+            "openai",
+            "2",
+            'url = "http://127.0.0.1:1"',
+            '["cpu"]',
+            "engine 'openai' is a client of a server, which has replicas of its own: leave "
+            "replicas out",
+        ),
+        ("vllm", "4", "tensor_parallel_size = 2", '["8xH200"]', None),
+        (
+            "vllm",
+            "2",
+            "tensor_parallel_size = 2",
+            '["8xH200"]',
+            "replicas = 2 x tensor_parallel_size = 2 x pipeline_parallel_size = 1 use 4 GPUs, but "
+            '"8xH200" has 8: speed and energy are those of all of them; set replicas = 4, or',
+        ),
+        ("torch", '"all"', "", '["8xH200"]', None),
+        ("torch", "1", "", '["8xH200"]', 'replicas = 1 use 1 GPU, but "8xH200" has 8: speed'),
+        ("torch", "4", "", '["8xH200"]', "engines[0].replicas: replicas = 4 use 4 GPUs, but"),
+    ],
+)
+def test_replicas_share_the_gpus_of_the_accelerator(
+    use: str, replicas: str, options: str, accelerators: str, message: str | None
+) -> None:
+    """Equal shares, each used whole by the engine's own parallelism."""
+    text = with_(
+        ('use = "null"', f'use = "{use}"\nmodel = "m"\nprecision = "fp16"\nreplicas = {replicas}'),
+        ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),
+        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
+    )
+    if message is None:
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        assert any(message in line for line in defects(text))
+
+
+ON = """
+[engines.on."8xH200"]
+replicas = 4
+options = {{ {options} }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("tensor_parallel_size = 2", None),
+        ("tensor_parallel_size = 4", "engines[0].accelerators: replicas = 4 x tensor_parallel"),
+        ("tensor_parallel = 2", "engines[0].on.8xH200.options: engine 'vllm' has no option"),
+        ("tensor_parallel_size = 2, api = 1", "engines[0].on.8xH200.options.api: api is 1; text"),
+    ],
+)
+def test_an_accelerator_may_have_options_of_its_own(options: str, message: str | None) -> None:
+    """They win over the entry's; the line that a message gets is the one they are written in."""
+    text = with_(
+        ('use = "null"', 'use = "vllm"\nmodel = "m"\nprecision = "fp16"'),
+        ('accelerators = ["cpu"]', 'accelerators = ["H200", "8xH200"]'),
+        (
+            "options = { latency_s = 0.001 }\n",
+            "options = { max_num_seqs = 4, tensor_parallel_size = 1 }" + ON.format(options=options),
+        ),
+    )
+    if message is None:
+        FILE.write_text(text, "utf-8")
+        one, eight = plan_suite(FILE)
+        assert one.options == {"max_num_seqs": 4, "tensor_parallel_size": 1}
+        assert eight.options == {"max_num_seqs": 4, "tensor_parallel_size": 2}
+        assert (
+            one.engine.replicas_on("H200"),
+            eight.engine.replicas_on("8xH200"),
+        ) == (1, 4)
+    else:
+        (found,) = defects(text)
+        assert message in found
+
+
+def test_options_on_an_accelerator_that_the_entry_does_not_have_are_refused() -> None:
+    text = with_(
+        ("options = { latency_s = 0.001 }\n", ON.format(options="")),
+    )
+
+    assert defects(text) == [
+        "13: engines[0].on.8xH200: this entry does not run on '8xH200'; it runs on cpu"
+    ]
 
 
 def test_several_defects_are_listed_in_the_order_of_their_lines() -> None:
@@ -669,3 +807,131 @@ def test_how_an_editor_saved_a_suite_does_not_matter(content: bytes) -> None:
 
     assert planned.case.id == "mine-Offline-null-fp32-cpu"
     assert planned.line == 9
+
+
+CURVE = with_(('name = "Offline"\ntarget_qps = 100', 'name = "Concurrency"\npoints = [1, 8]'))
+POINTS = "scenarios[0].points"
+
+
+@cases(
+    none=(
+        CURVE.replace("points = [1, 8]", ""),
+        "15: scenarios[0].name: Concurrency needs points: how many requests are kept under way",
+    ),
+    equal=(CURVE.replace("8]", "8, 8]"), f"16: {POINTS}: points must increase; 8 follows 8"),
+    falling=(CURVE.replace("[1, 8]", "[8, 1]"), f"16: {POINTS}: points must increase; 1 follows 8"),
+    empty=(
+        CURVE.replace("[1, 8]", "[]"),
+        f"16: {POINTS}: [] are no points; write numbers of requests: [1, 8, 64]",
+    ),
+    shares=(
+        CURVE.replace("[1, 8]", "[1, 8.5]"),
+        f"16: {POINTS}: [1, 8.5] are no points; write numbers of requests: [1, 8, 64]",
+    ),
+    zero=(
+        CURVE.replace("[1, 8]", "[0, 8]"),
+        f"16: {POINTS}: a point is a number of requests from 1 to 65,536",
+    ),
+    many=(
+        CURVE.replace("[1, 8]", str(list(range(1, 34)))),
+        f"16: {POINTS}: 33 points; a curve has 32 at most",
+    ),
+    rate=(
+        CURVE.replace("[1, 8]", "[1, 8]\ntarget_qps = 3"),
+        "17: scenarios[0].target_qps: Concurrency has no rate and no limits; it has points",
+    ),
+    elsewhere=(
+        with_(("target_qps = 100", "points = [1, 8]")),
+        "16: scenarios[0].points: Offline has no points; Concurrency and OpenLoop have",
+    ),
+    strange_point=(
+        CURVE + '\n[scenarios.limits]\n"throughput@9" = { max_drop = "5%" }\n',
+        "22: scenarios[0].limits.'throughput@9': throughput@9 cannot be gated in Concurrency; "
+        "did you mean 'throughput@8'?",
+    ),
+    strange_metric=(
+        with_(more='"throughputs@9" = { max_drop = "5%" }\n'),
+        "20: limits.'throughputs@9': unknown metric 'throughputs@9'; did you mean 'throughput'?",
+    ),
+    nobodys_point=(
+        with_(more='"throughput@9" = { max_drop = "5%" }\n'),
+        "20: limits.'throughput@9': no scenario has this point, or measures this at its points",
+    ),
+)
+def test_points_of_a_curve_increase_and_belong_to_it(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+OPEN = CURVE.replace('"Concurrency"', '"OpenLoop"').replace("[1, 8]", "[0.5, 2.0]")
+TOGETHER = (
+    'arrivals = "gamma" and burstiness, its shape, belong together: 1 is Poisson, less is burstier'
+)
+
+
+@cases(
+    none=(
+        OPEN.replace("points = [0.5, 2.0]", ""),
+        "15: scenarios[0].name: OpenLoop needs points: how many arrive in a second",
+    ),
+    fine=(
+        OPEN.replace("0.5", "0.0001"),
+        f"16: {POINTS}: 0.0001 has more than three digits behind the point",
+    ),
+    infinite=(
+        OPEN.replace("0.5", "inf"),
+        f"16: {POINTS}: [inf, 2.0] are no points; write numbers of requests: [1, 8, 64]",
+    ),
+    unknown_arrivals=(
+        OPEN.replace("2.0]", '2.0]\narrivals = "uniform"'),
+        "17: scenarios[0].arrivals: must be 'poisson', 'constant', 'gamma' or 'trace', not "
+        "'uniform'",
+    ),
+    no_shape=(
+        OPEN.replace("2.0]", '2.0]\narrivals = "gamma"'),
+        f"17: scenarios[0].arrivals: {TOGETHER}",
+    ),
+    shape_of_none=(
+        OPEN.replace("2.0]", "2.0]\nburstiness = 0.5"),
+        f"17: scenarios[0].burstiness: {TOGETHER}",
+    ),
+    not_open=(
+        CURVE.replace("8]", '8]\narrivals = "poisson"'),
+        "17: scenarios[0].arrivals: Concurrency has no arrivals; OpenLoop has",
+    ),
+    rate=(
+        OPEN.replace("2.0]", "2.0]\ntarget_qps = 3"),
+        "17: scenarios[0].target_qps: OpenLoop has no rate and no limits; it has points",
+    ),
+)
+def test_an_open_loop_says_how_many_requests_arrive_and_how(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+def test_the_throughput_of_an_open_loop_is_what_was_offered() -> None:
+    (defect,) = defects(OPEN + '\n[scenarios.limits]\n"throughput@2" = { max_drop = "5%" }\n')
+
+    assert "throughput@2 cannot be gated in OpenLoop; known: itl_p50, itl_p50@0.5," in defect
+
+
+def test_an_open_loop_is_judged_by_its_times() -> None:
+    more = '[scenarios.limits]\n"latency_p90@0.5" = { max_rise = "9%" }\n'
+    FILE.write_text(OPEN.replace("\n[limits]", f"{more}\n[limits]"))
+
+    (planned,) = plan_suite(FILE)
+
+    assert planned.limits == {
+        "latency_p50": 0.05,
+        "latency_p50@0.5": 0.05,
+        "latency_p50@2": 0.05,
+        "latency_p90@0.5": 0.09,
+    }
+
+
+def test_a_curve_is_judged_by_its_mean_and_by_every_point() -> None:
+    more = '[scenarios.limits]\n"throughput@8" = { max_drop = "9%" }\n'
+    FILE.write_text(CURVE.replace("\n[limits]", f"{more}\n[limits]"))
+
+    (planned,) = plan_suite(FILE)
+
+    assert planned.limits == {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.09}
+    assert planned.seconds_per_run == 120

@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableE
 from pytest_mlperf.suite.elsewhere import elsewhere
 from pytest_mlperf.suite.load import load_suite
 from pytest_mlperf.suite.plan import Planned, plan_suite
-from pytest_mlperf.suite.preflight import problems
+from pytest_mlperf.suite.resolve import Problems, resolve
 from tests.suite.texts import with_
 
 ENTRY = 'accelerators = ["cpu"]'
@@ -85,7 +85,9 @@ def test_nothing_of_it_is_looked_for_before_a_run(tmp_path: Path) -> None:
 
     with pytest.raises(UnavailableError, match=r":12: engines\[0\].python, /there/is/none, is no"):
         elsewhere(case)
-    assert [part for part, _ in problems(case, scorer=False)] == ["python"]
+    job = resolve(case, scorer=False)
+    assert isinstance(job, Problems)
+    assert [problem.part for problem in job.problems] == ["python"]
 
 
 class Needy:
@@ -105,6 +107,7 @@ def test_what_an_engine_lacks_here_does_not_matter_elsewhere(
     path.write_text(path.read_text("utf-8").replace('use = "null"', 'use = "needy"'), "utf-8")
     (case,) = plan_suite(path)
 
-    found = [part for part, _ in problems(case, scorer=False) if part == "engine"]
+    job = resolve(case, scorer=False)
 
-    assert len(found) == asked
+    problems = job.problems if isinstance(job, Problems) else ()
+    assert [problem.part for problem in problems] == ["engine"] * asked

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.found import Condition
+from pytest_mlperf.core.search import Condition
 from pytest_mlperf.suite.find import USUAL_RUNS
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.resolve import settings_of
 
 FILE = "s.mlperf.toml"
 LINE = 13
@@ -200,7 +201,7 @@ def test_latencies_cannot_be_gated_beside_a_search(tmp_path: Path) -> None:
 
 
 def test_loadgen_is_told_its_own_limits_all_the_same(tmp_path: Path) -> None:
-    settings = planned(tmp_path, table('"ttft_p99 < 1 s"')).settings(target_qps=7.0)
+    settings = settings_of(planned(tmp_path, table('"ttft_p99 < 1 s"')), target_qps=7.0)
 
     assert (settings.target_qps, settings.ttft_limit_ns) == (7.0, 2_000_000_000)
     assert settings.tpot_limit_ns == 200_000_000

@@ -37,7 +37,7 @@ def test_figures_and_work_are_read(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ("[accelerators.X9]\nfp32 = 1e14\n", "no engine entry runs on 'X9'; they run on cpu"),
-        ("[accelerators.cpu]\nfp33 = 1e14\n", "unknown 'fp33'; known: fp32, tf32"),
+        ("[accelerators.cpu]\nfp33 = 1e14\n", "unknown 'fp33'; known: fp64, fp32, tf32"),
         ("[accelerators.cpu]\nbandwidth = 1e10\n", "give at least one dense peak, as fp16"),
         ('[accelerators.cpu]\nfp32 = "2 GB"\n', "fp32 must be a number in FLOP/s"),
         ('[workload.work]\nkind = "magic"\n', "kind must be one of decode, diffusion, encoder"),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.suite.places import POINTER, available, local
-from pytest_mlperf.suite.variables import expand
+from pytest_mlperf.suite.places import POINTER, available, expand, local
 
 POINTED = POINTER + b"\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
 

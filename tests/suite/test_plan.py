@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
-from pytest_mlperf.core.judge.bounds import Bounds
-from pytest_mlperf.run.protocol import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.judge.gate import GateWindow
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.resolve import built_scorer, dataset_of, model_of, scorer_of, settings_of
+from tests.jobs import job_of
 from tests.suite.round_tables import SEEDS
 from tests.suite.texts import SUITE, with_
 
@@ -68,11 +70,11 @@ def official(scenario: str, **changes: Any) -> LoadGenSettings:
     [
         ("Offline", "quick", quick("Offline")),
         ("Offline", "official", official("Offline", min_query_count=24_576)),
-        ("Server", "quick", quick("Server", min_query_count=662, latency_limit_ns=15_000_000)),
+        ("Server", "quick", quick("Server", min_query_count=1000, latency_limit_ns=15_000_000)),
         ("Server", "official", official("Server", latency_limit_ns=15_000_000)),
         ("SingleStream", "quick", quick("SingleStream", latency_percentile=0.9)),
         ("SingleStream", "official", official("SingleStream", latency_percentile=0.9)),
-        ("MultiStream", "quick", quick("MultiStream", min_query_count=662)),
+        ("MultiStream", "quick", quick("MultiStream", min_query_count=1000)),
         ("MultiStream", "official", official("MultiStream", min_query_count=662)),
     ],
 )
@@ -86,11 +88,11 @@ def test_loadgen_is_told_what_scenario_and_profile_ask(
         ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
     )
 
-    assert planned.settings(target_qps=50.0) == expected
+    assert settings_of(planned, target_qps=50.0) == expected
 
 
 def tokens(**limits_ns: int) -> dict[str, Any]:
-    return {"tokens": True, "performance_samples": 24_576, "min_query_count": 662, **limits_ns}
+    return {"tokens": True, "performance_samples": 24_576, "min_query_count": 1000, **limits_ns}
 
 
 @pytest.mark.parametrize(
@@ -112,13 +114,15 @@ def test_language_models_are_timed_by_their_tokens(
     )
 
     loadgen = "Server" if scenario == "Interactive" else scenario
-    assert planned.settings(target_qps=50.0) == quick(loadgen, seeds=seeds(round_name), **expected)
+    assert settings_of(planned, target_qps=50.0) == quick(
+        loadgen, seeds=seeds(round_name), **expected
+    )
 
 
 def test_a_suites_own_token_limits_come_first(file: Path) -> None:
     planned = of_scenario(file, "Server", "llama2-70b-99", ttft_limit='"1s"', tpot_limit='"50ms"')
 
-    settings = planned.settings(target_qps=50.0)
+    settings = settings_of(planned, target_qps=50.0)
     assert (settings.ttft_limit_ns, settings.tpot_limit_ns) == (1_000_000_000, 50_000_000)
     assert settings.latency_limit_ns is None
     assert set(planned.limits) == {"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"}
@@ -190,7 +194,7 @@ def test_the_seeds_are_those_of_the_suites_round(
 ) -> None:
     (planned,) = plan(file, ('"v4.1"', f'"{round_name}"'), ('"mine"', f'"{workload}"'))
 
-    assert planned.settings(target_qps=None).seeds == seeds(round_name)
+    assert settings_of(planned, target_qps=None).seeds == seeds(round_name)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,7 @@ def test_the_seeds_are_those_of_the_suites_round(
         (
             "Server",
             {"latency_limit": '"7.5ms"'},
-            {"latency_limit_ns": 7_500_000, "min_query_count": 662},
+            {"latency_limit_ns": 7_500_000, "min_query_count": 1000},
         ),
         (
             "Server",
@@ -219,7 +223,31 @@ def test_a_suite_may_shorten_a_quick_run(
 ) -> None:
     planned = of_scenario(file, scenario, **given)
 
-    assert planned.settings(target_qps=50.0) == quick(scenario, **expected)
+    assert settings_of(planned, target_qps=50.0) == quick(scenario, **expected)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "more", "queries"),
+    [
+        ("Server", "", 1000),
+        ("Server", 'find = { maximise = "target_qps", subject_to = "latency_p90 < 9 ms" }', 662),
+        ("SingleStream", "", 64),
+        ("SingleStream", 'limits = { ttft_p90 = { max_rise = "5%" } }', 100),
+        ("SingleStream", 'limits = { latency_p99 = { max_rise = "5%" } }', 1000),
+    ],
+    ids=["p99 by default", "a rate that is found", "p90 of LoadGen", "p90 of tokens", "p99"],
+)
+def test_a_quick_run_has_the_queries_that_its_gated_metrics_need(
+    file: Path, scenario: str, more: str, queries: int
+) -> None:
+    """What is gated by default is judged by default, and not only reported."""
+    (planned,) = plan(
+        file,
+        ('"mine"', '"resnet50"'),
+        ('"Offline"\ntarget_qps = 100', f'"{scenario}"\n{more}'),
+    )
+
+    assert settings_of(planned, target_qps=50.0).min_query_count == queries
 
 
 @pytest.mark.parametrize("scenario", ["Offline", "Server", "SingleStream", "MultiStream"])
@@ -231,16 +259,14 @@ def test_a_suite_cannot_shorten_an_official_run(file: Path, scenario: str) -> No
     (plain,) = plan(file, *changes, table)
     (shortened,) = plan(file, *changes, (table[0], f"{table[1]}\n{short}"))
 
-    assert shortened.settings(target_qps=1.0) == plain.settings(target_qps=1.0)
+    assert settings_of(shortened, target_qps=1.0) == settings_of(plain, target_qps=1.0)
     assert shortened.seconds_per_run == plain.seconds_per_run == 600
 
 
-def test_a_workload_of_ones_own_keeps_all_its_samples_in_memory(file: Path) -> None:
+def test_a_workload_of_ones_own_keeps_up_to_1024_samples_in_memory(file: Path) -> None:
     (planned,) = plan(file)
 
-    assert planned.settings(samples=8, target_qps=None) == quick(
-        "Offline", target_qps=None, performance_samples=8
-    )
+    assert settings_of(planned) == quick("Offline", target_qps=None, performance_samples=1024)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +335,7 @@ def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(
         (
             '{ latency_p99 = { max_rise = "4%" } }',
             "scenarios[0].limits.latency_p99: latency_p99 cannot be gated in Offline; "
-            "known: throughput, tokens_per_second",
+            "known: slowest_replica, throughput, tokens_per_second",
         ),
         (
             '{ throughput = { max_rise = "4%" } }',
@@ -377,7 +403,7 @@ def test_mlperfs_gate_is_for_mlperfs_workloads_in_every_profile(
 def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
     changes = [('"v4.1"', '"v4.1"'), ('"quick"', '"official"')]
 
-    def bounds(name: str) -> Mapping[str, Bounds]:
+    def bounds(name: str) -> Mapping[str, GateWindow]:
         (planned,) = plan(file, ('"mine"', f'"{name}"'), *changes)
         found = planned.bounds(())
         assert found is not None
@@ -436,7 +462,7 @@ def test_the_suites_digest_is_asked_of_the_data_set(file: Path) -> None:
     (planned,) = plan(file, ("samples = 8", f'digest = "{digest}"'))
 
     assert planned.expected.digest == digest
-    assert "digest" not in planned.factories[1].options
+    assert "digest" not in dataset_of(planned).options
 
 
 @pytest.mark.parametrize("digest", ["abc", "0" * 63, "G" * 64])
@@ -514,9 +540,10 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
 
     own = ('use = "null"', 'use = "own:Engine"')
     (planned,) = plan(file, WITH_PATHS, own, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]'))
-    engine, dataset = planned.factories
+    job = job_of(planned)
+    engine, dataset = job.engine, job.dataset
 
-    assert planned.model == str((file.parent / "models" / "m.onnx").resolve())
+    assert job.model == str((file.parent / "models" / "m.onnx").resolve())
     assert engine == Factory(
         target="own:Engine",
         options={"latency_s": ["0.5", {"a": "x0.5"}]},
@@ -535,7 +562,7 @@ def test_a_path_with_an_unset_variable_is_unavailable_and_says_what_to_set(
     (planned,) = plan(file, WITH_PATHS)
 
     with pytest.raises(UnavailableError) as caught:
-        _ = planned.model
+        model_of(planned)
 
     assert str(caught.value) == (
         f"{file}:7: ${{MODELS}} is not set; set it so that ${{MODELS}}/m.onnx is the model, "
@@ -547,7 +574,7 @@ def test_a_file_that_is_not_here_is_unavailable_and_says_where_was_looked(file: 
     (planned,) = plan(file, WITH_PATHS)
 
     with pytest.raises(UnavailableError) as caught:
-        _ = planned.factories
+        dataset_of(planned)
 
     assert str(caught.value) == (
         f"{file}:8: the dataset data is not here (looked at {file.parent / 'data'}); correct the "
@@ -563,14 +590,14 @@ def test_a_variable_that_goes_away_after_collection_is_an_error(
     monkeypatch.delenv("LATENCY")
 
     with pytest.raises(SuiteError, match=r"\$\{LATENCY\} is not set"):
-        _ = planned.factories
+        job_of(planned)
 
 
 def test_a_variable_of_a_data_set_is_a_skip_that_says_what_to_set(file: Path) -> None:
     (planned,) = plan(file, ("samples = 8", 'seed = "${NOT_SET}"'))
 
     with pytest.raises(UnavailableError) as caught:
-        _ = planned.factories
+        dataset_of(planned)
 
     assert str(caught.value) == f"{file}:7: dataset: ${{NOT_SET}} is not set; export NOT_SET=..."
 
@@ -579,7 +606,7 @@ def test_a_variable_of_a_scorer_is_a_skip_too(file: Path) -> None:
     (planned,) = plan(file, ('"mine"', '"mine"\nscorer = { use = "top1", dtype = "${NOT_SET}" }'))
 
     with pytest.raises(UnavailableError, match=r":7: scorer: \$\{NOT_SET\} is not set"):
-        planned.require_scorer()
+        scorer_of(planned, None)
 
 
 def test_files_of_a_registered_scorer_are_looked_for_beforehand(file: Path) -> None:
@@ -587,7 +614,7 @@ def test_files_of_a_registered_scorer_are_looked_for_beforehand(file: Path) -> N
     (planned,) = plan(file, ('"mine"', f'"mine"\nscorer = {scorer}'))
 
     with pytest.raises(UnavailableError, match="a/clip"):
-        planned.require_scorer()
+        scorer_of(planned, None)
 
 
 def test_a_path_of_a_scorer_is_near_the_suite_where_it_is_there(file: Path) -> None:
@@ -597,8 +624,9 @@ def test_a_path_of_a_scorer_is_near_the_suite_where_it_is_there(file: Path) -> N
     options = 'a = "deep/c.npz", b = "gone/c.npz", c = "int64", d = 3, e = "evaluate:deep"'
     (planned,) = plan(file, ('"mine"', f'"mine"\nscorer = {{ use = "own:Scorer", {options} }}'))
 
-    assert planned.built_scorer is not None
-    assert planned.built_scorer.options == {
+    built = built_scorer(planned)
+    assert built is not None
+    assert built.options == {
         "a": str(file.parent / "deep/c.npz"),
         "b": "gone/c.npz",
         "c": "int64",
@@ -615,7 +643,8 @@ def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
         ("latency_s = 0.001", "anything = true"),
     )
 
-    engine, dataset = planned.factories
+    job = job_of(planned)
+    engine, dataset = job.engine, job.dataset
 
     assert engine == Factory(target="no.such.package:Engine", options={"anything": True})
     assert dataset == Factory(target="no.such.package:data", options={"samples": 8})
@@ -637,7 +666,7 @@ def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
     use = f'scorer = {{ use = "evaluate", {options} }}'
     (planned,) = plan(file, ('name = "mine"', f'name = "mine"\n{use}'))
 
-    built, kept = planned.built_scorer, planned.scorer
+    built, kept = built_scorer(planned), planned.scorer
     assert built is not None
     assert kept is not None
     assert built.options == {

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.job import CaseProblem, require
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import Planned, plan_suite
-from pytest_mlperf.suite.preflight import problems, require
+from pytest_mlperf.suite.resolve import Problems, resolve
 
 HEAD = """\
 schema = 1
@@ -41,6 +43,12 @@ def defect(folder: Path, workload: str, engine: str) -> str:
 def plan(folder: Path, workload: str, engine: str) -> Planned:
     (planned,) = plan_suite(written(folder, workload, engine))
     return planned
+
+
+def problems(planned: Planned, *, scorer: bool) -> tuple[CaseProblem, ...]:
+    """Return what keeps a case from being measured."""
+    job = resolve(planned, scorer=scorer)
+    return job.problems if isinstance(job, Problems) else job.unscorable
 
 
 def refusal(planned: Planned, *, scorer: bool = True) -> str:
@@ -78,7 +86,7 @@ def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measure
     file.write_text(text, "utf-8")
     (planned,) = plan_suite(file)
 
-    found = [str(error) for part, error in problems(planned, scorer=True) if part == "scorer"]
+    found = [str(p.error) for p in problems(planned, scorer=True) if p.part == "scorer"]
 
     said = [text for text in found if "leaves out" in text]
     assert len(said) == bool(missing)
@@ -309,10 +317,10 @@ def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
 
     found = problems(planned, scorer=True)
 
-    assert [(part, str(error)) for part, error in found] == [("scorer", "no namespaces here")]
+    assert [(p.part, str(p.error)) for p in found] == [("scorer", "no namespaces here")]
     require(found)
     with pytest.raises(RunError, match="no namespaces here") as caught:
-        require([("engine", error) for _, error in found])
+        require(replace(p, part="engine") for p in found)
     assert caught.value.layer == "engine"
 
 
@@ -320,12 +328,12 @@ def test_code_of_ones_own_is_not_imported(tmp_path: Path) -> None:
     workload = 'dataset = { use = "no.such:Data" }\nscorer = { use = "no.such:Scorer" }'
     planned = plan(tmp_path, workload, 'use = "no.such:Engine"\noptions = { batch_size = "8" }')
 
-    assert problems(planned, scorer=True) == []
+    assert problems(planned, scorer=True) == ()
 
 
 BUILD = """
 import sys
-from pytest_mlperf.suite.preflight import ABSENT, try_engine
+from pytest_mlperf.suite.trial import ABSENT, try_engine
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.registry import registered
 OPTIONS = {
@@ -345,6 +353,7 @@ print(*sys.modules, sep="\\n")
 """
 
 
+@pytest.mark.process
 def test_asking_engines_imports_none_of_their_libraries() -> None:
     told = subprocess.run(
         [sys.executable, "-c", BUILD], capture_output=True, text=True, check=True, timeout=60
@@ -357,4 +366,4 @@ def test_asking_engines_imports_none_of_their_libraries() -> None:
         "asked torch-diffusion",
     } < set(told)
     heavy = {"onnxruntime", "torch", "transformers", "diffusers", "safetensors"}
-    assert not {*heavy, "aiohttp", "tritonclient", "tensorrt_llm", "vllm"} & set(told)
+    assert not {*heavy, "httptools", "tritonclient", "tensorrt_llm", "vllm"} & set(told)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.registry import Group, check_call, check_options, registered, target
+from pytest_mlperf.registry import Group, check_call, check_options, name_of, registered, target
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,19 @@ def test_options_are_the_keyword_parameters(
 
 def test_code_of_ones_own_is_not_imported_to_check_its_options() -> None:
     check_options("engines", "no.such.module:Engine", {"anything": 1})
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("pytest_mlperf.scorers.top1:Top1Scorer", "top1"),
+        ("pytest_mlperf.scorers.mean_ap:MeanApScorer", "map"),
+        ("pytest_mlperf.scorers.rouge:RougeScorer", "rouge"),
+        ("mine:RougeScorer", "mine:RougeScorer"),
+        ("pytest_mlperf.scorers.top1:Other", "pytest_mlperf.scorers.top1:Other"),
+    ],
+)
+def test_a_scorer_that_was_written_down_is_known_though_its_module_moved(
+    target: str, name: str
+) -> None:
+    assert name_of("scorers", target) == name

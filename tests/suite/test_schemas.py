@@ -13,7 +13,9 @@ import pytest
 
 from pytest_mlperf.cli.schema import SCHEMAS, published, text
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.registry import registered
 from pytest_mlperf.suite.load import load_suite
+from pytest_mlperf.suite.plan import plan_suite
 from tests.suite.texts import FAILURE, SUITE, with_
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +109,14 @@ def test_the_projects_own_suites_are_valid(suite: Path) -> None:
             with_(("target_qps = 100", 'min_duration = "1.5min"\nlatency_limit = "15 ms"')),
             id="durations",
         ),
+        pytest.param(
+            with_(('use = "null"', 'use = "mine:Engine"'), ("latency_s", "of_it")),
+            id="options of the user's own engine",
+        ),
+        pytest.param(
+            with_(("0.001", "1")),
+            id="whole number for a number",
+        ),
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(text: str, tmp_path: Path) -> None:
@@ -167,5 +177,33 @@ def test_the_schema_refuses_the_structure_that_the_loader_refuses(
     file.write_text(text, "utf-8")
     with pytest.raises(SuiteError):
         load_suite(file)
+
+    assert errors(text) != []
+
+
+@pytest.mark.parametrize("use", sorted(registered("engines")))
+def test_the_schema_refuses_a_misspelt_option_by_its_name(use: str) -> None:
+    """Of every built-in engine."""
+    suite = with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_"))
+
+    assert any("'batchsize_' was unexpected" in message for message in errors(suite))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(with_(("latency_s", "latency")), id="misspelt"),
+        pytest.param(with_(("0.001", '"1 ms"')), id="of another kind"),
+        pytest.param(
+            with_(('use = "null"', 'use = "triton"'), ("latency_s = 0.001", "batch_size = 8")),
+            id="without one that is needed",
+        ),
+    ],
+)
+def test_the_schema_refuses_the_options_that_a_plan_refuses(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(SuiteError):
+        plan_suite(file)
 
     assert errors(text) != []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import once
 from tests.workflows import composite
 from tests.workflows.github import Runner, workflow
 
@@ -37,7 +38,7 @@ throughput = { max_drop = "40%" }
 """
 
 CASE = "first-Offline-null-fp32-cpu"
-QUICK = "--mlperf-control=off --mlperf-baseline-runs=5 -p no:cacheprovider -p no:hypothesispytest"
+QUICK = "-omlperf_control=off -omlperf_baseline_runs=5 -p no:cacheprovider -p no:hypothesispytest"
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 
@@ -69,7 +70,11 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """Record baselines with the action, in a job like that of gpu.yml; nobody may change it."""
-    folder = tmp_path_factory.mktemp("recording")
+    return once(tmp_path_factory, "recording", record)
+
+
+def record(folder: Path) -> Measured:
+    """Run that job in a folder."""
     runner = Runner(folder, env=environment(folder))
     project = runner.workspace / "change"
     (project / "suites").mkdir(parents=True)
@@ -87,7 +92,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
         f"cd change\n{plan}\nmkdir ../plan\nmv plan.json ../plan\n",
         SUITES="suites",
         ACCELERATOR="",
+        FLEET="cpu",
         PROFILE="quick",
+        PURPOSE="baseline",
     )
     assert done.returncode == 0, done.stderr
     (folder / "summary").unlink()

@@ -27,7 +27,7 @@ WRITES = {
 }
 """Every right to write that any job has; nothing else may write."""
 
-LEAK = re.compile(r"secrets\.|github\.token|GH_TOKEN|GITHUB_TOKEN|id-token")
+LEAK = re.compile(r"\bsecrets\b|github\.token|GH_TOKEN|GITHUB_TOKEN|id-token")
 HEAD = re.compile(r"head\.(ref|sha|repo)|head_ref|merge_commit_sha|refs/pull|pr checkout")
 ESCAPE = re.compile(r"docker|\bsudo\b|\bsu\b|podman")
 UNSAFE_READ = re.compile(r"pickle|\beval\b|GITHUB_ENV|GITHUB_PATH|extractall|weights_only=False")

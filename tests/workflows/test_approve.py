@@ -9,6 +9,8 @@ import pytest
 
 from tests.workflows.github import GitHub, Runner, workflow
 
+pytestmark = pytest.mark.process
+
 APPROVE = workflow("gpu-approve").script("approve", "Approve")
 
 SHA, NEWER = "a" * 40, "b" * 40

@@ -13,6 +13,8 @@ import pytest
 
 from tests.workflows.github import Runner, workflow
 
+pytestmark = pytest.mark.process
+
 GPU = workflow("gpu")
 CHECK = GPU.script("run", "Refuse a machine that is not idle")
 CLEAN = GPU.script("run", "Leave nothing behind")

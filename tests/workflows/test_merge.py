@@ -16,6 +16,8 @@ from pytest_mlperf.stores.results import read_results, write_results
 from tests.reports.verdicts import CASE, DROP, OK, result, session
 from tests.workflows.github import Runner, workflow
 
+pytestmark = pytest.mark.process
+
 GPU = workflow("gpu")
 STEPS = [GPU.script("merge", name) for name in ("Merge", "Say what was found")]
 VERDICT = GPU.script("merge", "Verdict")

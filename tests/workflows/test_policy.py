@@ -96,8 +96,10 @@ DAMAGES = [
     (2, "gpu-approve", "python3 .github", "git fetch origin x\n          python3 .github"),
     (2, "report", ".repository.default_branch", ".workflow_run.head_sha"),
     (3, "gpu", "python3 control", "sudo python3 control"),
-    (3, "gpu", "      MLPERF_MODELS: ${{ vars.", "      MLPERF_MODELS: ${{ secrets."),
+    (3, "gpu", "            MLPERF_MODELS=${{ vars.", "            MLPERF_MODELS=${{ secrets."),
+    (3, "gpu", "{{ vars.MLPERF_REQUIREMENTS }}", "{{ toJSON(secrets) }}"),
     (4, "gpu", "persist-credentials: false", "persist-credentials: true"),
+    (4, "gpu", '<<< "$FLEET"', '<<< "${{ vars.MLPERF_ACCELERATORS }}"'),
     (4, "ci", CHECKOUT, "checkout@v4"),
     (4, "ci", "      contents: read", "      contents: write"),
     (4, "update-baselines", '"$RUN_ID" > artifacts', '"${{ inputs.run_id }}" > artifacts'),
@@ -160,7 +162,10 @@ def test_our_action_is_given_what_it_takes(path: Path) -> None:
 def test_a_purpose_decides_whether_baselines_are_judged_or_recorded() -> None:
     step = Workflow(ROOT / ".github" / "workflows" / "gpu.yml").step("run", "Measure and judge")
 
-    assert step["with"]["update"] == "${{ inputs.purpose == 'baseline' && 'replace' || '' }}"
+    assert step["with"]["update"] == (
+        "${{ inputs.purpose == 'baseline' && 'replace' "
+        "|| inputs.purpose == 'session' && 'missing' || '' }}"
+    )
     assert step["with"]["reason"] == "${{ inputs.reason }}"
     assert step["with"]["manifest"] == "${{ github.workspace }}/plan/plan.json"
 

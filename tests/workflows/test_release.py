@@ -9,6 +9,8 @@ import pytest
 
 from tests.workflows.github import GitHub, Runner, workflow
 
+pytestmark = pytest.mark.process
+
 CHECK = workflow("release").script("check", "Version, changelog, branch and tests")
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 

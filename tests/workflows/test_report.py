@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.reports.markdown import MARKER
+from pytest_mlperf.reports.export.github import MARKER
 from pytest_mlperf.stores.results import write_results
 from tests.reports.verdicts import DROP, OK, result, session
 from tests.workflows.github import SCRIPTS, GitHub, Runner, workflow
+
+pytestmark = pytest.mark.process
 
 REPORT = workflow("report")
 FIND = REPORT.script("read", "Find the pull request")

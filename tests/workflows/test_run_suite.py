@@ -15,6 +15,8 @@ from tests.workflows import composite
 from tests.workflows.conftest import CASE, REASON, Measured, given
 from tests.workflows.github import RECORDER, Runner, words
 
+pytestmark = pytest.mark.process
+
 SCRIPTS = [
     "Prepare",
     "Install into an environment of this job's own",
@@ -128,6 +130,7 @@ def test_every_input_reaches_its_place(recorded: Any) -> None:
         extras="lm,quantization",
         constraints="c.txt",
         manifest="plan.json",
+        suspects="last",
         update="append",
         reason="second session",
     )
@@ -146,7 +149,12 @@ def test_every_input_reaches_its_place(recorded: Any) -> None:
             *("python", "-m", "pytest", "--mlperf-accelerator=H200"),
             *(f"--mlperf-runs-dir={base}", f"--mlperf-json={base}/results.json"),
             *(f"--junitxml={base}/junit.xml", "--mlperf-profile=official"),
-            *("-k", "Offline and not fp16", "--mlperf-manifest=plan.json"),
+            *(
+                "-k",
+                "Offline and not fp16",
+                "--mlperf-manifest=plan.json",
+                "--mlperf-suspects=last",
+            ),
             *("--mlperf-update=append", "--mlperf-reason=second session"),
             *("--", "suites/a.mlperf.toml"),
         ],
@@ -190,7 +198,7 @@ HOSTILE = [
 
 PLACES = (
     *("suite", "accelerator", "profile", "select", "package", "extras", "constraints"),
-    *("manifest", "update", "reason", "artifact"),
+    *("manifest", "suspects", "update", "reason", "artifact"),
 )
 
 
@@ -202,7 +210,7 @@ def test_a_hostile_input_is_one_word_and_nothing_else(recorded: Any, text: str) 
     assert outcome.failed == [], outcome.log()
     assert found[2][-4:] == ["--constraint", text, "--", f"{text}[{text}]"]
     assert found[3] == ["pytest-mlperf", "doctor", f"--accelerator={text}", "--", text]
-    options = ("profile", "manifest", "update", "reason")
+    options = ("profile", "manifest", "suspects", "update", "reason")
     assert {f"--mlperf-{name}={text}" for name in options} <= set(found[4])
     assert found[4][-2:] == ["--", text]
     assert found[4][found[4].index("-k") + 1] == text

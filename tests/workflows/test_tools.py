@@ -14,6 +14,8 @@ import pytest
 
 from tests.workflows.github import ACTIONS, ROOT, WORKFLOWS, scripts
 
+pytestmark = pytest.mark.process
+
 BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.stores import accuracy_baselines
+from tests.shared import once
 from tests.workflows.conftest import CASE, Measured, git
 from tests.workflows.github import GitHub, Runner, workflow
 from tests.workflows.test_report import run_of_gpu
+
+pytestmark = pytest.mark.process
 
 UPDATE = workflow("update-baselines")
 REFUSE = UPDATE.script("read", "Refuse a run that may not make baselines")
@@ -81,8 +84,13 @@ class Accepted:
 
 @pytest.fixture(scope="session")
 def accepted(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
+    """A first job that went through; nobody may change it."""
+    return once(tmp_path_factory, "accepting", lambda folder: accept(measured, folder))
+
+
+def accept(measured: Measured, job: Path) -> Accepted:
     """Run the first job; files that no result speaks of lie beside what was recorded."""
-    runner = prepare(measured, Runner(tmp_path_factory.mktemp("accepting"), env=INPUTS))
+    runner = prepare(measured, Runner(job, env=INPUTS))
     folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")
     (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
@@ -136,6 +144,29 @@ def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Mea
     assert (refused.returncode, named.returncode) == (0, 0)
     assert "refused: gets worse (throughput" in refused.stdout
     assert "refused" not in named.stdout.replace("0 refused", "")
+
+
+@pytest.mark.parametrize("step", [TABLE, WRITE], ids=["table", "write"])
+def test_a_crash_is_no_refusal(job: Runner, step: str) -> None:
+    """Python ends a crash with 1, so a refusal has a code of its own and nothing is proposed."""
+    broken = job.folder / "broken"
+    broken.mkdir()
+    (broken / "shlex.py").write_text("raise RuntimeError('a defect of ours')\n", "utf-8")
+
+    done = job.run(step, PYTHONPATH=str(broken))
+
+    assert done.returncode == 1
+    assert "RuntimeError: a defect of ours" in done.stderr
+    assert not (job.workspace / "proposal").exists()
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (4, 0), (1, 1), (2, 2), (3, 3), (137, 137)])
+@pytest.mark.parametrize("step", [TABLE, WRITE], ids=["table", "write"])
+def test_only_a_refusal_lets_the_job_go_on(job: Runner, step: str, code: int, ends: int) -> None:
+    job.put("python", f"#!/bin/sh\necho changed > baselines/x.json\nexit {code}\n")
+    (job.workspace / "table.txt").write_text("x\n", "utf-8")
+
+    assert job.run(step).returncode == ends
 
 
 def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: Measured) -> None:
@@ -230,7 +261,8 @@ def rescore(path: Path, score: float) -> None:
     found = accuracy_baselines.load(path)
     assert found is not None
     baseline, scores = found
-    accuracy_baselines.save(path, baseline, {name: [score] * 32 for name in scores})
+    changed = {name: [score] * 32 for name in scores}
+    accuracy_baselines.replace_scores(path, lambda _: baseline, changed)
 
 
 def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:

@@ -8,8 +8,8 @@ the same quality: then the scores of the two passes are correlated with r.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -17,9 +17,11 @@ from scipy import stats
 
 from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
+from decisions_lib.rare_bound import excluded
 from decisions_lib.rule import FAIL, INCONCLUSIVE, PASS, Decided
-from pytest_mlperf.core.judge.quantiles import t_isf
-from pytest_mlperf.core.judge.rule_a import DEFAULT, RuleA, looks
+from pytest_mlperf.core.judge._mean_change import usual_loss
+from pytest_mlperf.core.judge.formulas import t_isf
+from pytest_mlperf.core.judge.rule_a import DEFAULT, RuleA, errors_at, looks
 
 SAMPLES = 24_576
 MEAN, SD = 44.0, 22.0
@@ -27,6 +29,7 @@ CORRELATION = 0.95
 DROPS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 MARGINS = (0.5, 0.25)
 CHUNK = 500
+BINS = 256
 
 TRT_SETTINGS = {"ROUGE": (11.06, 0.002), "default": (50.0, 0.05)}
 """TensorRT-LLM's sigma, points, and alpha: of CNN/DailyMail, and where nothing else is given."""
@@ -34,23 +37,38 @@ TRT_SETTINGS = {"ROUGE": (11.06, 0.002), "default": (50.0, 0.05)}
 
 @dataclass(frozen=True)
 class Differences:
-    """Sums over the first samples, as many as at each look, of now - before.
+    """What the pairs of many passes come to: sums over the first samples, as many as at each look.
 
     Attributes:
         at: Samples at each look.
-        sums: Shape (passes, looks), points.
+        sums: Of now - before, shape (passes, looks), points.
         squares: Shape (passes, looks).
+        values: Changes that some samples have, shape (1 or passes, values).
+        counts: How many have each, shape (passes, looks, values).
+        unseen: Loss that a sample is taken to have where none was seen, shape (1 or passes, 1 or
+            looks).
+        rest: What all other samples changed by.
     """
 
     at: tuple[int, ...]
     sums: Floats
     squares: Floats
+    values: Floats
+    counts: np.ndarray
+    unseen: Floats
+    rest: float = 0.0
 
     def shifted(self, drop: float) -> Differences:
         """Return the same where every sample lost so many points besides."""
         n = np.array(self.at)
         squares = self.squares - 2 * drop * self.sums + n * drop**2
-        return Differences(self.at, self.sums - n * drop, squares)
+        return replace(
+            self,
+            sums=self.sums - n * drop,
+            squares=squares,
+            values=self.values - drop,
+            rest=self.rest - drop,
+        )
 
 
 def scores(rng: np.random.Generator, count: int) -> Floats:
@@ -71,18 +89,59 @@ def differences(
         broken: Share of samples whose output is broken and scores 0.
         correlation: Of the scores of two passes of one build.
     """
-    at = looks(SAMPLES, sequential=True)
+    return drawn(
+        rng,
+        passes,
+        looks(SAMPLES, sequential=True),
+        lambda count: -scores(rng, count),
+        lambda count: scores(rng, count) - scores(rng, count),
+        (broken, 1 - correlation),
+        unseen=usual_loss(dict.fromkeys(scores(np.random.default_rng(0), 50_000).tolist(), 1)),
+    )
+
+
+def drawn(
+    rng: np.random.Generator,
+    passes: int,
+    at: tuple[int, ...],
+    lost: Callable[[int], Floats],
+    other: Callable[[int], Floats],
+    shares: tuple[float, float],
+    *,
+    unseen: float,
+) -> Differences:
+    """Return what the pairs of many passes add up to.
+
+    Args:
+        rng: Draws how many samples change.
+        passes: How many.
+        at: Samples at each look; the last is the data set.
+        lost: Draws the changes of so many broken samples.
+        other: Draws the changes of so many others that changed.
+        shares: Of all samples, those that are broken; of the rest, those that changed.
+        unseen: Of the differences.
+    """
     sizes = np.diff((0, *at))
+    edges = np.linspace(-100, 100, BINS + 1)
     parts = []
     for start in range(0, passes, CHUNK):
         shape = (min(CHUNK, passes - start), len(at))
-        lost = rng.binomial(sizes, broken, shape)
-        other = rng.binomial(sizes - lost, 1 - correlation, shape)
-        redrawn = scores(rng, int(other.sum())) - scores(rng, int(other.sum()))
-        zeroed = -scores(rng, int(lost.sum()))
-        parts.append([by_look(redrawn**q, other) + by_look(zeroed**q, lost) for q in (1, 2)])
-    sums, squares = (np.concatenate([part[i] for part in parts]) for i in range(2))
-    return Differences(at, sums, squares)
+        broken = rng.binomial(sizes, shares[0], shape)
+        changed = rng.binomial(sizes - broken, shares[1], shape)
+        kinds = [(lost(int(broken.sum())), broken), (other(int(changed.sum())), changed)]
+        sums, squares = (sum(by_look(own**q, n) for own, n in kinds) for q in (1, 2))
+        parts.append((sums, squares, sum(by_bin(own, n, edges) for own, n in kinds)))
+    sums, squares, counts = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    centres = (edges[:-1] + edges[1:])[None, :] / 2
+    return Differences(at, sums, squares, centres, counts, np.array([[unseen]]))
+
+
+def by_bin(changes: Floats, counts: np.ndarray, edges: Floats) -> np.ndarray:
+    """Return how many consecutive changes, so many for each pass and look, are in each bin."""
+    of = np.repeat(np.arange(counts.size), counts.ravel())
+    place = np.clip(np.searchsorted(edges, changes, side="right") - 1, 0, BINS - 1)
+    found = np.bincount(of * BINS + place, minlength=counts.size * BINS)
+    return found.reshape(*counts.shape, BINS).cumsum(axis=1).astype(np.int32)
 
 
 def by_look(drawn: Floats, counts: np.ndarray) -> Floats:
@@ -99,15 +158,37 @@ def decide(found: Differences, margin: float, rule: RuleA = DEFAULT) -> Decided:
     shape = len(found.sums)
     decision, at = np.full(shape, INCONCLUSIVE, np.int8), np.full(shape, len(found.at), np.int8)
     is_open = np.ones(shape, bool)
-    alpha, beta = rule.alpha / len(found.at), rule.beta / len(found.at)
     for look, n in enumerate(found.at):
+        errors = errors_at(look, found.at, rule)
         mean, se = mean_and_se(found, look)
-        passed = is_open & (mean - t_isf(beta, n - 1) * se > -margin)
-        failed = is_open & ~passed & (mean + t_isf(alpha, n - 1) * se <= 0) & (mean < 0)
+        passed = is_open & (mean - t_isf(errors.beta, n - 1) * se > -margin)
+        of = np.flatnonzero(passed)
+        for start in range(0, len(of), CHUNK):
+            part = of[start : start + CHUNK]
+            passed[part] = _no_rare_loss(found, part, look, margin, errors.rare)
+        failed = is_open & ~passed & (mean < 0)
+        failed &= mean + t_isf(errors.alpha, n - 1) * se <= 0
         decision[passed], decision[failed] = PASS, FAIL
         at[passed | failed] = look + 1
         is_open &= ~(passed | failed)
     return Decided(decision, at, np.empty(0))
+
+
+def _no_rare_loss(
+    found: Differences, part: np.ndarray, look: int, margin: float, error: float
+) -> Bools:
+    """Return whether losses of few samples are no drop of the margin, for some passes."""
+    counts = found.counts[part, look].astype(float)
+    everyone = (len(found.sums), found.values.shape[1])
+    values = np.broadcast_to(found.values, everyone)[part]
+    rest = found.at[look] - counts.sum(axis=1, keepdims=True)
+    values = np.concatenate([values, np.full_like(rest, found.rest)], axis=1)
+    counts = np.concatenate([counts, rest], axis=1)
+    unseen = np.maximum(-np.where(counts > 0, values, np.inf).min(axis=1), 0.0)
+    if found.at[look] < found.at[-1]:
+        usual = np.broadcast_to(found.unseen, found.sums.shape)
+        unseen = np.maximum(unseen, usual[part, look])
+    return excluded(values, counts, unseen, margin, error)
 
 
 def mean_and_se(found: Differences, look: int) -> tuple[Floats, Floats]:

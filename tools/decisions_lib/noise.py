@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from pytest_mlperf.run.stamps import BATCHES
+from pytest_mlperf.run.worker._sink import BATCHES
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -95,7 +95,7 @@ def runs(noise: Noise, rng: np.random.Generator, shape: tuple[int, ...]) -> tupl
 def within(made: Floats) -> Floats:
     """Return the relative standard error of each run by batch means, as a worker measures it.
 
-    Source: pytest_mlperf.run.stamps.batch_means_error, for a stamp at the end of every window.
+    Source: pytest_mlperf.run.worker._sink.batch_means_error; a stamp at the end of every window.
     """
     edges = [k * WINDOWS // BATCHES for k in range(BATCHES + 1)]
     work = np.add.reduceat(made, edges[:-1], axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from statistics import fmean
 
 import numpy as np
@@ -47,16 +47,26 @@ class Size:
 
 @dataclass(frozen=True)
 class Cell:
-    """What rule R says at one drop."""
+    """What rule R says at one drop.
 
-    fail: float
+    Attributes:
+        found: Share of drops, PROVISIONAL ones among them.
+        passed: Share of ok, PROVISIONAL ones among them.
+        fail: Share of drops that are final.
+        ok: Share of ok that are final.
+        runs: Used on average.
+    """
+
+    found: float
     passed: float
+    fail: float
+    ok: float
     runs: float
 
     @property
     def inconclusive(self) -> float:
         """The rest."""
-        return max(0.0, 1 - self.fail - self.passed)
+        return max(0.0, 1 - self.found - self.passed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +75,7 @@ class Ours:
 
     Attributes:
         cells: By drop; where nothing changed, over many more cases.
-        curve: Share of FAIL over `SWEEP`.
+        curve: Share of drops found over `SWEEP`, PROVISIONAL ones among them.
         detected: Smallest drop that fails 95 % of the time at the default limit, or None.
         smallest_limit: Smallest limit at which a drop of just that fails 95 % of the time, or None.
         told: Median of what is printed when a baseline is recorded.
@@ -83,8 +93,8 @@ class Ours:
 
     @property
     def false_alarms(self) -> float:
-        """Share of FAIL where nothing changed."""
-        return self.cells[0.0].fail
+        """Share of drops where nothing changed, PROVISIONAL ones among them."""
+        return self.cells[0.0].found
 
 
 def ours(noise: Noise, sessions: Sequence[str], size: Size, stream: int) -> Ours:
@@ -93,12 +103,12 @@ def ours(noise: Noise, sessions: Sequence[str], size: Size, stream: int) -> Ours
     base = recorded(noise, sessions, size.cases, rng)
     x1, errors = candidates(noise, (size.cases,), rng)
 
-    def at(drop: float, limit: float = rule.LIMIT) -> rule.Decided:
-        return rule.decide(base, x1 + np.log1p(-drop), errors, limit=limit)
+    def at(drop: float, limit: float = rule.LIMIT, *, final: bool = False) -> rule.Decided:
+        return rule.decide(base, x1 + np.log1p(-drop), errors, limit=limit, final=final)
 
-    cells = {drop: cell(at(drop)) for drop in DROPS if drop}
-    curve = tuple(at(drop).share(rule.FAIL) for drop in SWEEP)
-    own_limit = (at(drop, drop).share(rule.FAIL) for drop in SWEEP[1:])
+    cells = {drop: cell(at(drop, final=True)) for drop in DROPS if drop}
+    curve = tuple(at(drop).found for drop in SWEEP)
+    own_limit = (at(drop, drop).found for drop in SWEEP[1:])
     rates = by_baseline(noise, sessions, size, rng)
     return Ours(
         cells={0.0: unchanged(noise, sessions, size, rng), **cells},
@@ -113,7 +123,9 @@ def ours(noise: Noise, sessions: Sequence[str], size: Size, stream: int) -> Ours
 
 def cell(found: rule.Decided) -> Cell:
     """Return the shares of what was decided."""
-    return Cell(found.share(rule.FAIL), found.share(rule.PASS), found.mean_runs)
+    fail, ok = found.share(rule.FAIL), found.share(rule.PASS)
+    passed = ok + found.share(rule.SEEMS_OK)
+    return Cell(found=found.found, passed=passed, fail=fail, ok=ok, runs=found.mean_runs)
 
 
 def unchanged(noise: Noise, sessions: Sequence[str], size: Size, rng: np.random.Generator) -> Cell:
@@ -123,11 +135,8 @@ def unchanged(noise: Noise, sessions: Sequence[str], size: Size, rng: np.random.
         base = recorded(noise, sessions, size.cases, rng)
         x1, errors = candidates(noise, (size.cases,), rng)
         batches.append(cell(rule.decide(base, x1, errors)))
-    return Cell(
-        fail=fmean(one.fail for one in batches),
-        passed=fmean(one.passed for one in batches),
-        runs=fmean(one.runs for one in batches),
-    )
+    names = [field.name for field in fields(Cell)]
+    return Cell(**{name: fmean(getattr(one, name) for one in batches) for name in names})
 
 
 def recorded(
@@ -160,14 +169,9 @@ def by_baseline(
     for number in range(size.baselines):
         drawn = rng.integers(len(pool), size=(size.repeats, rule.RULE.max_runs))
         shared = noises.of_sessions(noise, rng, (size.repeats, 1))
-        own = replace(
-            base,
-            mean=base.mean[number : number + 1],
-            squares=base.squares[number : number + 1],
-            within=base.within[number : number + 1],
-        )
-        found = rule.decide(own, pool[drawn] + shared, pool_errors[drawn])
-        rates[number] = found.share(rule.FAIL)
+        own = base.at(slice(number, number + 1))
+        found = rule.decide(own, pool[drawn] + shared, pool_errors[drawn], final=False)
+        rates[number] = found.found
     return rates
 
 

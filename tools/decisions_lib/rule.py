@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from decisions_lib import standing
 from decisions_lib.noise import Floats
 from pytest_mlperf.core.judge import rule_r
-from pytest_mlperf.core.judge.quantiles import t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR, Value
+from pytest_mlperf.core.judge.formulas import bound_of, t_isf
+from pytest_mlperf.core.judge.rule_r import RARE, RuleR, Value
 from pytest_mlperf.core.metrics import METRICS, Direction
 
-PASS, FAIL, INCONCLUSIVE = 0, 1, 2
-"""Codes of decisions in arrays."""
+PASS, FAIL, INCONCLUSIVE, SEEMS_OK, SEEMS_DROP = 0, 1, 2, 3, 4
+"""Codes of decisions in arrays; the last two are PROVISIONAL and lean this way."""
 
 SESSIONS = ("a", "a", "b", "b", "c", "c", "d", "d")
 """The default baseline: four sessions of two runs."""
@@ -38,12 +40,26 @@ class Baselines:
         mean: Mean log value.
         squares: Sum of squared deviations from it.
         within: Sum of squared standard errors within the runs.
+        inside: Sum of squared deviations of runs from the mean of their session.
+        least: The worst run.
     """
 
     sessions: tuple[str, ...]
     mean: Floats
     squares: Floats
     within: Floats
+    inside: Floats
+    least: Floats
+
+    @property
+    def sizes(self) -> list[int]:
+        """Runs of each session."""
+        return list(Counter(self.sessions).values())
+
+    def at(self, chosen: Any) -> Baselines:
+        """Return some of them."""
+        arrays = ("mean", "squares", "within", "inside", "least")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in arrays})
 
     def factor(self, k: int, rule: RuleR) -> float:
         """Return the shipped ratio of d's standard error and a run's standard deviation."""
@@ -55,7 +71,13 @@ def baselines(x0: Floats, errors: Floats, sessions: Sequence[str]) -> Baselines:
     """Return baselines of log values and standard errors, shape (..., runs); higher is better."""
     mean = x0.mean(axis=-1)
     squares = ((x0 - mean[..., None]) ** 2).sum(axis=-1)
-    return Baselines(tuple(sessions), mean, squares, (errors**2).sum(axis=-1))
+    inside = np.zeros_like(mean)
+    for name in set(sessions):
+        own = x0[..., [at for at, session in enumerate(sessions) if session == name]]
+        inside += ((own - own.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1)
+    return Baselines(
+        tuple(sessions), mean, squares, (errors**2).sum(axis=-1), inside, x0.min(axis=-1)
+    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +85,7 @@ class Decided:
     """What the rule says of each case.
 
     Attributes:
-        decision: PASS, FAIL or INCONCLUSIVE.
+        decision: PASS, FAIL, INCONCLUSIVE, SEEMS_OK or SEEMS_DROP.
         runs: Runs up to the decision.
         p: Chance that an unchanged case looks this bad; only where it was asked for, else empty.
     """
@@ -75,6 +97,11 @@ class Decided:
     def share(self, decision: int) -> float:
         """Return how often it was this decision."""
         return float((self.decision == decision).mean())
+
+    @property
+    def found(self) -> float:
+        """Share of what is a drop, or seems one."""
+        return self.share(FAIL) + self.share(SEEMS_DROP)
 
     @property
     def mean_runs(self) -> float:
@@ -90,6 +117,8 @@ def decide(
     limit: float = LIMIT,
     rule: RuleR = RULE,
     with_p: bool = False,
+    old: bool = False,
+    final: bool = True,
 ) -> Decided:
     """Judge cases of which all `rule.max_runs` runs are given; those after a decision are ignored.
 
@@ -100,13 +129,16 @@ def decide(
         limit: Largest drop that does not matter, as a share.
         rule: The settings.
         with_p: Return p values as well.
+        old: The baseline's sessions lie too far back to speak for today.
+        final: Tell what is final from what is provisional; without, all that is decided is said to
+            be provisional, which is much faster.
     """
     shape = x1.shape[:-1]
     decision = np.full(shape, INCONCLUSIVE, np.int8)
     runs = np.full(shape, rule.max_runs, np.int8)
     p = np.ones(shape)
     is_open = np.ones(shape, bool)
-    bound = rule_r._bound(Direction.HIGHER, limit)
+    bound, expected = bound_of(Direction.HIGHER, limit), least_expected(base, rule)
     for k in range(1, rule.max_runs + 1):
         look = look_at(base, x1[..., :k], errors[..., :k], rule)
         low, high = cast(Any, look.low(rule)), cast(Any, look.high(rule))
@@ -119,13 +151,36 @@ def decide(
             if with_p:
                 own = (rule.max_runs - 1) * stats.t.sf(-look.d / look.se, look.df)
                 p = np.where(is_open, np.minimum(p, own), p)
-        decision[passed], decision[failed] = PASS, FAIL
+        if k < rule.max_runs:
+            stray = x1[..., :k] < expected[..., None]
+            passed &= ~stray.any(axis=-1) | stray.all(axis=-1)
+        decision[passed], decision[failed] = SEEMS_OK, SEEMS_DROP
+        if final:
+            stands = standing.at(
+                base, x1[..., :k], errors[..., :k], bound=bound, rule=rule, old=old
+            )
+            if stands.known and k < rule.max_runs:
+                decision[failed & ~stands.fails] = INCONCLUSIVE
+                failed &= stands.fails  # more runs make it surer
+            decision[passed & stands.passes], decision[failed & stands.fails] = PASS, FAIL
         runs[passed | failed] = k
         is_open &= ~(passed | failed)
-    return Decided(decision, runs, np.where(decision == PASS, 1.0, p) if with_p else np.empty(0))
+    good = (decision == PASS) | (decision == SEEMS_OK)
+    return Decided(decision, runs, np.where(good, 1.0, p) if with_p else np.empty(0))
 
 
-def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r._Look:
+def least_expected(base: Baselines, rule: RuleR) -> Floats:
+    """Return below what a run strays from the baseline's, as `strays` has it."""
+    n0 = len(base.sessions)
+    if n0 < 3:
+        return np.full_like(base.mean, -np.inf)
+    df = rule.prior_df + n0 - 1
+    far = t_isf(RARE, df) * moderated(base.within / n0, base.squares, df, rule)
+    found: Floats = np.minimum(base.least, base.mean - far * np.sqrt(1 + 1 / n0))
+    return found
+
+
+def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r._RunLook:
     """Return the statistics after the runs given, as arrays in the shipped look."""
     n0, k = len(base.sessions), x1.shape[-1]
     mean = x1.mean(axis=-1)
@@ -134,7 +189,7 @@ def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r.
     df = rule.prior_df + n0 - 1 + k - 1
     sd = moderated(inside, squares, df, rule)
     se = sd * base.factor(k, rule)
-    return rule_r._Look(k=k, d=cast(Any, mean - base.mean), sd=cast(Any, sd), df=df, se=se)
+    return rule_r._RunLook(k=k, d=cast(Any, mean - base.mean), sd=cast(Any, sd), df=df, se=se)
 
 
 def moderated(inside: Floats, squares: Floats, df: float, rule: RuleR) -> Any:
@@ -149,7 +204,7 @@ def detectable(base: Baselines, rule: RuleR = RULE) -> Floats:
     sd = moderated(base.within / n0, base.squares, rule.prior_df + n0 - 1, rule)
     # The shipped formula is linear in the standard deviation, inside the exponential.
     flat = [Value(value=1.0, session=session) for session in base.sessions]
-    own = rule_r._moderated_sd(flat, 0.0, rule.prior_df + n0 - 1, rule)
+    own = rule_r.moderated_sd(flat, 0.0, rule.prior_df + n0 - 1, rule)
     per_sd = -math.log1p(-rule_r.minimum_detectable_change(flat, rule=rule)) / own
     found: Floats = -np.expm1(-per_sd * sd)
     return found

@@ -38,7 +38,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "builders": lambda: extensions.markdown("builders"),
     "metrics": metrics.markdown,
     "gated-metrics": metrics.gated_markdown,
-    "published-metrics": metrics.published_markdown,
     "outcomes": outcomes.markdown,
     "results-file": documents.results_markdown,
     "performance-baseline": documents.performance_markdown,

@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from itertools import groupby
 
 from mlperf_reference.markdown import definitions, named, slug, text
-from pytest_mlperf.cli import COMMANDS
+from pytest_mlperf.cli import add_commands
 
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """Return the parser of each subcommand, in the order of use."""
     whole = argparse.ArgumentParser(prog="pytest-mlperf")
     commands = whole.add_subparsers()
-    for module in COMMANDS:
-        module.add_command(commands)
+    add_commands(commands)
     return dict(commands.choices)
 
 

@@ -10,8 +10,7 @@ from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 from mlperf_reference.markdown import named, slug, table, text
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline
-from pytest_mlperf.core.baseline import Baseline
+from pytest_mlperf.core.baseline import AccuracyBaseline, Baseline
 from pytest_mlperf.core.results import Results
 
 FIELDS = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {8,}.*)*)", re.MULTILINE)

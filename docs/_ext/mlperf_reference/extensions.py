@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlperf_reference.markdown import code, definitions, named, slug, text
-from pytest_mlperf.cli.extensions import Extension, Option, read
-from pytest_mlperf.cli.options import toml
+from pytest_mlperf.cli.options import Extension, read, toml
+from pytest_mlperf.core.declaration import Option
 from pytest_mlperf.registry import Group, registered
 from pytest_mlperf.suite.libraries import NOUNS, OURS, normal
 
@@ -30,13 +30,13 @@ def markdown(group: Group) -> str:
 
 def _section(extension: Extension) -> Iterator[str]:
     yield f"### {NOUNS[extension.group]} {extension.name}"
-    yield "\n".join(_paragraphs(extension.about))
+    yield "\n".join(_paragraphs(extension.declaration.about))
     yield "\n".join(f"- {line}" for line in _facts(extension))
     if extension.options:
         yield definitions(
             (_term(extension, option), text(option.text)) for option in extension.options
         )
-    if extension.takes_more:
+    if extension.declaration.takes_more:
         yield "It takes further options that it does not name."
 
 
@@ -54,7 +54,7 @@ def _facts(extension: Extension) -> Iterator[str]:
         listed = ", ".join(map(code, names))
         install = f"pip install 'pytest-mlperf[{extra}]'"
         yield f"uses {listed}: {code(install)}" if extra else f"uses {listed}"
-    for name, words in extension.given.items():
+    for name, words in extension.declaration.supplied.items():
         if words and not words.startswith("Not "):
             yield f"{code(name)}: {text(words)}"
 

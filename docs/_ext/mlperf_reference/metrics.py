@@ -10,7 +10,7 @@ from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES
 from pytest_mlperf.core.case import ScenarioName
-from pytest_mlperf.core.metrics import METRICS, PUBLISHED, UNGATED, Direction, Metric, gated_metrics
+from pytest_mlperf.core.metrics import METRICS, UNGATED, Direction, Metric, gated_metrics
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered
 
@@ -55,17 +55,6 @@ def gated_markdown() -> str:
     return table(("scenario", "gated", "language models"), rows)
 
 
-def published_markdown() -> str:
-    """Return what others print and nothing here measures."""
-    return table(
-        ("metric", "in words", "unit", "better"),
-        (
-            [named(m.name, anchor(m.name)), text(m.title), m.unit, _better(m.direction)]
-            for m in PUBLISHED.values()
-        ),
-    )
-
-
 def _of_language_models(scenario: str) -> tuple[str, ...]:
     return gated_metrics(scenario, tokens=True)
 
@@ -77,7 +66,7 @@ def _names(names: tuple[str, ...]) -> str:
 def _row(metric: Metric) -> list[str]:
     words = f"*{text(metric.title)}*: {text(WORDS.get(metric.name, ''))}"
     if metric.min_queries:
-        words += f" Gated where a run has {metric.min_queries:,} queries."
+        words += f" Gated where a run has {metric.min_queries:,} queries, or the baseline gated it."
     return [
         named(metric.name, anchor(metric.name)),
         UNITS.get(metric.unit, metric.unit),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from mlperf_reference.markdown import definitions, named, slug, text
-from pytest_mlperf.options import add_options
+from pytest_mlperf.plugin.options import add_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,7 @@ class Option:
     """An option with its ini setting.
 
     Attributes:
-        name: "--mlperf-profile".
+        name: "--mlperf-profile"; of a setting that is no option its name in ini files.
         ini: "mlperf_profile".
         metavar: What it takes; "" for a flag.
         text: Its help.
@@ -54,9 +54,11 @@ class _Recorder:
             )
         )
 
-    def addini(self, name: str, *_: object, **__: object) -> None:
-        """Keep the name of an ini setting."""
+    def addini(self, name: str, help: str, **_: object) -> None:  # noqa: A002
+        """Keep the name of an ini setting, and one that is no option besides."""
         self.inis.append(name)
+        if not self.found or self.found[-1].ini != name:
+            self.found.append(Option(name=name, ini=name, metavar="", text=help))
 
 
 def options() -> list[Option]:
@@ -79,6 +81,8 @@ def markdown() -> str:
 
 def _term(option: Option) -> str:
     value = f"={option.metavar}" if option.metavar else ""
+    if option.name == option.ini:
+        return f"ini {named(option.name, option.anchor)}"
     return f"{named(option.name + value, option.anchor)} · ini `{option.ini}`"
 
 

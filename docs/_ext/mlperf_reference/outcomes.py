@@ -9,6 +9,7 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome
 COUNTED_APART = frozenset(
     {
         Outcome.SUSPECT,
+        Outcome.PROVISIONAL,
         Outcome.INCONCLUSIVE,
         Outcome.NO_BASELINE,
         Outcome.NOT_EVALUATED,

@@ -30,6 +30,10 @@ TABLES: Mapping[str, tuple[str, str]] = {
         "`[engines.baseline_engine]`",
         "One of these keys. See [judging an upgrade](upgrade.md).",
     ),
+    "engines.on": (
+        '`[engines.on."8xH100"]`',
+        "A table for an accelerator of the entry. See [several GPUs](suites.md#several-gpus).",
+    ),
     "scenarios": ("`[[scenarios]]`", "A table for each scenario; one of each name."),
     "scenarios.find": (
         "`[scenarios.find]`",
@@ -99,9 +103,14 @@ METRICS: Mapping[str, str] = {
     "itl_p50": "Time between two tokens.",
     "itl_p90": "Likewise; 90 % are faster.",
     "itl_p99": "Likewise; 99 % are faster.",
-    "goodput": "Requests a second that met every latency limit of Server or Interactive.",
+    "slowest_replica": "Speed of the slowest replica as a share of the median one's; gated where a "
+    "suite names it.",
+    "goodput": "Requests a second that met every latency limit of Server or Interactive; 0 is the "
+    "worst result, not a missing one.",
     "tokens_per_second_per_user": "Tokens a second that the median user sees while an answer "
     "comes.",
+    "tps_per_user": "Interactivity as MLPerf Endpoints defines it: 1 / p90 of the time per output "
+    "token. Of points of a curve.",
     "tokens_per_second_per_gpu": "`tokens_per_second` by the GPUs of the accelerator.",
     "tokens_per_sample": "Output tokens of an answer.",
     "samples_per_joule": "By the energy counters of the GPU boards.",
@@ -143,8 +152,11 @@ OUTCOMES: Mapping[str, str] = {
     "PAIR FAIL": "A claim of `[[pairs]]` is refuted.",
     "POWER DROP": "A drop of samples or tokens per joule is proven, and one of the limit is not "
     "excluded.",
-    "SUSPECT": "Of many metrics judged together it would have failed alone; it is measured first "
-    "in the next session.",
+    "SUSPECT": "Of many metrics judged together it would have failed alone; in the next "
+    "session it is measured first and judged alone.",
+    "PROVISIONAL": "Ok, or a drop, only if sessions on this machine differ no more than expected: "
+    "the baseline has too few sessions, or is too old, to show it. The message says what would "
+    "settle it.",
     "INCONCLUSIVE": "Not enough evidence after the last run. The message says what would decide.",
     "NO BASELINE": "Nothing to compare with: record one.",
     "not evaluated": "Dummy weights have no accuracy to judge; energy of a short window may not be "

@@ -8,15 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.engines.queueing import WorkQueue
+from pytest_mlperf import Engine, RunError, SuiteError, UnavailableError, WorkQueue
 
 from . import __version__
 
 if TYPE_CHECKING:  # numpy is first imported when an engine is loaded
     import numpy as np
-    from pytest_mlperf.core.extension import Sink
+    from pytest_mlperf import Sink
 
     from .search import KnownImages
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf import RunError
 
 BRIGHTEST = 15
 

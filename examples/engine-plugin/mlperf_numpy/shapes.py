@@ -6,7 +6,7 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf import SuiteError
 
 if TYPE_CHECKING:
     import numpy as np

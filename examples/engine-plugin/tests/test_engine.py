@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf import RunError, SuiteError, UnavailableError
+from pytest_mlperf.testing import RecordingSink, check_engine
 
 from mlperf_numpy.engine import KnnEngine
 from mlperf_numpy.make_model import write_model
@@ -17,39 +17,6 @@ from mlperf_numpy.shapes import ShapesDataset
 
 COUNT = 256
 Build = Callable[..., KnnEngine]
-
-
-class Sink:
-    """Keeps what the engine reports."""
-
-    times_tokens = False
-
-    def __init__(self, expected: int, *, wants_output: bool = True) -> None:
-        self.wants_output = wants_output
-        self.outputs: dict[int, bytes | None] = {}
-        self.errors: list[BaseException] = []
-        self.over = threading.Event()
-        self._left = expected
-        self._lock = threading.Lock()
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
-    ) -> None:
-        assert (outputs is not None) is self.wants_output
-        with self._lock:  # threads may report at once
-            for position, one in enumerate(ids):
-                assert one not in self.outputs, "a sample is done twice"
-                self.outputs[one] = outputs[position] if outputs else None
-            self._left -= len(ids)
-            if not self._left:
-                self.over.set()
-
-    def failed(self, error: BaseException) -> None:
-        self.errors.append(error)
-        self.over.set()
 
 
 @pytest.fixture(scope="module")
@@ -68,58 +35,35 @@ def build(model: Path) -> Build:
     return one
 
 
-def answers(engine: KnnEngine) -> list[int]:
-    sink = Sink(COUNT)
-    with engine:
-        engine.load_samples(range(COUNT))
-        engine.submit(range(COUNT), range(COUNT), sink)
-        assert sink.over.wait(30)
-    assert sink.errors == []
-    return [int.from_bytes(sink.outputs[one] or b"", "little") for one in range(COUNT)]
+def answers(model: Path, **options: object) -> list[int]:
+    """Return the classes of all images, from an engine that keeps its contract."""
+    precision = str(options.pop("precision", "fp32"))
+    by_index = check_engine(
+        KnnEngine,
+        ShapesDataset(count=COUNT),
+        model=str(model),
+        precision=precision,
+        options=options,
+        samples=COUNT,
+    )
+    return [int.from_bytes(by_index[index], "little") for index in range(COUNT)]
 
 
-def share_right(engine: KnnEngine) -> float:
+def share_right(model: Path) -> float:
     data = ShapesDataset(count=COUNT)
-    right = [one == data.reference(index) for index, one in enumerate(answers(engine))]
+    right = [one == data.reference(index) for index, one in enumerate(answers(model))]
     return sum(right) / COUNT
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("wants_output", [True, False])
-def test_every_sample_is_answered_once(build: Build, threads: int, wants_output: bool) -> None:
-    indices = [5, 9, 5, 200, *range(100)]  # LoadGen draws samples again and again
-    ids = range(1000, 1000 + len(indices))
-    sink = Sink(len(ids), wants_output=wants_output)
-
-    with build(batch_size=7, threads=threads) as engine:
-        engine.load_samples(range(COUNT))
-        engine.submit(ids, indices, sink)
-        assert sink.over.wait(30)
-
-    assert sink.errors == []
-    assert set(sink.outputs) == set(ids)
-
-
-def test_samples_can_be_unloaded_and_others_loaded(build: Build) -> None:
-    with build() as engine:
-        for block in (range(100), range(100, COUNT)):
-            sink = Sink(len(block))
-            engine.load_samples(block)
-            engine.submit(block, block, sink)
-            assert sink.over.wait(30)
-            engine.unload_samples(block)
-            assert sink.errors == []
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 1}, {"batch_size": 5, "threads": 3}, {"precision": "fp64"}],
+    [{"batch_size": 1}, {"batch_size": 7, "threads": 3}, {"precision": "fp64"}],
     ids=["single", "threads", "fp64"],
 )
 def test_answers_do_not_depend_on_how_they_are_computed(
-    build: Build, options: dict[str, object]
+    model: Path, options: dict[str, object]
 ) -> None:
-    assert answers(build(**options)) == answers(build(batch_size=COUNT))
+    assert answers(model, **options) == answers(model, batch_size=COUNT)
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, 9])
@@ -139,21 +83,21 @@ def test_answers_are_those_of_a_plain_search(neighbours: int) -> None:
     assert known.classes_of(known.prepare(list(others))).tolist() == expected
 
 
-def test_most_answers_are_right_and_damage_shows(build: Build, tmp_path: Path) -> None:
+def test_most_answers_are_right_and_damage_shows(model: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "damaged.npz", count=1024, damaged=0.6)
 
-    assert share_right(build()) > 0.8
-    assert share_right(build(model=str(tmp_path / "damaged.npz"))) < 0.5
+    assert share_right(model) > 0.8
+    assert share_right(tmp_path / "damaged.npz") < 0.5
 
 
 def test_what_breaks_in_a_thread_ends_the_run(build: Build) -> None:
-    sink = Sink(1)
+    sink = RecordingSink([1])
     with build() as engine:
         engine.load_samples([0])
         engine.submit([1], [200], sink)  # never loaded
-        assert sink.over.wait(30)
+        sink.wait_for_end()
 
-    assert isinstance(sink.errors[0], KeyError)
+    assert isinstance(sink.error, KeyError)
 
 
 def test_describe_is_text_and_names_the_weights(build: Build) -> None:
@@ -162,10 +106,6 @@ def test_describe_is_text_and_names_the_weights(build: Build) -> None:
 
     assert {"numpy", "blas", "weights_sha256"} <= set(said)
     assert all(isinstance(value, str) for value in said.values())
-
-
-def test_options_are_checked_without_a_data_set(model: Path) -> None:
-    KnnEngine(dataset=None, model=str(model), precision="fp32")  # as before anything is measured
 
 
 @pytest.mark.parametrize(

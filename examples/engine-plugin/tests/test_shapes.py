@@ -1,7 +1,8 @@
 """The data set is the same everywhere: accepted scores are compared image by image."""
 
 import pytest
-from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf import SuiteError
+from pytest_mlperf.testing import check_dataset
 
 from mlperf_numpy.shapes import SHAPES, ShapesDataset
 
@@ -11,6 +12,10 @@ def test_images_are_the_same_on_every_machine() -> None:
         ShapesDataset(count=64).digest
         == "1d22350a2cbdcbb8c45eb871b5e13b2c7773e87f67e5ab28aef97193599c786f"
     )
+
+
+def test_the_contract_is_kept() -> None:
+    assert len(check_dataset(ShapesDataset, options={"count": 64})) == 64
 
 
 def test_a_seed_and_a_count_choose_images() -> None:

@@ -3,18 +3,120 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, kept
-from pytest_mlperf.core.judge.accuracy_notes import Beside, notes_of_outputs, notes_of_scores
-from pytest_mlperf.core.judge.rule_a import DEFAULT, Paired, Pairs, RuleA, judge_pairs, looks
-from pytest_mlperf.core.judge.rule_r import Decision
-from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, kept
+from pytest_mlperf.core.judge._mean_change import LEAST_SEEN
+from pytest_mlperf.core.judge.rule_a import (
+    DEFAULT,
+    Paired,
+    RuleA,
+    ScorePairs,
+    correlated,
+    judge_pairs,
+    looks,
+)
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Accuracy, Scored, others
 from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.core.numbers import points
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
+
+NONDETERMINISTIC = 0.8
+"""Below this correlation two passes of one build hardly measure the same thing."""
+
+TOGETHER = 1.5
+"""From this ratio of standard errors on it is said that samples of a group change together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassContext:
+    """What is known besides scores: whether the build is the baseline's; digests of its outputs."""
+
+    same_build: bool = False
+    outputs: Sequence[int] | None = None
+
+
+def notes_of_scores(
+    verdicts: Sequence[PairedVerdict], judgements: Mapping[str, Paired], beside: PassContext
+) -> tuple[str, ...]:
+    """Return sentences on what was judged: what it is worth, small drops, how alike passes are."""
+    return tuple(note for verdict in verdicts for note in _of_metric(verdict, judgements, beside))
+
+
+def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:
+    """Return a sentence on outputs that changed, or did not where scores of so many samples did."""
+    changed = others(beside.outputs, scored)
+    if changed is None:
+        return ()
+    count = f"{changed:,} of {len(scored.indices):,} outputs"
+    if changed and not rescored:
+        return (f"outputs changed but scores did not: {count} are others than the baseline's",)
+    if changed:
+        return (f"{count} are others than the baseline's; {rescored:,} samples scored otherwise",)
+    if rescored:
+        return (
+            f"scores changed but outputs did not: {rescored:,} samples; "
+            "the scorer, or a library that it uses, is another one",
+        )
+    return ()
+
+
+def _of_metric(
+    verdict: PairedVerdict, judgements: Mapping[str, Paired], beside: PassContext
+) -> Iterator[str]:
+    paired = judgements[verdict.metric]
+    unseen = paired.unseen
+    if unseen is not None and verdict.margin is not None and unseen > verdict.margin:
+        yield (
+            f"{verdict.metric}: all {verdict.samples:,} samples of this data set scored alike: no "
+            "drop on these; about other samples it says nothing smaller than a drop of "
+            f"{unseen:.2f} points"
+        )
+    seen = 1.0 if paired.leverage is None else paired.leverage.seen
+    if seen < LEAST_SEEN and paired.changed:
+        yield (
+            f"{verdict.metric}: these {verdict.samples:,} samples show {100 * seen:.0f} % of what "
+            f"chance does to it, and below {100 * LEAST_SEEN:.0f} % nothing is decided: too many "
+            "classes have one sample, or few samples hold most of the data; score more samples"
+        )
+    if paired.groups is not None and paired.widened >= TOGETHER:
+        yield (
+            f"{verdict.metric}: samples of one group change together: judged by the "
+            f"{paired.groups:,} groups of the data set, the interval is {paired.widened:.1f} times "
+            "that of independent samples"
+        )
+    smaller = verdict.outcome is Outcome.OK and verdict.p is not None and verdict.p < 0.01
+    if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
+        yield (
+            f"{verdict.metric}: a drop smaller than the margin is certain "
+            f"(plain paired test p = {verdict.p:.2g})"
+        )
+    if paired.correlation is not None and verdict.changed:
+        yield from _of_agreement(verdict, paired.correlation, same_build=beside.same_build)
+
+
+def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
+    """Yield what is said of how alike the two passes are, sample by sample."""
+    if correlation < NONDETERMINISTIC:
+        cause = "nondeterministic generation"
+        cause = cause if same_build else f"other outputs, or {cause}"
+        yield (
+            f"{verdict.metric}: scores of the two passes hardly agree sample by sample "
+            f"(correlation {correlation:.2f}): {cause}"
+        )
+    elif same_build:
+        yield (
+            f"{verdict.metric}: near-deterministic: {verdict.changed:,} of {verdict.samples:,} "
+            f"scores are others than in the baseline of the same build "
+            f"(re-run correlation {correlation:.4f})"
+        )
+
+
+Values = Sequence[float | None]
 
 WORDS = {
     Decision.PASS: Outcome.OK,
@@ -23,17 +125,12 @@ WORDS = {
     Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
 }
 
-NOTHING_BESIDE = Beside()
+NOTHING_BESIDE = PassContext()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """The drop that does not matter.
-
-    Attributes:
-        value: A share of the baseline's score, or points.
-        is_share: Which of the two.
-    """
+    """The drop that does not matter: a share of the baseline's score, or points."""
 
     value: float
     is_share: bool
@@ -46,28 +143,9 @@ class Margin:
 DEFAULT_MARGIN = Margin(value=0.005, is_share=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccuracyRuling:
-    """What the scores so far say.
-
-    Attributes:
-        outcome: The word.
-        headline: What follows it on the first line.
-        paired: One entry per metric; counts of output last, without an outcome.
-        more: More samples could decide.
-        notes: Sentences for the message.
-    """
-
-    outcome: Outcome
-    headline: str
-    paired: tuple[PairedVerdict, ...]
-    more: bool
-    notes: tuple[str, ...]
-
-
 def rule_on_scores(
     baseline: AccuracyBaseline,
-    before: Mapping[str, Sequence[float | None]],
+    before: Mapping[str, Values],
     accuracy: Accuracy,
     scored: Scored,
     order: Sequence[int],
@@ -75,99 +153,92 @@ def rule_on_scores(
     margin: Callable[[str], Margin],
     sequential: bool,
     rule: RuleA = DEFAULT,
-    beside: Beside = NOTHING_BESIDE,
-) -> AccuracyRuling:
+    beside: PassContext = NOTHING_BESIDE,
+) -> Ruling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
     Metrics that only a whole data set has are judged at its end, by their pseudo-values; alpha is
-    shared with the others.
-
-    Args:
-        baseline: The accepted scores; a relative margin refers to their aggregate.
-        before: Its scores by metric and data set index.
-        accuracy: Which metrics are better when lower, and which only a whole data set has.
-        scored: The scores of this build; of a part of the data set, or of all of it.
-        order: The fixed order of the whole data set.
-        margin: By metric, the change for the worse that does not matter.
-        sequential: The pass may stop at any of the rule's looks; else it has one, at the end.
-        rule: Error rates.
-        beside: What is known besides the scores; it makes sentences, never the verdict.
+    shared with the others. A relative margin refers to the baseline's aggregate. A sequential pass
+    may stop at any of the rule's looks; else it has one, at the end. What is known besides the
+    scores makes sentences, never the verdict.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
-    steps = baseline.steps
-    names = [name for name in scored.per_sample if name in before]
     series = {
         name: (
             [before[name][index] for index in there],
-            kept([scored.per_sample[name][position[index]] for index in there], steps[name]),
+            kept([values[position[index]] for index in there], baseline.steps[name]),
         )
-        for name in names
+        for name, values in scored.per_sample.items()
+        if name in before
     }
-    judged = [name for name in names if name not in COUNTS]
+    of = scored.groups
+    groups = None if of is None else [of[position[index]] for index in there]
+    judged = [name for name in series if name not in COUNTS]
     if not judged:
-        return _no_answer(Outcome.NO_BASELINE, "the baseline has no scores by sample")
-    for name in names:
-        if other := _applies_otherwise(*series[name], there, full=len(there) == len(order)):
-            return _no_answer(Outcome.INVALID, f"{name} {other}")
+        reason = "the baseline has no scores by sample"
+        return Ruling(outcome=Outcome.NO_BASELINE, headline=reason)
+    for name, both in series.items():
+        if other := _applies_otherwise(*both, there, full=len(there) == len(order)):
+            return Ruling(outcome=Outcome.INVALID, headline=f"{name} {other}")
     pairs = {
-        name: Pairs(
+        name: ScorePairs(
             before=_up(series[name][0], lower=name in accuracy.lower),
             now=_up(series[name][1], lower=name in accuracy.lower),
             margin=max(margin(name).points(baseline.scores[name]), 1e-9),
+            groups=groups,
+            leverage=scored.leverage.get(name),
         )
         for name in judged
     }
-    found = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
-    if not found:
-        why = f"only the whole data set has {', '.join(judged)}"
-        return replace(_no_answer(Outcome.INCONCLUSIVE, why), more=len(there) < len(order))
+    judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
+    if not judgements:
+        reason = f"only the whole data set has {', '.join(judged)}"
+        more = len(there) < len(order)
+        return Ruling(outcome=Outcome.INCONCLUSIVE, headline=reason, more=more)
     verdicts = [
         _verdict(name, paired, pairs[name].margin, lower=name in accuracy.lower)
-        for name, paired in found.items()
+        for name, paired in judgements.items()
     ]
     outcome = worst([verdict.outcome for verdict in verdicts if verdict.outcome])
     deciding = next(verdict for verdict in verdicts if verdict.outcome is outcome)
-    counts = [_count(name, *series[name]) for name in names if name in COUNTS]
-    decisions = {paired.decision for paired in found.values()}
-    due = set(judged) - set(found)
-    return AccuracyRuling(
+    counts = [_count(name, *both) for name, both in series.items() if name in COUNTS]
+    return Ruling(
         outcome=outcome,
         headline=_headline(deciding, len(order)),
         paired=(*verdicts, *counts),
-        more=(Decision.MORE in decisions or bool(due)) and Decision.FAIL not in decisions,
+        more=_needs_more(judgements, due=len(judgements) < len(judged)),
         notes=(
-            *notes_of_scores(verdicts, found, beside),
+            *notes_of_scores(verdicts, judgements, beside),
             *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
         ),
     )
 
 
-def _rescored(series: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> int:
+def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
     """Return how many samples of a pass have another score in any metric, judged so far or not."""
-    changed = set[int]()
-    for before, now in series:
-        for place, (old, new) in enumerate(zip(before, now, strict=True)):
-            if old is not None and new is not None and old != new:
-                changed.add(place)
-    return len(changed)
+    return len(
+        {
+            place
+            for before, now in series
+            for place, (old, new) in enumerate(zip(before, now, strict=True))
+            if None not in (old, new) and old != new
+        }
+    )
 
 
-def _no_answer(outcome: Outcome, headline: str) -> AccuracyRuling:
-    return AccuracyRuling(outcome=outcome, headline=headline, paired=(), more=False, notes=())
+def _needs_more(judgements: Mapping[str, Paired], *, due: bool) -> bool:
+    decisions = {paired.decision for paired in judgements.values()}
+    return (due or Decision.MORE in decisions) and Decision.FAIL not in decisions
 
 
-def _up(values: Sequence[float | None], *, lower: bool) -> list[float | None]:
+def _up(values: Values, *, lower: bool) -> list[float | None]:
     """Return scores that are better when higher."""
     return [-value if lower and value is not None else value for value in values]
 
 
 def _applies_otherwise(
-    before: Sequence[float | None],
-    now: Sequence[float | None],
-    indices: Sequence[int],
-    *,
-    full: bool,
+    before: Values, now: Values, indices: Sequence[int], *, full: bool
 ) -> str | None:
     """Return the first sample that a metric applies to in one pass only, in words.
 
@@ -182,7 +253,7 @@ def _applies_otherwise(
 
 
 def _judge(
-    pairs: Mapping[str, Pairs],
+    pairs: Mapping[str, ScorePairs],
     whole: Collection[str],
     there: int,
     total: int,
@@ -193,42 +264,38 @@ def _judge(
     """Judge additive metrics at every look, those of a whole data set once it is there."""
     additive = {name: own for name, own in pairs.items() if name not in whole}
     at_the_end = {name: own for name, own in pairs.items() if name in whole}
-    found: dict[str, Paired] = {}
-    for group, at in (
-        (additive, looks(total, sequential=sequential)),
-        (at_the_end, (total,)),
-    ):
+    judgements: dict[str, Paired] = {}
+    for group, at in ((additive, looks(total, sequential=sequential)), (at_the_end, (total,))):
         if group and (group is additive or there == total):
             alpha = rule.alpha * len(group) / len(pairs)
-            found |= judge_pairs(group, at, replace(rule, alpha=alpha))
-    return {name: found[name] for name in pairs if name in found}
+            judgements |= judge_pairs(group, at, replace(rule, alpha=alpha))
+    return {name: judgements[name] for name in pairs if name in judgements}
 
 
-def _verdict(name: str, found: Paired, margin: float, *, lower: bool) -> PairedVerdict:
-    ends = (-found.high, -found.low) if lower else (found.low, found.high)
+def _verdict(name: str, paired: Paired, margin: float, *, lower: bool) -> PairedVerdict:
+    ends = (-paired.high, -paired.low) if lower else (paired.low, paired.high)
     low, high = (end if math.isfinite(end) else None for end in ends)  # too few samples
     sign = -1 if lower else 1
     return PairedVerdict(
         metric=name,
-        outcome=WORDS[found.decision],
-        baseline=sign * found.before,
-        now=sign * found.now,
-        change=sign * found.change,
+        outcome=WORDS[paired.decision],
+        baseline=sign * paired.before,
+        now=sign * paired.now,
+        change=sign * paired.change,
         low=low,
         high=high,
         margin=margin,
-        samples=found.samples,
-        changed=found.changed,
-        down=found.down,
-        up=found.up,
-        p=found.p,
+        samples=paired.samples,
+        changed=paired.changed,
+        down=paired.down,
+        up=paired.up,
+        p=paired.p,
         lower=lower,
-        correlation=found.correlation,
+        correlation=paired.correlation,
     )
 
 
-def _count(name: str, before: Sequence[float | None], now: Sequence[float | None]) -> PairedVerdict:
-    """Return a count of output, compared and not judged."""
+def _count(name: str, before: Values, now: Values) -> PairedVerdict:
     pairs = [
         (a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None
     ] or [(0.0, 0.0)]
@@ -254,7 +321,7 @@ def _count(name: str, before: Sequence[float | None], now: Sequence[float | None
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
     assert verdict.bound is not None
-    if verdict.changed == 0:
+    if verdict.changed == 0 and verdict.outcome is Outcome.OK:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
     shown = f"{verdict.metric} {points(verdict.change)} points"
@@ -262,16 +329,64 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
         shown += f" ({points(verdict.low)} to {points(verdict.high)})"
     bound = points(verdict.bound)
     if verdict.outcome is Outcome.OK:
-        why = f"inside {bound}"
+        reason = f"inside {bound}"
     elif verdict.outcome is Outcome.ACC_DROP:
-        why = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
+        reason = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
     else:
-        why = f"{bound} undecided"
-    return f"{shown}; {why}"
+        reason = f"{bound} undecided"
+    return f"{shown}; {reason}"
 
 
 def _beyond(verdict: PairedVerdict, bound: float) -> bool:
-    """Whether the change exceeds the margin even at its best."""
     if verdict.best is None:
         return False
     return verdict.best > bound if verdict.lower else verdict.best < bound
+
+
+def apart(
+    baseline: AccuracyBaseline, before: Mapping[str, Values], now: Scored
+) -> dict[str, Rerun]:
+    """Compare a whole pass of the baseline's own build with the baseline, metric by metric."""
+    reruns = {}
+    for name, values in now.per_sample.items():
+        if name in before and name not in COUNTS:
+            again = kept(values, baseline.steps[name])
+            both = [
+                (a, b)
+                for a, b in zip(before[name], again, strict=True)
+                if a is not None and b is not None
+            ]
+            if len(both) > 1:
+                reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
+    return reruns
+
+
+def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
+    """Return what is known after some more passes: variances and correlations are averaged."""
+    reruns = dict(old)
+    for name, added in new.items():
+        before = old.get(name)
+        if before is None:
+            reruns[name] = added
+            continue
+        passes = before.passes + added.passes
+        variance = (before.passes * before.sd**2 + added.passes * added.sd**2) / passes
+        there = [one for one in (before, added) if one.correlation is not None]
+        weights = sum(one.passes for one in there)
+        total = sum(one.passes * (one.correlation or 0.0) for one in there)
+        correlation = total / weights if there else None
+        reruns[name] = Rerun(sd=math.sqrt(variance), correlation=correlation, passes=passes)
+    return reruns
+
+
+def _rerun(before: Sequence[float], now: Sequence[float]) -> Rerun:
+    """Return the figures of two passes.
+
+    The difference of two passes has twice the variance of one, and n samples are averaged:
+    sd = sd(d) / sqrt(2 n), which is sigma * sqrt((1 - r) / n) for scores of spread sigma.
+    """
+    n = len(before)
+    differences = [b - a for a, b in zip(before, now, strict=True)]
+    mean = fmean(differences)
+    variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
+    return Rerun(sd=math.sqrt(variance / (2 * n)), correlation=correlated(before, now), passes=1)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, fmean
+from statistics import fmean
+from typing import TypeVar
 
-from pytest_mlperf.core.judge.quantiles import t_isf, t_sf
-from pytest_mlperf.core.judge.rule_r import Decision
+from pytest_mlperf.core.extension import Leverage
+from pytest_mlperf.core.judge._mean_change import Errors, bounds_of, with_rare
+from pytest_mlperf.core.judge.standing import Decision
 
 LOOKS = (1024, 3072, 8192, 16384)
 """Samples after which a sequential pass may stop; the last look is the whole data set."""
 
-FEW_FLIPS = 25
-"""Below this many changed samples the normal interval of binary scores is too narrow."""
+
+FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
+"""Shares of beta that losses of few samples may err by at the first look, and at each later one
+before the last. A count of losses that is small enough at one look mostly was so at the one before:
+at four such looks 4.93 % of all drops of the margin pass, where 5 % may."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Error rates of the rule, over all its looks.
-
-    Attributes:
-        alpha: How often an unchanged case may fail.
-        beta: How often a true drop of the margin may pass.
-    """
+    """How often an unchanged case may fail, and a drop of the margin pass, over all its looks."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -32,61 +33,67 @@ class RuleA:
 
 DEFAULT = RuleA()
 
+Name = TypeVar("Name", bound=Hashable)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pairs:
+class ScorePairs:
     """One metric's scores of the same samples, in the order in which they were measured.
 
     Attributes:
         before: The baseline's scores; None where the metric does not apply to the sample.
-        now: Those of this build, None for the same samples.
         margin: Largest drop that does not matter, in the score's own points, above 0.
-
-    Raises:
-        ValueError: The two differ in length, there are none, or the margin is not positive.
+        groups: The group of each sample, such as its article; None: samples are independent.
+        leverage: Of pseudo-values, how much of chance they show; None: all, as scores of samples.
     """
 
     before: Sequence[float | None]
     now: Sequence[float | None]
     margin: float
+    groups: Sequence[int] | None = None
+    leverage: Leverage | None = None
 
     def __post_init__(self) -> None:
         if len(self.before) != len(self.now) or not self.before:
             raise ValueError(f"{len(self.before)} and {len(self.now)} scores are no pairs")
+        if self.groups is not None and len(self.groups) != len(self.now):
+            raise ValueError(f"{len(self.groups)} groups for {len(self.now)} samples")
         if not 0 < self.margin < math.inf:
             raise ValueError(f"margin={self.margin!r}; it must be positive and finite")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired:
-    """What the pairs of one metric say.
+    """What the pairs of one metric say; by default of one that applies to no sample so far.
+
+    `p`, `groups` and `widened` are those of `ChangeBounds`.
 
     Attributes:
-        decision: PASS, FAIL, MORE, or INCONCLUSIVE after the last look.
-        before, now: Mean scores of the samples that were judged.
         change: Mean difference, points; negative is worse.
         low, high: The bounds that decide, points.
-        p: One-sided p of the plain paired test for a drop of any size.
-        samples: Samples judged: those that the metric applies to.
-        changed: Samples whose score is another one.
-        down, up: Samples that got worse, better.
         correlation: Of the two runs' scores; None where one of them does not vary.
         binary: Every score is the lowest or the highest of two values.
+        unseen: Where a whole data set scored alike: the mean drop that other samples could still
+            have, points.
     """
 
-    decision: Decision
-    before: float
-    now: float
-    change: float
-    low: float
-    high: float
-    p: float
-    samples: int
-    changed: int
-    down: int
-    up: int
-    correlation: float | None
-    binary: bool
+    decision: Decision = Decision.MORE
+    before: float = 0.0
+    now: float = 0.0
+    change: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+    p: float = 1.0
+    samples: int = 0
+    changed: int = 0
+    down: int = 0
+    up: int = 0
+    correlation: float | None = None
+    binary: bool = False
+    groups: int | None = None
+    widened: float = 1.0
+    leverage: Leverage | None = None
+    unseen: float | None = None
 
 
 def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
@@ -94,112 +101,61 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
     return (*(look for look in LOOKS if sequential and look < samples), samples)
 
 
+def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
+    """Return what the rule may err by at one of its looks, counted from 0."""
+    last = position == len(at) - 1
+    early = FIRST_LOOK if position == 0 else LATER_LOOKS
+    return Errors(
+        alpha=rule.alpha / len(at),
+        beta=rule.beta / len(at),
+        rare=rule.beta / len(at) if last else rule.beta * early,
+    )
+
+
 def judge_pairs(
-    metrics: Mapping[str, Pairs], at: Sequence[int], rule: RuleA = DEFAULT
+    metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
     """Judge the metrics of one case, look after look; each verdict freezes when it is reached.
 
     A metric passes when its lower bound clears the margin: all must. One fails when a drop is
-    proven and the margin is not excluded; Holm's step-down keeps alpha over the metrics.
-
-    Args:
-        metrics: By name, all of the same samples.
-        at: The planned looks, see `looks`; those beyond the samples that are there are still due.
-        rule: Error rates.
-
-    Returns:
-        One entry per metric, at the look that decided, else at the last one.
+    proven and the margin is not excluded; Holm's step-down keeps alpha over the metrics. Looks
+    beyond the samples that are there are still due; an entry is of the look that decided, else of
+    the last.
     """
     there = min(len(pairs.now) for pairs in metrics.values())
-    alpha, beta = rule.alpha / len(at), rule.beta / len(at)
     decided: dict[str, Paired] = {}
-    for look in (look for look in at if look <= there):
+    for position, look in enumerate(look for look in at if look <= there):
+        errors, last = errors_at(position, at, rule), look == at[-1]
         open_ = {
-            name: _weigh(pairs, look, alpha, beta)
+            name: _weigh(pairs, look, errors, all_seen=last)
             for name, pairs in metrics.items()
             if name not in decided or decided[name].decision is not Decision.PASS
         }
         # A metric that passed stays in the family: to leave it would hand its alpha to the others.
         p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
-        failed = holm(p_values, alpha)
-        last = look == at[-1]
-        for name, found in open_.items():
-            decided[name] = _decide(found, metrics[name].margin, name in failed, last=last)
-        if all(found.decision is not Decision.MORE for found in decided.values()):
+        failed = holm(p_values, errors.alpha)
+        for name, paired in open_.items():
+            decided[name] = _decide(paired, metrics[name].margin, name in failed, last=last)
+        if all(paired.decision is not Decision.MORE for paired in decided.values()):
             break
-        if any(found.decision is Decision.FAIL for found in decided.values()):
+        if any(paired.decision is Decision.FAIL for paired in decided.values()):
             break
     return decided
 
 
-def holm(p_values: Mapping[str, float], alpha: float) -> set[str]:
+def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
     """Return the hypotheses that Holm's step-down procedure rejects.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
         Journal of Statistics 6 (1979).
     """
-    rejected: set[str] = set()
+    rejected: set[Name] = set()
     ordered = sorted(p_values, key=lambda name: p_values[name])
     for position, name in enumerate(ordered):
         if p_values[name] > alpha / (len(ordered) - position):
             break
         rejected.add(name)
     return rejected
-
-
-def mcnemar_mid_p(down: int, up: int) -> float:
-    """Return the one-sided mid-p of McNemar's test that more samples got worse than better.
-
-    P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2).
-
-    Source: M. W. Fagerland, S. Lydersen, P. Laake, "The McNemar test for binary matched-pairs
-        data: mid-p and asymptotic are better than exact conditional", BMC Med. Res. Methodol. 13
-        (2013).
-    """
-    flips = down + up
-    if not flips:
-        return 1.0
-    # From the smaller tail, each binomial coefficient from the one before it: whole numbers.
-    ways, below = 1, 0
-    for k in range(up):
-        below += ways
-        ways = ways * (flips - k) // (k + 1)
-    return (2 * below + ways) / (2 << flips)
-
-
-def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
-    """Return the paired score interval of the difference of two shares, method 10.
-
-    Args:
-        counts: Samples right in both, right before only, right now only, wrong in both.
-        alpha: Error of the upper bound.
-        beta: Error of the lower bound.
-
-    Returns:
-        Bounds of share now - share before.
-
-    Source: R. G. Newcombe, "Improved confidence intervals for the difference between binomial
-        proportions based on paired data", Statistics in Medicine 17 (1998).
-    """
-    both, lost, won, neither = counts
-    n = sum(counts)
-    before, now = (both + lost) / n, (both + won) / n
-    product = (both + lost) * (won + neither) * (both + won) * (lost + neither)
-    phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
-
-    def reach(p: float, z: float) -> tuple[float, float]:
-        """Return how far Wilson's interval reaches below and above a share."""
-        centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-        return p - (centre - half), centre + half - p
-
-    def root(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
-
-    z_low, z_high = (NormalDist().inv_cdf(1 - error) for error in (beta, alpha))
-    low = now - before - root(reach(now, z_low)[0], reach(before, z_low)[1])
-    high = now - before + root(reach(now, z_high)[1], reach(before, z_high)[0])
-    return low, high
 
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -213,85 +169,53 @@ def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
     return shared / math.sqrt(spread_1 * spread_2)
 
 
-def _weigh(pairs: Pairs, look: int, alpha: float, beta: float) -> Paired:
-    """Return bounds and p of the first `look` pairs; nothing is decided yet."""
-    both_there = [
-        (a, b)
-        for a, b in zip(pairs.before[:look], pairs.now[:look], strict=True)
-        if a is not None and b is not None
+def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> Paired:
+    groups = range(look) if pairs.groups is None else pairs.groups[:look]
+    there = [
+        (old, new, group)
+        for old, new, group in zip(pairs.before[:look], pairs.now[:look], groups, strict=True)
+        if old is not None and new is not None
     ]
-    if not both_there:
-        return _nothing()
-    before, now = [a for a, _ in both_there], [b for _, b in both_there]
-    count = len(both_there)
-    differences = [b - a for a, b in zip(before, now, strict=True)]
-    down, up = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-    values = sorted({*before, *now})
-    binary = len(values) <= 2
-    mean = fmean(differences)
-    low, high, p = _graded(differences, mean, alpha, beta)
-    if binary and down + up:
-        p = mcnemar_mid_p(down, up)
-        if down + up < FEW_FLIPS:
-            step = values[-1] - values[0]
-            both = sum(a == b == values[-1] for a, b in zip(before, now, strict=True))
-            bounds = newcombe((both, down, up, count - both - down - up), alpha, beta)
-            low, high = (bound * step for bound in bounds)
+    if not there:
+        return Paired()
+    before, now = [old for old, _, _ in there], [new for _, new, _ in there]
+    of_groups = None if pairs.groups is None else [group for _, _, group in there]
+    bounds = bounds_of(before, now, of_groups, errors, pairs.leverage)
+    low, values, unseen = bounds.low, {*before, *now}, None
+    changes = Counter(new - old for old, new in zip(before, now, strict=True))
+    if low > -pairs.margin:  # else it decides nothing
+        worst = min(0.0, *values)
+        possible = Counter(old - worst for old in before)
+        low = with_rare(low, changes, possible, errors, all_seen=all_seen)
+        if all_seen and len(changes) == 1 and 0.0 in changes:
+            unseen = -with_rare(low, changes, possible, errors, all_seen=False)
+    down = sum(count for change, count in changes.items() if change < 0)
+    up = sum(count for change, count in changes.items() if change > 0)
     return Paired(
-        decision=Decision.MORE,
         before=fmean(before),
         now=fmean(now),
-        change=mean,
+        change=fmean(new - old for old, new in zip(before, now, strict=True)),
         low=low,
-        high=high,
-        p=p,
-        samples=count,
+        high=bounds.high,
+        p=bounds.p,
+        samples=len(there),
         changed=down + up,
         down=down,
         up=up,
         correlation=correlated(before, now),
-        binary=binary,
+        binary=len(values) <= 2,
+        groups=bounds.groups,
+        widened=bounds.widened,
+        leverage=pairs.leverage,
+        unseen=unseen,
     )
 
 
-def _nothing() -> Paired:
-    """Return what is known of a metric that applies to no sample so far."""
-    return Paired(
-        decision=Decision.MORE,
-        before=0.0,
-        now=0.0,
-        change=0.0,
-        low=-math.inf,
-        high=math.inf,
-        p=1.0,
-        samples=0,
-        changed=0,
-        down=0,
-        up=0,
-        correlation=None,
-        binary=False,
-    )
-
-
-def _graded(
-    differences: Sequence[float], mean: float, alpha: float, beta: float
-) -> tuple[float, float, float]:
-    """Return the bounds of the mean difference and the p of a drop, by the paired t."""
-    n = len(differences)
-    if n < 2:
-        return -math.inf, math.inf, 1.0
-    sd = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (n - 1))
-    if not sd:  # every sample changed by the same amount, by none above all
-        return mean, mean, 0.0 if mean < 0 else 1.0
-    se, df = sd / math.sqrt(n), n - 1
-    return mean - t_isf(beta, df) * se, mean + t_isf(alpha, df) * se, t_sf(-mean / se, df)
-
-
-def _decide(found: Paired, margin: float, failed: bool, *, last: bool) -> Paired:
-    if found.low > -margin:
+def _decide(paired: Paired, margin: float, failed: bool, *, last: bool) -> Paired:
+    if paired.low > -margin:
         decision = Decision.PASS
-    elif failed and found.change < 0:
+    elif failed and paired.change < 0:
         decision = Decision.FAIL
     else:
         decision = Decision.INCONCLUSIVE if last else Decision.MORE
-    return replace(found, decision=decision)
+    return replace(paired, decision=decision)

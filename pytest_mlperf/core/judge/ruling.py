@@ -5,62 +5,184 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from statistics import geometric_mean
 
-from pytest_mlperf.core.baseline import BaselineRun, Record
-from pytest_mlperf.core.judge.exact import compare
+from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise, surer
+from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.many import FEW, rule_among
-from pytest_mlperf.core.judge.quantiles import t_isf
 from pytest_mlperf.core.judge.rule_r import (
     GATING_RUNS,
-    Decision,
     Judged,
     RuleR,
     Value,
     judge,
+    log_scale,
+    look_at,
     minimum_detectable_change,
-    outlier,
+    sharing,
 )
-from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, Direction
-from pytest_mlperf.core.numbers import change, interval, limit
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, worst
+from pytest_mlperf.core.judge.sample import (
+    countable,
+    in_zeros,
+    missing,
+    of_few,
+    too_few,
+    unmeasured,
+    with_zeros,
+)
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Run, moment_of
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    EFFICIENCY,
+    METRICS,
+    Direction,
+    at_point,
+    in_order,
+    point_of,
+)
+from pytest_mlperf.core.numbers import change, interval, limit, percent
+from pytest_mlperf.core.verdict import (
+    Gate,
+    InTurns,
+    Look,
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    Unchecked,
+    Verdict,
+    worst,
+)
+
+
+def looks_at(
+    baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
+) -> tuple[Look, ...]:
+    """Compare the first run with a baseline, then the first two, and so on."""
+    return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
+
+
+def between_sessions(
+    baseline: Sequence[Value], *, direction: Direction, rule: RuleR
+) -> tuple[Look, ...]:
+    """Compare each session of a baseline with its other ones, as runs of now are compared with all.
+
+    Nothing changed between them, so this shows what an unchanged build does on that machine.
+    """
+    sessions = dict.fromkeys(run.session for run in baseline)
+    compared = []
+    for session in sessions if len(sessions) > 1 else ():
+        runs = [run for run in baseline if run.session == session]
+        others = [run for run in baseline if run.session != session]
+        compared.append(_compared(others, runs, direction, rule, session))
+    return tuple(compared)
+
+
+def _compared(
+    baseline: Sequence[Value],
+    runs: Sequence[Value],
+    direction: Direction,
+    rule: RuleR,
+    session: str = "",
+) -> Look:
+    look = look_at(baseline, runs, log_scale(direction), rule)
+    return Look(change=look.d, se=look.se, df=look.df, session=session)
+
+
+def other_count(
+    title: str, before: Sequence[float], now: Sequence[float], *, tolerance: float = 0.0
+) -> str | None:
+    """Return a sentence where a counter of some runs is another than the baseline's, else None.
+
+    Noise is no excuse for a counter: a run that does less work is faster, and no test of its speed
+    would see why. So less is said before more. The tolerance is a share of the baseline's values.
+    """
+    if not before or not now:
+        raise ValueError(f"nothing to compare: {len(before)} baseline values and {len(now)} now")
+    if not all(math.isfinite(value) for value in (*before, *now, tolerance)) or tolerance < 0:
+        raise ValueError(f"counters {[*before, *now]}, tolerance {tolerance!r}: must be finite")
+    low = min(value - tolerance * abs(value) for value in before)
+    high = max(value + tolerance * abs(value) for value in before)
+    least, most = min(now), max(now)
+    if low <= least and most <= high:
+        return None
+    value, way = (least, "less") if least < low else (most, "more")
+    baseline = f"{low:.7g} to {high:.7g}" if high > low else f"{low:.7g}"
+    return f"{title} {value:.7g}, {way} than the baseline's {baseline}"
+
+
+LENGTH = 0.02
+"""Share by which the mean length of a curve's answers may differ from the baseline's."""
+
+
+def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRun]) -> str | None:
+    """Return a sentence where answers at a point of a curve have another length, else None.
+
+    Who says less is faster.
+    """
+    points = {point for run in now for name in run.metrics if (point := point_of(name))}
+    for name in (at_point(count, point) for point in sorted(points) for count in sorted(COUNTS)):
+        ours, theirs = values(now, name), values(before, name)
+        if ours and theirs:
+            means = [mean_value(theirs)], [mean_value(ours)]
+            if other := other_count(METRICS[name].title, *means, tolerance=LENGTH):
+                return other
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """What the runs so far say.
+    """What the rules say of accuracy, performance or efficiency.
 
     Attributes:
-        outcome: The word for the case.
-        metrics: Gated metrics first, then what is only reported.
-        more: One more run could decide; the outcome is then not final.
-        deciding: The metric that made the outcome, or None.
+        metrics: Gated metrics first, then what is only reported; of accuracy the gate's.
+        more: One more run, or more samples, could decide; the outcome is then not final.
+        deciding: The metric of rule R that made the outcome, or None.
+        gate: Of accuracy, whether the gate was evaluated, and on how many samples.
+        unchecked: Of speed and energy, why accuracy is not vouched for.
     """
 
     outcome: Outcome
-    metrics: tuple[MetricVerdict, ...]
-    more: bool
-    deciding: MetricVerdict | None
+    headline: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    paired: tuple[PairedVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    more: bool = False
+    deciding: MetricVerdict | None = None
+    gate: Gate | None = None
+    turns: InTurns | None = None
+    unchecked: Unchecked | None = None
 
     @property
-    def headline(self) -> str:
-        """What follows the outcome word: metric, change, interval, what is not excluded."""
-        metric = self.deciding
-        if metric is None:
-            return "nothing is gated"
-        title = METRICS[metric.metric].title
-        if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
-            return f"{title}: {metric.note or 'no record of this machine'}"
-        shown = f"{title} {change(metric.change)} ({interval(metric.low, metric.high)})"
-        bound = limit(metric.metric, metric.limit)
-        if self.outcome in {Outcome.OK, Outcome.IMPROVED}:
-            why = f"inside {bound}"
-        elif self.outcome is Outcome.INCONCLUSIVE:
-            why = metric.note or f"{bound} undecided"
-        else:
-            beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
-            why = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
-        return f"{shown}; {why}"
+    def failed(self) -> bool:
+        """Accuracy is not what it was: performance may not be judged."""
+        return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
+
+
+def headline_of(outcome: Outcome, metric: MetricVerdict | None) -> str:
+    """Return what follows an outcome's word: metric, change, interval, what is not excluded."""
+    if metric is None:
+        return "nothing is gated"
+    return METRICS[metric.metric].title + behind_title(outcome, metric)
+
+
+def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
+    """Return what a headline says behind the title of the metric that made the outcome."""
+    if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
+        return f": {metric.note or 'no record of this machine'}"
+    shown = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
+    bound = limit(metric.metric, metric.limit)
+    if outcome in {Outcome.OK, Outcome.IMPROVED}:
+        reason = f"inside {bound}"
+    elif outcome is Outcome.INCONCLUSIVE:
+        reason = metric.note or f"{bound} undecided"
+    elif outcome is Outcome.PROVISIONAL:
+        reason = f"{metric.leans} {metric.note}"
+    else:
+        beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
+        reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
+    return f"{shown}; {reason}"
 
 
 def rule_on(
@@ -71,92 +193,92 @@ def rule_on(
     failing: Outcome = Outcome.PERF_DROP,
     pairs: int = 1,
 ) -> Ruling:
-    """Judge valid runs of one case, oldest first.
+    """Judge valid runs of one case, oldest first; limits are shares.
 
-    Args:
-        runs: At least one run; all valid.
-        record: The accepted measurement, or None.
-        limits: Gated metrics with their limits, as shares.
-        rule: Settings of rule R.
-        failing: The word for a proven drop.
-        pairs: Gated pairs of the session. With many, a drop is only proven here where it would be
-            whatever the others say; `together.settle` has the last word on what is INCONCLUSIVE.
+    With many pairs in the session, a drop is only proven here where it would be whatever the others
+    say; `together.settle` has the last word on what is INCONCLUSIVE.
     """
-    judging = _Judging(rule=rule, among=rule_among(rule, pairs), pairs=pairs, failing=failing)
-    measured = [name for name in METRICS if name in runs[0].metrics and name not in EFFICIENCY]
+    judging = _Judging(
+        rule=rule,
+        among=rule if pairs == 1 else rule_among(rule, pairs),
+        pairs=pairs,
+        failing=failing,
+    )
+    names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
+    measured = [name for name in names if name not in EFFICIENCY]
     believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
-    gated = [_gated(name, limit, runs, record, judging) for name, limit in limits.items()]
+    gated = [
+        _gated(name, limit, runs, record, judging.sharing(name, limits))
+        for name, limit in limits.items()
+    ]
     reported = [
         _reported(name, runs, record, note=_work(name, runs, record))
         for name in believed
         if name not in limits
     ]
-    more = any(more for _, more in gated)
+    unfit = any(metric.outcome is Outcome.INVALID for metric, _ in gated)  # no further run helps
+    more = any(more for _, more in gated) and not unfit
     return ruling_of([metric for metric, _ in gated], reported, more=more)
 
 
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Return what the verdicts on all metrics of a case say together.
-
-    Args:
-        metrics: Gated metrics.
-        reported: The others.
-        more: One more run could decide.
-    """
-    outcomes = [metric.outcome for metric in metrics if metric.outcome is not None]
+    """Return what the verdicts on all metrics of a case say together."""
+    # Of several metrics one that fails the test decides, also beside one that is SUSPECT.
+    failing = [metric for metric in metrics if metric.fails]
+    outcomes = [m.outcome for m in failing or metrics if m.outcome is not None]
     # Metrics with too few queries are only reported; a case with no other was not judged.
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    own = outcome if outcomes else None
-    deciding = next((metric for metric in metrics if metric.outcome is own), None)
-    every = (*metrics, *reported)
-    return Ruling(outcome=outcome, metrics=every, more=more, deciding=deciding)
-
-
-def countable(runs: Sequence[Run], limits: Mapping[str, float]) -> dict[str, float]:
-    """Return the limits of the metrics that these runs have enough queries for."""
-    fewest = min((run.queries for run in runs), default=0)
-    return {name: limit for name, limit in limits.items() if fewest >= METRICS[name].min_queries}
-
-
-def only_reported(runs: Sequence[Run], limits: Mapping[str, float]) -> tuple[str, ...]:
-    """Return a sentence for each limit that these runs have too few queries for."""
-    gated = countable(runs, limits)
-    return tuple(
-        f"{METRICS[name].title} is only reported: to be gated it needs "
-        f"{METRICS[name].min_queries:,} queries a run"
-        for name in limits
-        if name not in gated
+    deciding = deciding_of(metrics, outcome if outcomes else None)
+    return Ruling(
+        outcome=outcome,
+        headline=headline_of(outcome, deciding),
+        metrics=(*metrics, *reported),
+        more=more,
+        deciding=deciding,
     )
 
 
+def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
+    """Return the metric that an outcome is about; of provisional ones a drop says more."""
+    of_it = [metric for metric in metrics if metric.outcome is outcome]
+    return next((m for m in of_it if m.leans == "drop"), of_it[0] if of_it else None)
+
+
+def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
+    """Return the metric whose note is in a verdict's first line; None where it has none."""
+    outcome: Outcome | None = verdict.outcome
+    if outcome is Outcome.EXPECTED:
+        outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
+    elif outcome is Outcome.INCONCLUSIVE and not any(m.outcome for m in verdict.metrics):
+        outcome = None
+    metric = deciding_of(verdict.metrics, outcome)
+    return None if metric is None or outcome in {Outcome.OK, Outcome.IMPROVED} else metric
+
+
 def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
-    """Return what rule R needs of each run, measured or kept, that has the metric."""
+    """Return what rule R needs of each run, measured or kept, that has the metric.
+
+    Whoever judges by them says of the others that they are none: see `sample`.
+    """
     return [
         Value(
             value=run.metrics[metric],
             within_se=run.within_se.get(metric, 0.0),
             session=run.session,
+            day=_day(run.started),
         )
         for run in runs
         if metric in run.metrics
     ]
 
 
-def outlying(runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR) -> str | None:
-    """Return which run the leave-one-out screen rejects, in words.
-
-    A metric that is only reported, for want of queries, rejects none.
-    """
-    for metric in countable(runs, limits):
-        sample = values(runs, metric)
-        index = outlier(sample, rule=rule) if len(sample) > 2 else None
-        if index is not None:
-            return f"run {index + 1} of {len(sample)} is an outlier in {METRICS[metric].title}"
-    return None
+def _day(started: str) -> float | None:
+    moment = moment_of(started)
+    return None if moment is None else moment.timestamp() / 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,43 +290,67 @@ class _Judging:
     pairs: int
     failing: Outcome
 
+    def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
+        """Return it for one of several metrics."""
+        rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
+        return replace(self, rule=rule, among=among)
+
+    def knowing(self, noise: SessionNoise | None) -> _Judging:
+        """Return it with what sessions of a metric were seen to differ by, if that is more."""
+        noise = surer(noise, self.rule.session_noise)
+        rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
+        return replace(self, rule=rule, among=among)
+
 
 def _gated(
     name: str, limit: float, runs: Sequence[Run], record: Record | None, judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
     """Return the metric's verdict and whether another run could decide it."""
-    now = values(runs, name)
-    if not now:
-        missing = MetricVerdict(
-            metric=name, outcome=Outcome.INVALID, now=None, limit=limit, note="not measured"
-        )
-        return missing, False
-    fewest = METRICS[name].min_queries
-    if min(run.queries for run in runs) < fewest:
-        note = f"under {fewest:,} queries a run, only reported"
-        return _reported(name, runs, record, note=note), False
-    before = values(record.runs, name) if record else []
+    if lacking := missing(runs, name):
+        return unmeasured(name, limit, lacking), False
+    few = too_few(runs, name, record)
+    if few and name not in countable(runs, {name: limit}, record):
+        return _reported(name, runs, record, note=few), False
+    now, before = values(runs, name), values(record.runs, name) if record else []
     if not before:
-        note = "the baseline has no such metric" if record else ""
-        new = MetricVerdict(
-            metric=name,
-            outcome=Outcome.NO_BASELINE,
-            now=_mean(now),
-            limit=limit,
-            runs=len(now),
-            note=note,
-        )
-        return new, False
+        return _without_baseline(name, limit, runs, record), False
+    if record and len(now) < len(runs):
+        again = partial(_gated, name, limit, record=record, judging=judging)
+        return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
+    judging = judging.knowing(record.session_noise.get(name) if record else None)
+    verdict, more = _compared_by_rule(name, limit, before, now, judging)
+    return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
+
+
+def _without_baseline(
+    name: str, limit: float, runs: Sequence[Run], record: Record | None
+) -> MetricVerdict:
+    now = values(runs, name)
+    note = "the baseline has no such metric" if record else ""
+    return MetricVerdict(
+        metric=name,
+        outcome=Outcome.NO_BASELINE,
+        now=mean_value(now) if len(now) == len(runs) else 0.0,
+        limit=limit,
+        runs=len(runs),
+        note=in_zeros(runs, name) or note,
+    )
+
+
+def _compared_by_rule(
+    name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
+) -> tuple[MetricVerdict, bool]:
     direction = METRICS[name].direction
     judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
         judged = _as_alone(judged, before, direction, judging)
     outcome, note = _word(judged, judging)
+    used = now[: judged.runs_used]
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
-        baseline=_mean(before),
-        now=_mean(now[: judged.runs_used]),
+        baseline=mean_value(before),
+        now=mean_value(used),
         change=judged.change,
         low=judged.low,
         high=judged.high,
@@ -214,6 +360,14 @@ def _gated(
         runs_baseline=len(before),
         note=note,
         p=judged.p_value,
+        leans=judged.leans if outcome is Outcome.PROVISIONAL else None,
+        holds_to=judged.holds_to,
+        lacking=judged.lacking,
+        stands=judged.stands,
+        strays=judged.strays,
+        sessions_baseline=len({value.session for value in before}),
+        looks=looks_at(before, used, direction=direction, rule=judging.rule),
+        sessions=between_sessions(before, direction=direction, rule=judging.rule),
     )
     return verdict, judged.decision is Decision.MORE
 
@@ -248,6 +402,8 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
     match judged.decision:
         case Decision.PASS:
             return Outcome.IMPROVED if judged.improved else Outcome.OK, note
+        case Decision.PROVISIONAL if not (judged.advisory and judged.leans == "drop"):
+            return Outcome.PROVISIONAL, f"if sessions differ < {percent(judged.holds_to or 0.0)}"
         case Decision.FAIL:
             if judged.advisory:
                 return Outcome.INCONCLUSIVE, note
@@ -257,7 +413,6 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
 
 
 def _beside(judged: Judged, pairs: int) -> str:
-    """Return what makes a drop one among many: nothing where it is judged alone."""
     if pairs <= FEW:
         return ""
     return f"a drop whatever the other {pairs - 1} pairs judged with it do, p={judged.p_value:.1g}"
@@ -267,14 +422,22 @@ def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: str = ""
 ) -> MetricVerdict:
     now = values(runs, name)
-    before = values(record.runs, name) if record else []
-    mean, old = _mean(now), _mean(before) if before else None
+    if len(now) < len(runs) and not note:
+        note = f"in {len(now)} of {len(runs)} runs"
+    return reported(name, now, values(record.runs, name) if record else [], note)
+
+
+def reported(
+    name: str, now: Sequence[Value], before: Sequence[Value], note: str = ""
+) -> MetricVerdict:
+    """Return a metric that is not judged, beside its baseline where it has one."""
+    mean, old = mean_value(now) if now else None, mean_value(before) if before else None
     return MetricVerdict(
         metric=name,
         outcome=None,
         baseline=old,
         now=mean,
-        change=mean / old - 1 if old else None,
+        change=mean / old - 1 if mean and old else None,
         runs=len(now),
         runs_baseline=len(before),
         note=note,
@@ -287,16 +450,15 @@ def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
     if name not in COUNTS or not before:
         return ""
     now = [v.value for v in values(runs, name)]
-    return compare(before, now, tolerance=0.02).in_words(METRICS[name].title) or ""
+    return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""
 
 
-def _mean(sample: Sequence[Value]) -> float:
+def mean_value(sample: Sequence[Value]) -> float:
     """Return the geometric mean: rule R works on logarithms."""
-    return math.exp(math.fsum(math.log(v.value) for v in sample) / len(sample))
+    return geometric_mean(v.value for v in sample)
 
 
 def _beyond(metric: str, limit: float, low: float, high: float) -> bool:
-    """Whether the whole interval of a change lies beyond the limit."""
     if METRICS[metric].direction is Direction.HIGHER:
         return high < -limit
     return low > limit

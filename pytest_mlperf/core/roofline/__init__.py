@@ -1,10 +1,489 @@
-"""What is physically possible: limits of a result from its GPUs, its model and what was run."""
+"""How near a result is to what is physically possible, and whether it is beyond.
+
+A technique of the open division that skips work raises the limit, and by how much is a figure of
+the run. Where that is not known, the certain limit takes the most that the technique could save;
+where that has no end, there is no limit, and the reason is said.
+"""
 
 from __future__ import annotations
 
-from pytest_mlperf.core.roofline.gpu import GpuSpec, parse_gpu
-from pytest_mlperf.core.roofline.limit import Limit, in_words, share_of_limit
-from pytest_mlperf.core.roofline.seen import Seen
-from pytest_mlperf.core.roofline.work import AnyWork
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-__all__ = ["AnyWork", "GpuSpec", "Limit", "Seen", "in_words", "parse_gpu", "share_of_limit"]
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, Direction, gated_metrics
+from pytest_mlperf.core.numbers import NotNegative, quantity
+from pytest_mlperf.core.roofline.bounds import (
+    Resource,
+    Term,
+    hardware,
+    longest,
+    lowest,
+    samples,
+    shortest,
+    tokens,
+)
+from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
+from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changed:
+    """Work as the declared techniques leave it.
+
+    Attributes:
+        certain: Work that cannot be less; None: there is no telling, see `reason`.
+        estimated: Work as the run's figures say; None: they are not known, see `why_no_estimate`.
+        sparse: Half of the weights are neither read nor multiplied: the peak is twice as high.
+        drafts: Tokens that one step may give; None: any number.
+        varies: What leaves samples of the same size different work; None: nothing does.
+    """
+
+    certain: AnyWork | None
+    estimated: AnyWork | None
+    sparse: bool = False
+    drafts: float | None = 1.0
+    varies: str | None = None
+    reason: str | None = None
+    why_no_estimate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What one technique does, in words for the documentation, and which figures say how much."""
+
+    says: str
+    kinds: tuple[type, ...]
+    needs: tuple[str, ...]
+    change: Callable[[Changed, Circumstances], Changed]
+
+
+def changed(work: AnyWork, seen: Circumstances) -> Changed:
+    """Return what a run's techniques leave of the reference's work."""
+    result = Changed(certain=work, estimated=work)
+    for name in dict.fromkeys(seen.techniques):
+        effect = EFFECTS.get(name)
+        if effect is None:
+            return _nothing(result, f"nobody says how {name!r} changes the limit")
+        if not isinstance(work, effect.kinds):
+            return _nothing(result, f"{name} cannot be applied to this kind of model: {work.kind}")
+        result = effect.change(result, seen)
+        if result.certain is None:
+            break
+    return result
+
+
+def _nothing(result: Changed, reason: str) -> Changed:
+    return replace(result, certain=None, estimated=None, reason=reason, why_no_estimate=reason)
+
+
+def _sparse(result: Changed, _seen: Circumstances) -> Changed:
+    return replace(result, sparse=True)
+
+
+def _same(result: Changed, _seen: Circumstances) -> Changed:
+    return result
+
+
+def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
+    """Return the change of what leaves a share of the work: said once, however many do so."""
+
+    def change(result: Changed, seen: Circumstances) -> Changed:
+        if seen.work_share is None:
+            return _nothing(
+                result, f"{technique}: say work_share, the share of the work that is left"
+            )
+        certain, likely = (
+            None if work is None else replace(work, share=seen.work_share)
+            for work in (result.certain, result.estimated)
+        )
+        return replace(result, certain=certain, estimated=likely)
+
+    return change
+
+
+def _exits(result: Changed, seen: Circumstances) -> Changed:
+    return replace(_share("early-exit")(result, seen), varies="early-exit")
+
+
+def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances], Changed]:
+    """Return the change of fewer calls; `guided`: a step still has as many as the reference's."""
+
+    def change(result: Changed, seen: Circumstances) -> Changed:
+        certain, likely = result.certain, result.estimated
+        if not isinstance(certain, Diffusion):
+            return result
+        calls = min(seen.calls or (certain.calls if guided else 1), certain.calls)
+        steps = 1 if seen.steps is None else min(seen.steps, certain.steps)
+        certain = replace(certain, steps=steps, calls=calls)
+        if seen.steps is None or not (guided or seen.calls):
+            reason = f"{name}: say steps, the denoising steps of an image, and their calls"
+            return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
+        if isinstance(likely, Diffusion):
+            likely = replace(likely, steps=certain.steps, calls=calls)
+        return replace(result, certain=certain, estimated=likely)
+
+    return change
+
+
+def _part_of_network(result: Changed, seen: Circumstances) -> Changed:
+    certain, likely = result.certain, result.estimated
+    if not isinstance(certain, Diffusion):
+        return result
+    if seen.network_share is None:
+        reason = "deepcache: say network_share, the mean share of the network that a call computes"
+        certain = replace(certain, network_share=1 / certain.steps)
+        return replace(result, certain=certain, estimated=None, why_no_estimate=reason)
+    if isinstance(likely, Diffusion):
+        likely = replace(likely, network_share=seen.network_share)
+    certain = replace(certain, network_share=seen.network_share)
+    return replace(result, certain=certain, estimated=likely)
+
+
+def _drafts(result: Changed, seen: Circumstances) -> Changed:
+    if seen.accepted_tokens is None:
+        reason = (
+            "speculative-decoding: say accepted_tokens, the tokens that a step gives on average"
+        )
+        return replace(result, drafts=None, estimated=None, why_no_estimate=reason)
+    return replace(result, drafts=seen.accepted_tokens)
+
+
+def _prefixes(result: Changed, seen: Circumstances) -> Changed:
+    if seen.cached_tokens is None:
+        reason = "prefix-caching: say cached_tokens, the tokens of a prompt that needed no work"
+        return replace(result, estimated=None, why_no_estimate=reason)
+    return result
+
+
+_ANY: tuple[type, ...] = (object,)
+
+EFFECTS: Mapping[str, Effect] = {
+    "2:4-sparsity": Effect(
+        "twice the dense peak, and the bytes of half the weights with their places",
+        _ANY,
+        (),
+        _sparse,
+    ),
+    "pruning": Effect(
+        "the share of the work that is left", _ANY, ("work_share",), _share("pruning")
+    ),
+    "distillation": Effect(
+        "the share of the work that is left", _ANY, ("work_share",), _share("distillation")
+    ),
+    "retraining": Effect("nothing: other weights, the same work", _ANY, (), _same),
+    "deepcache": Effect(
+        "the mean share of the denoising network that a call computes; unknown: one whole step",
+        (Diffusion,),
+        ("network_share",),
+        _part_of_network,
+    ),
+    "fewer-steps": Effect(
+        "the denoising steps; unknown: one step",
+        (Diffusion,),
+        ("steps",),
+        _fewer_calls("fewer-steps", guided=True),
+    ),
+    "latent-consistency": Effect(
+        "the denoising steps, and one call in each where guidance is part of the model; unknown: "
+        "one call",
+        (Diffusion,),
+        ("steps", "calls"),
+        _fewer_calls("latent-consistency", guided=False),
+    ),
+    "early-exit": Effect("the mean share of the work that is done", _ANY, ("work_share",), _exits),
+    "speculative-decoding": Effect(
+        "tokens for each reading of the weights; every token is still computed by the model; "
+        "unknown: no limit by memory",
+        (Decode,),
+        ("accepted_tokens",),
+        _drafts,
+    ),
+    "prefix-caching": Effect(
+        "the tokens of a prompt that need no work; the certain limit counts no prompt anyway",
+        (Decode,),
+        ("cached_tokens",),
+        _prefixes,
+    ),
+}
+"""By the names of `pytest_mlperf.core.case`: each has an entry, tested."""
+
+
+NEAR = 0.9
+"""Above this share of the estimated limit a result is worth a second look."""
+
+_TOKENS = ("tokens_per_second", "decode_tokens_per_second")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """What one result could be at most; of a time, what it must be at least.
+
+    Attributes:
+        value: The result; None: only the limit was asked for.
+        certain: Limit that counts only what cannot be less; None: see `why_unknown`.
+        ceiling: The same at the GPU's highest clock, with its cache full of weights: beyond it a
+            result is not possible.
+        estimated: Limit for what the run did; None: see `why_no_estimate`.
+        binds: What the limit is of: "compute" or "memory"; of the estimate where there is one.
+        why_unknown: Why there is no limit, and what to supply.
+    """
+
+    metric: str
+    value: float | None
+    certain: float | None = None
+    ceiling: float | None = None
+    estimated: float | None = None
+    binds: Resource | None = None
+    term: Term | None = None
+    estimated_term: Term | None = None
+    why_unknown: str | None = None
+    why_no_estimate: str | None = None
+
+    @property
+    def of_certain(self) -> float | None:
+        """Share of the certain limit that was reached: 0.62."""
+        return self._share(self.certain)
+
+    @property
+    def of_estimated(self) -> float | None:
+        """Share of the estimated limit that was reached."""
+        return self._share(self.estimated)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the speed of light: of the estimate where there is one, else the certain."""
+        return self.of_certain if self.estimated is None else self.of_estimated
+
+    @property
+    def impossible(self) -> bool:
+        """The result is beyond what the GPU could do at its best."""
+        share = self._share(self.ceiling)
+        return share is not None and share > 1
+
+    @property
+    def near(self) -> bool:
+        """The result is so near to the estimate, or beyond, that a second look is due."""
+        return self.of_estimated is not None and self.of_estimated > NEAR
+
+    def _share(self, limit: float | None) -> float | None:
+        if self.value is None or limit is None:
+            return None
+        if _is_time(self.metric):
+            return limit / self.value if self.value else float("inf")
+        return self.value / limit
+
+
+def in_words(limit: Limit) -> str:
+    """Return a result's share of the limit for a table or a message."""
+    share = limit.share
+    if share is None:
+        return limit.why_unknown or "no limit asked for"
+    if limit.impossible and limit.of_certain is not None:
+        far = f"{100 * limit.of_certain:,.0f} % of the speed of light"
+        return f"{far}: above the physical limit ({limit.binds})"
+    return share_in_words(share, limit.binds, estimated=limit.estimated is not None)
+
+
+def share_in_words(share: float, binds: Resource | None, *, estimated: bool) -> str:
+    """Return "42.1 % of the speed of light (compute)": of the estimate, or of the certain limit."""
+    of = "speed of light" if estimated else "certain limit"
+    second = ": above 90 %, worth a second look" if estimated and share > NEAR else ""
+    return f"{100 * share:.3g} % of the {of} ({binds}){second}"
+
+
+def share_of_limit(
+    metric: str,
+    value: float | None,
+    *,
+    accelerator: str,
+    gpu: GpuSpec | None,
+    work: AnyWork | None,
+    seen: Circumstances,
+) -> Limit:
+    """Return how near a result is to what its GPUs could do; without a value the limit alone.
+
+    Of what nobody knows, the GPU's figures or the work, the reason is said.
+    """
+    empty = Limit(metric=metric, value=value)
+    reason = _why_unknown(metric, accelerator, gpu, work, seen)
+    if reason or gpu is None or work is None:
+        return replace(empty, why_unknown=reason, why_no_estimate=reason)
+    change = changed(work, seen)
+    term = _term(metric, gpu, seen, change, certain=True)
+    if term is None:
+        reason = change.reason or _why_no_terms(metric, change)
+        return replace(empty, why_unknown=reason, why_no_estimate=reason)
+    ceiling = _term(metric, gpu, seen, change, certain=True, best=True)
+    likely = _term(metric, gpu, seen, change, certain=False)
+    return replace(
+        empty,
+        certain=term.rate,
+        ceiling=ceiling.rate if ceiling else None,
+        estimated=likely.rate if likely else None,
+        binds=(likely or term).resource,
+        term=term,
+        estimated_term=likely,
+        why_no_estimate=None if likely else change.why_no_estimate or _not_seen(work),
+    )
+
+
+def _term(
+    metric: str,
+    gpu: GpuSpec,
+    seen: Circumstances,
+    change: Changed,
+    *,
+    certain: bool,
+    best: bool = False,
+) -> Term | None:
+    """Return the resource that binds at one level; None where that level has no formula."""
+    work = change.certain if certain else change.estimated
+    time = _is_time(metric)
+    if work is None or (time and change.varies):
+        return None
+    if time:
+        # A sample is worked on by one copy of the model; of how many GPUs nobody may have said.
+        seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
+    has = hardware(gpu, seen, best=best, sparse=change.sparse)
+    drafts = change.drafts
+    if time:
+        return longest(shortest(metric, work, has, seen, certain=certain, drafts=drafts))
+    if metric == "throughput":
+        return lowest(samples(work, has, seen, certain=certain, drafts=drafts))
+    if not isinstance(work, Decode):
+        return None
+    return lowest(tokens(work, has, seen, certain=certain, drafts=drafts))
+
+
+def _why_unknown(
+    metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
+) -> str | None:
+    """Return why there is no limit, and what to supply; None: there may be one."""
+    if not _is_time(metric) and metric not in ("throughput", *_TOKENS):
+        return f"no limit known for {metric}: only rates and times have a formula"
+    if gpu is None:
+        return (
+            f"no limit known for {accelerator}: give its dense peaks in FLOP/s, the bandwidth of "
+            f"its memory in B/s and its memory in B, as {EXAMPLE}"
+        )
+    if work is None:
+        return "no limit known for this workload: nobody says how much it computes for a sample"
+    for part, name, names in (
+        ("precision", seen.precision, PRECISIONS),
+        ("format of weights", seen.weights, PRECISIONS),
+        ("format of the key-value cache", seen.kv, KV_BYTES),
+    ):
+        if name is not None and name not in names:
+            return f"no limit known for the {part} {name!r}; known: {', '.join(names)}"
+    if peak(gpu, seen.precision) is None:
+        needed = PRECISIONS[seen.precision].units[0] if seen.precision else "fp16"
+        return (
+            f"no limit known for {seen.precision} on {gpu.name}, which has peaks for "
+            f"{', '.join(gpu.peaks)}; give its dense peak, as {needed} = 989e12 (FLOP/s)"
+        )
+    return None
+
+
+def _why_no_terms(metric: str, change: Changed) -> str:
+    if change.varies and _is_time(metric):
+        return (
+            f"no limit known for {metric}: {change.varies} leaves each sample another share of work"
+        )
+    work = change.certain
+    if metric in _TOKENS and work is not None and not isinstance(work, Decode):
+        return f"no limit known: this {work.kind} generates no tokens"
+    if metric == "throughput":
+        return "no limit known for samples/s: say output_tokens, the mean tokens of an answer"
+    return f"no limit known for {metric} of what was run"
+
+
+def _not_seen(work: AnyWork) -> str:
+    """Return which figures of a run the estimate of its kind of work needs."""
+    if isinstance(work, Decode):
+        return "no estimate: say input_tokens and output_tokens, the means of the run"
+    needed = "tokens" if work.kind == "encoder" else "parts"
+    return f"no estimate: say {needed}, the mean of the run's samples"
+
+
+def _is_time(metric: str) -> bool:
+    kind = METRICS.get(metric)
+    return kind is not None and kind.unit == "s" and kind.direction is Direction.LOWER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Light:
+    """One metric of a run beside its physical limit.
+
+    Attributes:
+        metric: Name in the metric table.
+        says: The share in words, or why there is none and what to supply.
+        share: Of the estimated limit where there is one, else of the certain one; None: unknown.
+        certain: Limit that counts only what cannot be less, in the metric's unit; None: unknown.
+        ceiling: The certain limit at the GPU's highest clock.
+        estimated: Limit for what the run did; None: unknown.
+        binds: What the limit is of: "compute" or "memory".
+        impossible: The figure is beyond the ceiling.
+    """
+
+    metric: str
+    says: str
+    share: NotNegative | None = None
+    certain: NotNegative | None = None
+    ceiling: NotNegative | None = None
+    estimated: NotNegative | None = None
+    binds: Resource | None = None
+    impossible: bool = False
+
+    @property
+    def beyond(self) -> str:
+        """Return why a run may not be judged, of a figure that is impossible."""
+        title, limit = METRICS[self.metric].title, self.ceiling or 0.0
+        return (
+            f"{title} is {self.says}; at its highest clock {quantity(self.metric, limit)} is the "
+            "limit: the unit, the number of GPUs, the precision, a technique, or a figure that the "
+            "suite gives ([accelerators], [workload.work]) is not what it says"
+        )
+
+
+def lights(
+    metrics: Mapping[str, float],
+    scenario: str,
+    *,
+    accelerator: str,
+    gpu: GpuSpec | None,
+    work: AnyWork | None,
+    seen: Circumstances,
+) -> tuple[Light, ...]:
+    """Return how near each figure of a run is to its limit, the one that the case is about first.
+
+    Where no figure has a limit, one entry says why.
+    """
+    first = about(scenario, metrics)
+    names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *UNGATED})]
+    limits = [
+        share_of_limit(n, metrics[n], accelerator=accelerator, gpu=gpu, work=work, seen=seen)
+        for n in names
+        if n in METRICS
+    ]
+    with_limit = [limit for limit in limits if limit.certain is not None]
+    return tuple(_light(limit) for limit in with_limit or limits[:1])
+
+
+def about(scenario: str, metrics: Mapping[str, float]) -> str:
+    """Return the figure that a case is about: tokens or samples per second, or its latency."""
+    if scenario in {"SingleStream", "MultiStream"}:
+        return gated_metrics(scenario)[0]
+    return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"
+
+
+def _light(limit: Limit) -> Light:
+    return Light(
+        metric=limit.metric,
+        says=in_words(limit),
+        share=limit.share,
+        certain=limit.certain,
+        ceiling=limit.ceiling,
+        estimated=limit.estimated,
+        binds=limit.binds,
+        impossible=limit.impossible,
+    )

@@ -14,10 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_mlperf.core.roofline.gpu import GpuSpec
-from pytest_mlperf.core.roofline.precision import KV_BYTES, PRECISIONS, peak
-from pytest_mlperf.core.roofline.seen import Seen
-from pytest_mlperf.core.roofline.work import AnyWork, Decode
+from pytest_mlperf.core.roofline.gpu import KV_BYTES, PRECISIONS, GpuSpec, peak
+from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode
 
 Resource = Literal["compute", "memory"]
 
@@ -47,14 +45,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """One resource's limit.
-
-    Attributes:
-        resource: What is used up.
-        rate: Samples or tokens a second, or seconds for a time.
-        amount: FLOP or bytes for each of them.
-        capacity: FLOP/s or B/s of all GPUs.
-    """
+    """One resource's limit: a rate or a time, FLOP or bytes of each, capacity of all GPUs, 1/s."""
 
     resource: Resource
     rate: float
@@ -63,20 +54,9 @@ class Term:
 
 
 def hardware(
-    gpu: GpuSpec, seen: Seen, *, best: bool = False, factor: float = 1.0, sparse: bool = False
+    gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return what all GPUs of a run can do.
-
-    Args:
-        gpu: One of them.
-        seen: Their number, precision and formats.
-        best: At the highest clock, and with the caches full of weights.
-        factor: By how much a technique makes the matrix units faster.
-        sparse: The weights are 2:4 sparse.
-
-    Raises:
-        ValueError: The GPU has no peak at this precision, or a format is unknown.
-    """
+    """Return what all GPUs of a run can do; `best`: at the highest clock, with full caches."""
     flops = peak(gpu, seen.precision)
     if flops is None:
         raise ValueError(f"{gpu.name} has no peak for {seen.precision}")
@@ -89,7 +69,7 @@ def hardware(
     about = PRECISIONS[weights] if weights else None
     bytes_each = (about.sparse if sparse else about.weight) if about else None
     return Hardware(
-        flops=flops * factor * (gpu.headroom if best else 1.0) * seen.gpus,
+        flops=flops * (2.0 if sparse else 1.0) * (gpu.headroom if best else 1.0) * seen.gpus,
         bandwidth=None if gpu.bandwidth is None else gpu.bandwidth * seen.gpus,
         weight=bytes_each,
         kv=KV_BYTES[seen.kv] if seen.kv else min(KV_BYTES.values()),
@@ -100,7 +80,7 @@ def hardware(
 
 
 def samples(
-    work: AnyWork, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None = 1.0
+    work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
     """Return the terms of samples a second; none where the sizes of the samples are not known."""
     if isinstance(work, Decode):
@@ -114,30 +94,22 @@ def samples(
 
 
 def tokens(
-    work: Decode, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None = 1.0
+    work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the terms of generated tokens a second.
-
-    Args:
-        work: The model.
-        has: All GPUs.
-        seen: Lengths, and the sequences that are decoded together.
-        certain: Count only what cannot be less.
-        drafts: Tokens that one step gives; None: any number, so that memory is no limit.
-    """
+    """Return the terms of generated tokens a second; none of memory where drafts are any number."""
     flop = work.beams * work.token_flop if certain else work.estimate_token(seen)
     if not flop:
         return []
-    found = [_rate("compute", flop, has.flops)]
+    terms = [_rate("compute", flop, has.flops)]
     if not certain:
         seen = replace(seen, batch=likely_batch(work, has, seen))
     read = step_bytes(work, has, seen, certain=certain)
     if read and has.bandwidth and seen.batch and drafts:
-        found.append(_rate("memory", read / (seen.batch * drafts), has.bandwidth))
-    return found
+        terms.append(_rate("memory", read / (seen.batch * drafts), has.bandwidth))
+    return terms
 
 
-def likely_batch(work: Decode, has: Hardware, seen: Seen) -> float | None:
+def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
     """Return how many sequences one copy of the model decodes together: what was said, if it fits.
 
     Each is counted at its full length. Nothing is certain of that: a cache may be in the host's
@@ -152,15 +124,8 @@ def likely_batch(work: Decode, has: Hardware, seen: Seen) -> float | None:
     return max(1.0, min(room / (length * work.kv_bytes(has.kv)), seen.batch or math.inf))
 
 
-def step_bytes(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> float | None:
-    """Return the bytes that one step of decoding reads; None: the format is not known.
-
-    Args:
-        work: The model.
-        has: Formats.
-        seen: Sequences, and their lengths.
-        certain: Count the weights that every step reads and no key-value cache.
-    """
+def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> float | None:
+    """Return the bytes that one step of decoding reads; None: the format is not known."""
     if has.weight is None:
         return None
     if certain:
@@ -185,18 +150,15 @@ def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
 
 
 def shortest(
-    metric: str, work: AnyWork, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None
+    metric: str,
+    work: AnyWork,
+    has: Hardware,
+    seen: Circumstances,
+    *,
+    certain: bool,
+    drafts: float | None,
 ) -> list[Term]:
-    """Return the terms of a time, which is at least the longest of them.
-
-    Args:
-        metric: "ttft_p99", "tpot_p50", "itl_p50", "latency_p90" and so on.
-        work: What a sample needs.
-        has: The GPUs that may work on one sample together.
-        seen: Lengths.
-        certain: Count only what cannot be less.
-        drafts: Tokens that one step gives; None: any number.
-    """
+    """Return the terms of a time, at least the longest, on GPUs that may share one sample."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]
@@ -208,14 +170,14 @@ def shortest(
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them
     # Every token is computed, also one that was drafted; the weights are read once for a step.
-    found = [_time("compute", work.beams * work.token_flop, has.flops)]
+    terms = [_time("compute", work.beams * work.token_flop, has.flops)]
     # Drafts are accepted on average: a request of easy tokens may have many more.
     if drafts is None or (certain and drafts != 1.0):
-        return found
-    return found + _reading(work, has, seen, 1 / drafts, certain=certain)
+        return terms
+    return terms + _reading(work, has, seen, 1 / drafts, certain=certain)
 
 
-def _first(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> list[Term]:
+def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> list[Term]:
     """Return the terms of the time to the first token: the prompt, one reading of the weights."""
     flop = work.token_flop
     if not certain:
@@ -224,12 +186,12 @@ def _first(work: Decode, has: Hardware, seen: Seen, *, certain: bool) -> list[Te
         left = max(seen.input_tokens - (seen.cached_tokens or 0.0), 1.0)
         flop += left * work.prompt_flop(seen.input_tokens, seen.input_tokens - left)
         flop -= work.prompt_flop(1.0)
-    found = [_time("compute", flop, has.flops)]
-    return found + _reading(work, has, replace(seen, batch=1.0, output_tokens=0.0), certain=certain)
+    terms = [_time("compute", flop, has.flops)]
+    return terms + _reading(work, has, replace(seen, batch=1.0, output_tokens=0.0), certain=certain)
 
 
 def _whole(
-    work: Decode, has: Hardware, seen: Seen, *, certain: bool, drafts: float | None
+    work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None
 ) -> list[Term]:
     """Return the terms of a whole sample's time: certain is one token, the shortest answer."""
     flop = work.token_flop if certain else work.estimate(seen)
@@ -238,12 +200,12 @@ def _whole(
     steps = 1.0
     if not certain and drafts is not None:
         steps = max(1.0, (seen.output_tokens or 1.0) / drafts)
-    found = [_time("compute", max(flop, work.token_flop), has.flops)]
-    return found + _reading(work, has, replace(seen, batch=1.0), steps, certain=certain)
+    terms = [_time("compute", max(flop, work.token_flop), has.flops)]
+    return terms + _reading(work, has, replace(seen, batch=1.0), steps, certain=certain)
 
 
 def _reading(
-    work: Decode, has: Hardware, seen: Seen, steps: float = 1.0, *, certain: bool
+    work: Decode, has: Hardware, seen: Circumstances, steps: float = 1.0, *, certain: bool
 ) -> list[Term]:
     read = step_bytes(work, has, seen, certain=certain)
     if not read or not has.bandwidth:

@@ -1,4 +1,4 @@
-"""What a GPU can do at most: dense peaks, bandwidth of memory and memory, as its vendor says."""
+"""What a GPU can do at most, as its vendor says: dense peaks, bandwidth, memory; and its price."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import reduce
 from typing import Any
 
+from pytest_mlperf.core.case import PRECISION_NAMES, PrecisionName
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.numbers import LEAST, MOST, AtLeastOne, NotNegative, Positive
 
-PEAKS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
+PEAKS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 """What a GPU may have a peak for, in FLOP/s; of integers in OP/s, which count alike."""
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
-_UNITS = {
-    "peak": ("FLOP/s", "FLOPS", "OP/s", "OPS"),
-    "bandwidth": ("B/s",),
-    "memory": ("B",),
-    "cache": ("B",),
-}
-_LEAST = {"peak": 1e10, "bandwidth": 1e9, "memory": 1e8, "cache": 1e4, "clock": 1e8}
-"""Below these a figure is in another unit: no GPU is that slow or small."""
 
-_EXAMPLES = {
-    "peak": '1979e12 or "1979 TFLOP/s"',
-    "bandwidth": '4800e9 or "4.8 TB/s"',
-    "memory": '141e9 or "141 GB"',
-    "cache": '50e6 or "50 MB"',
-    "clock": '1.98e9 or "1.98 GHz"',
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A kind of figure: its units, the base one first, and the least: below it is another unit."""
+
+    units: tuple[str, ...]
+    example: str
+    least: float
+
+
+_FIGURES = {
+    "peak": _Figure(("FLOP/s", "FLOPS", "OP/s", "OPS"), '1979e12 or "1979 TFLOP/s"', 1e10),
+    "bandwidth": _Figure(("B/s",), '4800e9 or "4.8 TB/s"', 1e9),
+    "memory": _Figure(("B",), '141e9 or "141 GB"', 1e8),
+    "cache": _Figure(("B",), '50e6 or "50 MB"', 1e4),
+    "clock": _Figure(("Hz",), '1.98e9 or "1.98 GHz"', 1e8),
 }
 
 EXAMPLE = "fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9"
-"""The figures of an unknown GPU, as a suite gives them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +45,6 @@ class GpuSpec:
     """One kind of GPU; what is unknown is None or absent.
 
     Attributes:
-        name: Tells it from others of its class: "H100-PCIe".
         accelerator: The suite's word for its class: "H100".
         peaks: Dense peak in FLOP/s by precision: never the figure "with sparsity", which is twice.
         bandwidth: Of its memory, B/s.
@@ -51,7 +53,6 @@ class GpuSpec:
         stated_clock: SM clock in Hz that the peaks are stated for.
         highest_clock: SM clock in Hz that it can reach.
         marks: Words of product names that mean it and no other of its class.
-        source: Who says so.
     """
 
     name: str
@@ -77,32 +78,25 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
     """Build a GPU from the figures that a suite gives for one that the tables lack.
 
     Args:
-        accelerator: Class, as in the suite: "RTX_4090".
         figures: Peaks by precision in FLOP/s, `bandwidth` in B/s, `memory` in B, and optionally
             `cache` in B, `stated_clock` and `highest_clock` in Hz, `source`; numbers, or text
             with a unit.
 
     Raises:
-        SuiteError: A name, a unit or a value cannot be; it says what is needed.
+        SuiteError: A name, a unit or a value cannot be; it says what is needed, not of which GPU.
     """
-    known = (*PEAKS, "bandwidth", "memory", "cache", "stated_clock", "highest_clock", "source")
-    if unknown := sorted(set(figures) - set(known)):
-        raise SuiteError(f"GPU {accelerator}: unknown {unknown[0]!r}; known: {', '.join(known)}")
+    keys = (*PEAKS, "bandwidth", "memory", "cache", "stated_clock", "highest_clock", "source")
+    if unknown := sorted(set(figures) - set(keys)):
+        raise SuiteError(f"unknown {unknown[0]!r}; known: {', '.join(keys)}")
     source = figures.get("source", "the suite")
     if not isinstance(source, str):
-        raise SuiteError(f"GPU {accelerator}: source must be text, not {source!r}")
-    values = {
-        key: _value(f"GPU {accelerator}: {key}", _kind(key), figures[key])
-        for key in known
-        if key in figures and key != "source"
-    }
+        raise SuiteError(f"source must be text, not {source!r}")
+    values = {key: _value(key, figures[key]) for key in keys if key in figures and key != "source"}
     peaks = {key: values.pop(key) for key in PEAKS if key in values}
     if not peaks:
-        raise SuiteError(
-            f"GPU {accelerator}: give at least one dense peak, as {EXAMPLE} (FLOP/s, B/s, B)"
-        )
-    _refuse_sparse(accelerator, peaks)
-    _refuse_half_of_the_clocks(accelerator, values)
+        raise SuiteError(f"give at least one dense peak, as {EXAMPLE} (FLOP/s, B/s, B)")
+    _refuse_sparse(peaks)
+    _refuse_half_of_the_clocks(values)
     return GpuSpec(
         name=accelerator,
         accelerator=accelerator,
@@ -129,11 +123,11 @@ def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
         max(a.peaks[key] * a.headroom, b.peaks[key] * b.headroom) / peaks[key] for key in peaks
     )
     headroom = max(highest, default=1.0)
-    for own in (a, b):
-        mine = {key: own.peaks[key] for key in peaks}
-        has_all = (mine, own.bandwidth, own.memory) == (peaks, bandwidth, memory)
-        if has_all and own.headroom >= headroom and own.cache >= max(a.cache, b.cache):
-            return own
+    for spec in (a, b):
+        mine = {key: spec.peaks[key] for key in peaks}
+        has_all = (mine, spec.bandwidth, spec.memory) == (peaks, bandwidth, memory)
+        if has_all and spec.headroom >= headroom and spec.cache >= max(a.cache, b.cache):
+            return spec
     return GpuSpec(
         name=f"{a.name} or {b.name}",
         accelerator=a.accelerator,
@@ -158,41 +152,38 @@ def _kind(key: str) -> str:
     return "clock" if key.endswith("clock") else key
 
 
-def _value(where: str, kind: str, given: Any) -> float:
+def _value(where: str, figure: Any) -> float:
     """Return a figure in its base unit, from a number or a text with a unit."""
-    wanted = f"{where} must be a number in {_base(kind)}, or a text with its unit: "
-    wanted += _EXAMPLES[kind]
-    if isinstance(given, str):
-        units = "|".join(map(re.escape, _UNITS.get(kind, ("Hz",))))
-        matched = re.fullmatch(rf"\s*([\d.,]+(?:e\d+)?)\s*([kMGTP]?)({units})?\s*", given)
+    kind = _FIGURES[_kind(where)]
+    expected = f"{where} must be a number in {kind.units[0]}, or a text with its unit: "
+    expected += kind.example
+    if isinstance(figure, str):
+        units = "|".join(map(re.escape, kind.units))
+        matched = re.fullmatch(rf"\s*([\d.,]+(?:e\d+)?)\s*([kMGTP]?)({units})?\s*", figure)
         if matched is None:
-            raise SuiteError(f"{wanted}, not {given!r}")
+            raise SuiteError(f"{expected}, not {figure!r}")
         try:
             value = float(matched[1].replace(",", "")) * _SCALES[matched[2]]
         except ValueError:
-            raise SuiteError(f"{wanted}, not {given!r}") from None
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        value = float(given)
+            raise SuiteError(f"{expected}, not {figure!r}") from None
+    elif isinstance(figure, int | float) and not isinstance(figure, bool):
+        value = float(figure)
     else:
-        raise SuiteError(f"{wanted}, not {given!r}")
-    if not _LEAST[kind] <= value < math.inf:
-        raise SuiteError(f"{wanted}; {given!r} is too little for {_base(kind)}")
+        raise SuiteError(f"{expected}, not {figure!r}")
+    if not kind.least <= value < math.inf:
+        raise SuiteError(f"{expected}; {figure!r} is too little for {kind.units[0]}")
     return value
 
 
-def _base(kind: str) -> str:
-    return _UNITS.get(kind, ("Hz",))[0]
-
-
-def _refuse_half_of_the_clocks(accelerator: str, values: Mapping[str, float]) -> None:
+def _refuse_half_of_the_clocks(values: Mapping[str, float]) -> None:
     if ("stated_clock" in values) is not ("highest_clock" in values):
         raise SuiteError(
-            f"GPU {accelerator}: give both stated_clock, which the peaks are stated for, and "
+            "give both stated_clock, which the peaks are stated for, and "
             "highest_clock, which it can reach, or neither"
         )
 
 
-def _refuse_sparse(accelerator: str, peaks: Mapping[str, float]) -> None:
+def _refuse_sparse(peaks: Mapping[str, float]) -> None:
     """Refuse a dense peak beside one "with sparsity": each halving of the width at most doubles."""
     wide = max((peaks[key] for key in ("fp16", "bf16") if key in peaks), default=None)
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
@@ -200,6 +191,130 @@ def _refuse_sparse(accelerator: str, peaks: Mapping[str, float]) -> None:
         return
     if narrow > 2.5 * wide:
         raise SuiteError(
-            f"GPU {accelerator}: fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is "
+            f"fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is "
             "dense and the other with 2:4 sparsity; give dense ones, half of those with sparsity"
         )
+
+
+_NARROW = ("int8", "fp8", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """One name.
+
+    Attributes:
+        units: Peaks of a GPU that may do the work; the fastest of those it has counts, because
+            weights in 4 bits are often widened before the multiplication.
+        weight: Bytes of a weight, with its share of scales: the fewest that the name allows.
+        sparse: Bytes of a weight with 2:4 sparsity, with the positions where their format is set.
+    """
+
+    units: tuple[str, ...]
+    weight: float
+    sparse: float
+
+
+_BY_NAME: Mapping[PrecisionName, Precision] = {
+    "fp64": Precision(("fp64",), 8.0, 4.125),
+    "fp32": Precision(("fp32", "tf32"), 4.0, 2.125),
+    "tf32": Precision(("tf32",), 4.0, 2.125),
+    "fp16": Precision(("fp16", "bf16"), 2.0, 1.125),
+    "bf16": Precision(("bf16", "fp16"), 2.0, 1.125),
+    "fp8": Precision(("fp8",), 1.0, 0.625),
+    "int8": Precision(("int8",), 1.0, 0.625),
+    "fp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 32, 0.25 + 1 / 32),
+    "nvfp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 16, 0.25 + 1 / 16),
+    "mxfp4": Precision(("fp4", *_NARROW), 0.5 + 1 / 32, 0.25 + 1 / 32),
+    "int4": Precision(("int4", *_NARROW), 0.5, 0.25),
+    "int4-awq": Precision(("int4", *_NARROW), 0.5, 0.25),
+    "w4a8-awq": Precision(("fp8", "int8"), 0.5, 0.25),
+    "gptq": Precision(("int4", *_NARROW), 0.25, 0.125),
+    "mixed": Precision(("fp4", "int4", *_NARROW), 0.5, 0.25),
+    "int4-g128": Precision(("int4", *_NARROW), 0.5 + 2.5 / 128, 0.25 + 2.5 / 128),
+}
+"""Bytes of a weight. NVFP4 has a scale of 8 bits for 16 weights, MX formats for 32; INT4 in groups
+of g has a scale of 16 bits and a zero of 4 for each group; where a name leaves that open, none is
+counted. GPTQ has 2 bits or more. 2:4 keeps half of the weights; at 8 bits
+and more two bits say the place of each, at 4 bits that share is left out, so as never to count too
+many bytes.
+"""
+
+PRECISIONS: Mapping[str, Precision] = {name: _BY_NAME[name] for name in PRECISION_NAMES}
+
+KV_BYTES: Mapping[str, float] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+"""Bytes of one element of the key-value cache."""
+
+
+def peak(gpu: GpuSpec, precision: str | None) -> float | None:
+    """Return a GPU's dense peak in FLOP/s at a precision, its fastest where none is stated.
+
+    None: the name is unknown, or the GPU has no figure for it.
+    """
+    if precision is None:
+        return max(gpu.peaks.values(), default=None)
+    about = PRECISIONS.get(precision)
+    units = about.units if about else ()
+    return max((gpu.peaks[unit] for unit in units if unit in gpu.peaks), default=None)
+
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuPrice:
+    """What one GPU costs.
+
+    Attributes:
+        usd_per_gpu_hour: As the suite's price table says; no price ships.
+        as_of: The day of the price, which is printed beside everything made from it.
+    """
+
+    usd_per_gpu_hour: Positive
+    as_of: date
+
+    def __post_init__(self) -> None:
+        if not LEAST <= self.usd_per_gpu_hour <= MOST:
+            raise ValueError(
+                f"usd_per_gpu_hour is {self.usd_per_gpu_hour!r}; must be positive and finite"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PerDollar:
+    """A rate for a price.
+
+    Attributes:
+        value: Samples or tokens for a dollar, as the rate counts.
+        of: What is counted: "samples" or "tokens".
+        gpus: How many were paid for.
+        price: Of each, with its day.
+    """
+
+    value: NotNegative
+    of: str
+    gpus: AtLeastOne
+    price: GpuPrice
+
+
+def fewest_gpus(weight_bytes: float, memory: float) -> int:
+    """Return how many GPUs of so much memory hold a model's weights, all experts', at least."""
+    if not (0 < weight_bytes < math.inf and 0 < memory < math.inf):
+        raise ValueError(f"{weight_bytes!r} B of weights, {memory!r} B of memory: must be positive")
+    return math.ceil(weight_bytes / memory)
+
+
+def per_dollar(
+    rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
+) -> PerDollar:
+    """Return what a dollar buys: rate x 3600 s / (USD per GPU-hour x GPUs).
+
+    Never fewer are paid for than hold one copy of the model, however many the result names.
+    """
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
+    if gpus < 1 or holding < 1:
+        raise ValueError(f"{gpus} GPUs, {holding} of them for one model: must be at least 1")
+    paid = max(gpus, holding)
+    dollars_per_s = price.usd_per_gpu_hour * paid / SECONDS_PER_HOUR
+    return PerDollar(value=rate / dollars_per_s, of=of, gpus=paid, price=price)

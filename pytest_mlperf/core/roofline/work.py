@@ -4,16 +4,83 @@ FLOP are floating-point operations, two for each multiplication with its additio
 count alike. Only matrix products and convolutions count, never normalisation, activations or
 biases, so that a limit made from them is never too low.
 
-Every class says `smallest`, the FLOP that no single sample can do without, `least(seen)`, those
-that the mean sample of a run cannot do without, and `estimate(seen)`, those of the mean sample as
-the run's figures say, None where they do not.
+Every class says `kind`, a word for messages; `smallest`, the FLOP that no single sample can do
+without; `least(seen)`, those that the mean sample of a run cannot do without; and `estimate(seen)`,
+those of the mean sample as the run's figures say, None where they do not. `share` is what is left
+of the reference's weights and work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
-from pytest_mlperf.core.roofline.seen import Seen
+_SHARES = ("work_share", "network_share")
+_AT_LEAST_ONE = (
+    "gpus",
+    "replica_gpus",
+    "batch",
+    "tokens",
+    "parts",
+    "steps",
+    "calls",
+    "accepted_tokens",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Circumstances:
+    """The circumstances of a result.
+
+    Attributes:
+        gpus: All that worked.
+        replica_gpus: Those that hold one copy of the model together, by tensor or pipeline
+            parallelism.
+        precision: Of the multiplications: a name of `PRECISIONS`.
+        weights: Format of the weights, where it is another.
+        batch: Sequences that one copy of the model decodes together, at most.
+        input_tokens, output_tokens: Mean of a sample.
+        tokens, tokens_squared: Mean length of an encoder's samples, and mean of its square.
+        parts: Mean of windows, or of pairs, of a sample.
+        cached_tokens: Mean of those at a prompt's beginning that needed no work.
+        accepted_tokens: Mean of tokens that one step of speculative decoding gave.
+        network_share: Mean share of the denoising network that a call computed.
+        work_share: Share of the reference's multiplications that is left.
+    """
+
+    gpus: int = 1
+    replica_gpus: int | None = None
+    precision: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    techniques: tuple[str, ...] = ()
+    batch: float | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    tokens: float | None = None
+    tokens_squared: float | None = None
+    parts: float | None = None
+    cached_tokens: float | None = None
+    accepted_tokens: float | None = None
+    steps: float | None = None
+    calls: int | None = None
+    network_share: float | None = None
+    work_share: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float):
+                continue
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{field.name} is {value!r}; must be finite, at least 0")
+            if field.name in _AT_LEAST_ONE and value < 1:
+                raise ValueError(f"{field.name} is {value!r}; must be at least 1")
+            if field.name in _SHARES and not 0 < value <= 1:
+                raise ValueError(f"{field.name} is {value!r}; must be above 0 and at most 1")
+        if self.replica_gpus is not None and self.replica_gpus > self.gpus:
+            raise ValueError(f"replica_gpus is {self.replica_gpus}, of {self.gpus} GPUs in all")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +95,9 @@ class Decode:
         vocabulary: Tokens; the output layer is computed for every generated one.
         experts, active: Experts of a layer, and how many of them each token uses.
         beams: Continuations that the rules of the workload follow at once.
-        share: Share of the reference's weights and work that is left.
     """
 
+    kind: ClassVar[str] = "language model"
     layers: int
     width: int
     heads: int
@@ -43,11 +110,6 @@ class Decode:
     active: int = 1
     beams: int = 1
     share: float = 1.0
-
-    @property
-    def kind(self) -> str:
-        """Word for messages."""
-        return "language model"
 
     @property
     def expert(self) -> float:
@@ -85,12 +147,7 @@ class Decode:
         return 4 * self.layers * self.heads * self.head_dim * self.share
 
     def prompt_flop(self, length: float, cached: float = 0.0) -> float:
-        """Return the mean FLOP of a prompt's token: no output layer, attention to those before it.
-
-        Args:
-            length: Tokens of the prompt.
-            cached: Those at its beginning that need no work.
-        """
+        """Return the mean FLOP of a prompt's token behind its cached ones: no output layer."""
         head = 2 * self.width * self.vocabulary * self.share
         return self.token_flop - head + self.context_flop * (cached + length + 1) / 2
 
@@ -103,24 +160,24 @@ class Decode:
         """FLOP of a prompt and an answer of one token."""
         return self.token_flop
 
-    def least(self, _seen: Seen) -> float:
+    def least(self, _seen: Circumstances) -> float:
         """Return the FLOP of a sample that generates one token."""
         return self.smallest
 
-    def estimate(self, seen: Seen) -> float | None:
+    def estimate(self, seen: Circumstances) -> float | None:
         """Return the FLOP of a sample with the run's mean prompt and output."""
         per_token = self.estimate_token(seen)
         return None if per_token is None else per_token * (seen.output_tokens or 0.0)
 
-    def estimate_token(self, seen: Seen) -> float | None:
+    def estimate_token(self, seen: Circumstances) -> float | None:
         """Return the FLOP for each token of the output, with its part of the prompt."""
         if seen.input_tokens is None or not seen.output_tokens:
             return None
         cached = min(seen.cached_tokens or 0.0, seen.input_tokens)
         context = seen.input_tokens + seen.output_tokens / 2
-        own = self.beams * (self.token_flop + self.context_flop * context)
+        step = self.beams * (self.token_flop + self.context_flop * context)
         prompt = (seen.input_tokens - cached) * self.prompt_flop(seen.input_tokens, cached)
-        return own + prompt / seen.output_tokens
+        return step + prompt / seen.output_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,26 +188,19 @@ class Encoder:
         layers, width: Its blocks, and the elements of a token between them.
         outputs: Values of the output layer for each token.
         least_tokens: Tokens that the data set's mean sample has at least.
-        share: Share of the reference's work that is left.
     """
 
+    kind: ClassVar[str] = "encoder"
     layers: int
     width: int
     outputs: int
     least_tokens: float
     share: float = 1.0
 
-    @property
-    def kind(self) -> str:
-        """Word for messages."""
-        return "encoder"
-
     def flop(self, tokens: float, squared: float | None = None) -> float:
-        """Return L (24 d^2 s + 4 d s^2) and the output layer.
+        """Return L (24 d^2 s + 4 d s^2) and the output layer; `squared` is the mean of s^2.
 
-        Args:
-            tokens: Mean of the samples' lengths, without padding.
-            squared: Mean of their squares; the square of the mean, which is never more, without it.
+        Without it the square of the mean counts, which is never more.
         """
         square = max(squared or 0.0, tokens**2)
         blocks = self.layers * (24 * self.width**2 * tokens + 4 * self.width * square)
@@ -161,7 +211,7 @@ class Encoder:
         """FLOP of one token."""
         return self.flop(1.0)
 
-    def least(self, seen: Seen) -> float:
+    def least(self, seen: Circumstances) -> float:
         """Return the FLOP at the length that the data set's mean sample has at least, or the run's.
 
         A run may be of a part of the data set: where it says no length, one token counts.
@@ -170,38 +220,29 @@ class Encoder:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
 
-    def estimate(self, seen: Seen) -> float | None:
+    def estimate(self, seen: Circumstances) -> float | None:
         """Return the FLOP at the run's lengths."""
         return None if seen.tokens is None else self.flop(seen.tokens, seen.tokens_squared)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fixed:
-    """A network with the same work for every sample: images of one size.
+    """A network with the same work for every sample, as of images of one size; a share is left."""
 
-    Attributes:
-        sample_flop: FLOP of a sample.
-        share: Share of the reference's work that is left.
-    """
-
+    kind: ClassVar[str] = "network of fixed size"
     sample_flop: float
     share: float = 1.0
-
-    @property
-    def kind(self) -> str:
-        """Word for messages."""
-        return "network of fixed size"
 
     @property
     def smallest(self) -> float:
         """FLOP of a sample."""
         return self.sample_flop * self.share
 
-    def least(self, _seen: Seen) -> float:
+    def least(self, _seen: Circumstances) -> float:
         """Return the FLOP of a sample."""
         return self.smallest
 
-    def estimate(self, _seen: Seen) -> float | None:
+    def estimate(self, _seen: Circumstances) -> float | None:
         """Return the FLOP of a sample."""
         return self.smallest
 
@@ -212,10 +253,8 @@ class Parts:
 
     Attributes:
         part: Word for one: "window".
-        part_flop: FLOP of one.
         least_parts: How many the data set's mean sample has at least: of windows, its voxels over
             those of one, as if none overlapped.
-        share: Share of the reference's work that is left.
     """
 
     part: str
@@ -225,7 +264,7 @@ class Parts:
 
     @property
     def kind(self) -> str:
-        """Word for messages."""
+        """Which parts they are."""
         return f"network over {self.part}s"
 
     @property
@@ -233,7 +272,7 @@ class Parts:
         """FLOP of one part."""
         return self.part_flop * self.share
 
-    def least(self, seen: Seen) -> float:
+    def least(self, seen: Circumstances) -> float:
         """Return the FLOP of the parts that the data set's mean sample has at least, or the run's.
 
         A run may be of a part of the data set: where it says no number, one part counts.
@@ -242,7 +281,7 @@ class Parts:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
 
-    def estimate(self, seen: Seen) -> float | None:
+    def estimate(self, seen: Circumstances) -> float | None:
         """Return the FLOP of the run's mean sample."""
         return None if seen.parts is None else seen.parts * self.part_flop * self.share
 
@@ -255,12 +294,10 @@ class Diffusion:
         call_flop: FLOP of one call of the denoising network.
         decoder_flop: FLOP that make an image of the last latent.
         text_flop: FLOP of the text encoders for one prompt.
-        steps: Of the reference.
         calls: Of the network for each step: 2 with classifier-free guidance.
-        network_share: Mean share of the network that a call computes.
-        share: Share of the reference's work that is left.
     """
 
+    kind: ClassVar[str] = "diffusion model"
     call_flop: float
     decoder_flop: float
     text_flop: float
@@ -270,28 +307,22 @@ class Diffusion:
     share: float = 1.0
 
     @property
-    def kind(self) -> str:
-        """Word for messages."""
-        return "diffusion model"
-
-    @property
     def smallest(self) -> float:
         """FLOP of an image, with a prompt for every call of a step.
 
         An engine that encodes the empty prompt once for all saves less than 0.1 % of it.
         """
         calls = self.steps * self.calls * self.network_share
-        own = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
-        return own * self.share
+        flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
+        return flop * self.share
 
-    def least(self, _seen: Seen) -> float:
+    def least(self, _seen: Circumstances) -> float:
         """Return the FLOP of an image."""
         return self.smallest
 
-    def estimate(self, _seen: Seen) -> float | None:
+    def estimate(self, _seen: Circumstances) -> float | None:
         """Return the FLOP of an image."""
         return self.smallest
 
 
 AnyWork = Decode | Encoder | Fixed | Parts | Diffusion
-"""Every kind of work that there is a formula for."""

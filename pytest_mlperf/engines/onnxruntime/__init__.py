@@ -2,60 +2,274 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.errors import SuiteError, UnavailableError, require_options
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines.files import sha256
-from pytest_mlperf.engines.onnxruntime.precision import check_model, check_word
-from pytest_mlperf.engines.onnxruntime.providers import Providers
-from pytest_mlperf.engines.onnxruntime.session import (
+from pytest_mlperf.engines import number_of, one_of, sha256
+from pytest_mlperf.engines.onnxruntime._session import (
     OPTIMIZATION,
+    TENSORRT,
     OnnxGraph,
+    Providers,
     load_library,
     open_graph,
     require_providers,
 )
-from pytest_mlperf.engines.tasks.engine import TaskEngine
+from pytest_mlperf.engines.tasks import PRECISIONS, TaskEngine, TaskOptions
+from pytest_mlperf.engines.tasks.graph import Graph, check_inputs
+
+FLATBUFFER = b"ORTM"
+"""At byte 4 of a file in onnxruntime's own format, which has another layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator: its name, what it takes, and those of its attributes that are whole numbers."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    attributes: dict[str, int]
+
+
+@dataclass(slots=True)
+class Contents:
+    """A file's operators and weights, those of inner graphs and functions too.
+
+    An inner graph's nodes come before the node that has it. Types of weights and constants, and how
+    many numbers there are of each, are as ONNX numbers them.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, int] = field(default_factory=dict)
+    elements: Counter[int] = field(default_factory=Counter)
+
+    def add_graph(self, graph: Any) -> None:
+        for tensor in graph.initializer:
+            self._add_tensor(tensor, tensor.name)
+        for sparse in graph.sparse_initializer:
+            self._add_tensor(sparse.values, sparse.values.name)
+        self.add_nodes(graph.node)
+
+    def add_nodes(self, nodes: Sequence[Any]) -> None:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):  # a constant, which is called as the node's output
+                    self._add_tensor(attribute.t, (*node.output, attribute.t.name)[0])
+                if attribute.HasField("g"):
+                    self.add_graph(attribute.g)
+                for graph in attribute.graphs:
+                    self.add_graph(graph)
+            numbers = {each.name: each.i for each in node.attribute if each.HasField("i")}
+            self.nodes.append(Node(node.op_type, tuple(node.input), numbers))
+
+    def _add_tensor(self, tensor: Any, name: str) -> None:
+        self.types[name] = tensor.data_type
+        self.elements[tensor.data_type] += prod(tensor.dims)
+
+
+def read(path: Path) -> Contents | None:
+    """Return what a file holds; None: it is in onnxruntime's own format; ValueError: it is no ONNX.
+
+    Weights that lie in files of their own are not read. Those in the file itself are parsed with
+    it: 480 MB take 0.9 s, once, while a model is loaded.
+    """
+    import onnx
+
+    with path.open("rb") as file:
+        if file.read(8)[4:] == FLATBUFFER:
+            return None
+    try:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    # The error is of protobuf, a library of onnx and not of ours.
+    except Exception as error:
+        raise ValueError(f"it is no ONNX file: {error}") from error
+    contents = Contents()
+    contents.add_graph(model.graph)
+    for function in model.functions:
+        contents.add_nodes(function.node)
+    return contents
+
+
+BESIDE: Mapping[str, frozenset[str]] = {
+    "fp8": frozenset({"fp16", "bf16"}),
+    "int8": frozenset({"fp16", "bf16"}),
+    "int4": frozenset({"fp16", "bf16", "int8", "fp8"}),
+}
+"""What else may be computed in, where the narrowest is the precision's name."""
+
+FLOATS = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16"}
+"""Types of weights that are not quantised, as ONNX numbers them."""
+
+INT32 = 6
+
+QUANTISED = {
+    **dict.fromkeys((2, 3), "int8"),
+    **dict.fromkeys((4, 5), "int16"),
+    **dict.fromkeys((17, 18, 19, 20), "fp8"),
+    **dict.fromkeys((21, 22), "int4"),
+    23: "fp4",
+    **dict.fromkeys((25, 26), "int2"),
+}
+"""Types of quantised numbers, with and without sign; zero points have the type of the numbers."""
+
+BITS = {"MatMulNBits": "bits", "GatherBlockQuantized": "bits", "QMoE": "expert_weight_bits"}
+"""Operators of onnxruntime with weights of some bits, and the attribute that says how many."""
+
+ALWAYS = (
+    (re.compile("MatMulBnb4|MatMulFpQ4"), "int4"),
+    (re.compile("GemmFloat8"), "fp8"),
+    (re.compile("MatMulInteger16"), "int16"),
+    (
+        re.compile(
+            "(QLinear|QOrdered|DynamicQuantize|ConvInteger|MatMulInteger).*"
+            "|QAttention|QGemm|QEmbedLayerNormalization|(Dequantize|Quantize)WithOrder"
+        ),
+        "int8",
+    ),
+)
+"""Operators that are quantised in one way, by their whole name; the first that fits counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kinds:
+    """How often there is each quantised operator, by type, and the type of most other weights."""
+
+    quantised: Mapping[str, Counter[str]]
+    weights: str | None
+
+    @classmethod
+    def of(cls, contents: Contents) -> Self:
+        quantised: dict[str, Counter[str]] = {}
+        for node in contents.nodes:
+            kind = _kind(node, contents.types)
+            if kind is not None:
+                quantised.setdefault(kind, Counter())[node.kind] += 1
+        floats = Counter({name: contents.elements[kind] for kind, name in FLOATS.items()})
+        ((most, count),) = floats.most_common(1)
+        return cls(quantised=quantised, weights=most if count else None)
+
+    def __str__(self) -> str:
+        """Say what there is, e.g. "int8 operators (2 MatMulInteger)"."""
+        parts = [
+            f"{kind} operators ({', '.join(f'{n} {name}' for name, n in sorted(names.items()))})"
+            for kind, names in sorted(self.quantised.items())
+        ]
+        if parts:
+            return " and ".join(parts)
+        return f"{self.weights or 'no'} weights and no quantised operators"
+
+
+def check_word(precision: str, providers: Providers) -> None:
+    """Refuse a word that means nothing, and one that the providers' options contradict."""
+    require_options("engine onnxruntime", [one_of("precision", precision, PRECISIONS)])
+    other = providers.computes - BESIDE.get(precision, frozenset()) - {precision}
+    if other:
+        name = min(other)
+        raise SuiteError(
+            f"engine onnxruntime: precision = {precision!r}, but provider_options has "
+            f"trt_{name}_enable, which lets {TENSORRT} compute in {name}; correct one of the two",
+            option="precision",
+        )
+
+
+def check_model(
+    path: Path, graph: Graph, precision: str, providers: Providers
+) -> Mapping[str, str]:
+    """Refuse a model of another precision; return what belongs to the fingerprint.
+
+    A file in onnxruntime's own format (.ort), and one whose graph a provider has compiled, do not
+    show what they hold: of these only the types of the inputs are checked.
+    """
+    try:
+        contents = read(path)
+    except (ValueError, OSError) as error:
+        raise graph.refuse(f"cannot be read to see what it holds: {error}") from error
+    if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
+        check_inputs(graph, precision)
+        return {}
+    kinds = Kinds.of(contents)
+    by_provider = precision in providers.computes
+    if not _fits(kinds, precision, by_provider=by_provider):
+        raise graph.refuse(
+            f"precision is {precision!r}, but the file holds {kinds}; correct precision or the "
+            "model"
+        )
+    # Weights in half precision may have inputs in single precision, which are cast.
+    check_inputs(graph, None if by_provider or kinds.weights == precision != "fp32" else precision)
+    return {"quantised": str(kinds)} if kinds.quantised else {}
+
+
+def _fits(kinds: Kinds, precision: str, *, by_provider: bool) -> bool:
+    quantised = set(kinds.quantised)
+    if precision in BESIDE:
+        return quantised <= {precision, *BESIDE[precision]} and (
+            precision in quantised or by_provider
+        )
+    if quantised:
+        return False
+    if precision == "bf16":
+        return kinds.weights == "bf16" or by_provider
+    # Of a model without weights, and of one of fp16 whose weights are few, the inputs decide.
+    return by_provider or precision == "fp16" or kinds.weights in {precision, None}
+
+
+def _kind(node: Node, types: Mapping[str, int]) -> str | None:
+    """Return the type of the quantised numbers that an operator works on; None for others."""
+    if node.kind in {"QuantizeLinear", "DequantizeLinear"}:
+        input_types = [types.get(name) for name in node.inputs]
+        zero = input_types[2] if len(input_types) > 2 else None
+        if node.kind == "QuantizeLinear":
+            return QUANTISED.get(zero or node.attributes.get("output_dtype") or 2)
+        # Sums are kept in 32 bits, beside products of fewer.
+        return QUANTISED.get(input_types[0] or zero or INT32)
+    if node.kind in BITS:
+        return f"int{node.attributes.get(BITS[node.kind], 4)}"
+    return next((kind for name, kind in ALWAYS if name.fullmatch(node.kind)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxRuntimeOptions(TaskOptions):
+    """What a suite may say to ONNX Runtime.
+
+    Attributes:
+        threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
+        providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
+            "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only where it is
+            listed.
+        provider_options: Options by provider, in onnxruntime's words.
+        engine_cache: Folder where TensorRT keeps the engines it builds, made if missing.
+        workers: Long-lived threads that call onnxruntime with what has queued up, for Server; 0
+            completes inside `submit`.
+        graph_optimization: "disable", "basic", "extended" or "all".
+    """
+
+    threads: int = 1
+    providers: Sequence[str] | None = None
+    provider_options: Mapping[str, Mapping[str, Any]] | None = None
+    engine_cache: str | None = None
+    workers: int = 0
+    graph_optimization: str = "all"
 
 
 class OnnxRuntimeEngine(TaskEngine):
-    """Answers samples as `task` says.
-
-    "classify": the class, int64. "answer": logits of start and end of each token, float32, shape
-    (seq, 2). "detect": float32 rows of index, ymin, xmin, ymax, xmax, score, label. "segment": the
-    class of each voxel, uint8. "tensor": an output as it is. All little-endian.
-    """
+    """Answers samples as `task` says."""
 
     name = "onnxruntime"
-    libraries = ("onnxruntime",)
+    libraries = ("onnxruntime", "onnx")
+    options: ClassVar[type] = OnnxRuntimeOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
 
     _graph: OnnxGraph
 
     def __init__(
-        self,
-        *,
-        dataset: Dataset,
-        model: str | None,
-        precision: str,
-        task: str = "classify",
-        batch_size: int = 8,
-        threads: int = 1,
-        providers: Sequence[str] | None = None,
-        provider_options: Mapping[str, Mapping[str, Any]] | None = None,
-        engine_cache: str | None = None,
-        workers: int = 0,
-        graph_optimization: str = "all",
-        class_offset: int | None = None,
-        box_order: str | None = None,
-        box_unit: str | None = None,
-        score_threshold: float | None = None,
-        max_detections: int | None = None,
-        roi_shape: Sequence[int] | None = None,
-        overlap: float | None = None,
-        output: str | None = None,
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:
         """Keep the options and check that the model is there.
 
@@ -64,105 +278,59 @@ class OnnxRuntimeEngine(TaskEngine):
                 arrays by the names of the model's inputs.
             model: Path of the ONNX file.
             precision: What the file holds. "int8", "int4" and "fp8": operators quantised so;
-                "fp64", "fp32", "bf16" and "fp16": none that are quantised, and most weights or
-                the inputs of this type. Or what TensorRT computes in (trt_fp16_enable and others).
-            task: "classify", "answer", "detect", "segment" or "tensor".
-            batch_size: Samples per call of onnxruntime at most; windows, for "segment".
-            threads: Threads of onnxruntime's CPU operators; 1 makes outputs repeatable bit by bit.
-            providers: Execution providers in order of preference, by onnxruntime's names or "cpu",
-                "cuda", "tensorrt", "openvino"; None is the CPU. Nodes run on the CPU only where it
-                is listed.
-            provider_options: Options by provider, in onnxruntime's words.
-            engine_cache: Folder where TensorRT keeps the engines it builds, made if missing.
-            workers: Long-lived threads that call onnxruntime with what has queued up, for Server;
-                0 completes inside `submit`.
-            graph_optimization: "disable", "basic", "extended" or "all".
-            class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
-                resnet50_v1.onnx, whose class 0 is the background.
-            box_order: "detect": "xyxy", the default, or "yxyx".
-            box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
-            score_threshold: "detect": boxes with a lower score are left out; by default 0.05.
-            max_detections: "detect": boxes that are kept at most; by default all.
-            roi_shape: "segment": depth, height and width of a window, by default 128 each.
-            overlap: "segment": share of a window that the next covers again, by default 0.5.
-            output: "segment", "tensor": name of the output; by default the only one.
-
-        Raises:
-            SuiteError: An option is out of range, of another task or contradicts the precision,
-                or there is no model.
-            UnavailableError: The model file is not here.
+                "fp64", "fp32", "bf16" and "fp16": none that are quantised, and most weights or the
+                inputs of this type. Or what TensorRT computes in (trt_fp16_enable and others).
+            options: Those of `OnnxRuntimeOptions`.
         """
-        super().__init__(
-            dataset=dataset,
-            task=task,
-            batch_size=batch_size,
-            class_offset=class_offset,
-            box_order=box_order,
-            box_unit=box_unit,
-            score_threshold=score_threshold,
-            max_detections=max_detections,
-            roi_shape=roi_shape,
-            overlap=overlap,
-            output=output,
-        )
-        level, levels = graph_optimization, ", ".join(OPTIMIZATION)
-        self._check(
-            ("threads", threads, threads >= 1, "a number of threads, at least 1"),
+        self._options = asked = OnnxRuntimeOptions(**options)
+        super().__init__(dataset, asked)
+        workers = asked.workers
+        rules = (
+            number_of("threads", asked.threads, "threads"),
             ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
-            ("graph_optimization", level, level in OPTIMIZATION, f"one of {levels}"),
+            one_of("graph_optimization", asked.graph_optimization, tuple(OPTIMIZATION)),
         )
-        self._providers = Providers.of(providers, provider_options, engine_cache)
+        require_options(f"engine {self.name}", rules)
+        self._providers = Providers.of(asked.providers, asked.provider_options, asked.engine_cache)
         check_word(precision, self._providers)
         self._model = _find_model(self.name, model)
         self._precision = precision
-        self._threads = threads
-        self._workers = workers
-        self._graph_optimization = graph_optimization
+
+    @classmethod
+    def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
+        """Return nothing: one process works on one GPU."""
+        return {}
 
     def require(self) -> None:
-        """Ask onnxruntime for the providers, and the loader for what they need; no model is loaded.
-
-        Raises:
-            SuiteError: There is no such provider.
-            EnvironmentFault: onnxruntime, a provider or a library that it needs is not installed.
-        """
+        """Ask onnxruntime for the providers, and the loader for what they need; no model loads."""
         require_providers(self._providers, engine=self.name)
 
     def __enter__(self) -> Self:
-        """Load the model and start the threads.
-
-        Raises:
-            SuiteError: There is no such provider.
-            EnvironmentFault: onnxruntime, a provider or a library that it needs is not installed.
-            RunError: onnxruntime refuses the model or runs it elsewhere, or the model does not fit
-                task, precision or batch size.
-        """
         self._version = str(load_library().__version__)
         self._weights_sha256 = sha256([self._model])
         graph = open_graph(
             self._model,
             providers=self._providers,
             weights_sha256=self._weights_sha256,
-            threads=self._threads,
-            graph_optimization=self._graph_optimization,
+            threads=self._options.threads,
+            graph_optimization=self._options.graph_optimization,
             engine=self.name,
         )
         self._quantised = check_model(self._model, graph, self._precision, self._providers)
-        self._bind(graph, self._workers)
+        self._bind(graph, self._options.workers)
         return self
 
     def describe(self) -> Mapping[str, str]:
-        """Return onnxruntime's version, the weights and every option; needs a loaded model."""
         return {
             "engine": self.name,
             "onnxruntime": self._version,
             "weights_sha256": self._weights_sha256[:16],
             **self._quantised,
             **self._providers.describe(),
-            "threads": str(self._threads),
+            "threads": str(self._options.threads),
             "batch_size": str(self._batch_size),
-            "workers": str(self._workers),
-            "graph_optimization": self._graph_optimization,
+            "workers": str(self._options.workers),
+            "graph_optimization": self._options.graph_optimization,
             **self._task.describe(),
         }
 
@@ -174,6 +342,7 @@ def _find_model(engine: str, model: str | None) -> Path:
     if not path.is_file():
         raise UnavailableError(
             f"{path}: this model file does not exist; put the ONNX file there, or set "
-            "workload.model to its path"
+            "workload.model to its path",
+            path=path,
         )
     return path

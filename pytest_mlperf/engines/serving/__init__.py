@@ -1,29 +1,319 @@
-"""A server of our own: on a free port, healthy before anyone asks it, gone afterwards."""
+"""Servers that engines ask: one of our own, started and surely ended, and what any one sends."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
+import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.serving.command import check_command, fill_in, find_program
-from pytest_mlperf.engines.serving.log import (
-    about_memory,
-    is_temporary,
-    last_lines,
-    new_log,
-    port_was_taken,
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.engines import devices, engine_error
+from pytest_mlperf.engines.serving._launch import KILL_S
+from pytest_mlperf.processes import ChildProcess, ended
+
+LARGEST_PAGE = 1 << 24
+"""Bytes that are read of a page about a server; vLLM's metrics, the longest, are below 1 MiB."""
+
+DEEPEST = 100
+"""Lists and objects in each other; deeper ones could be read and not be written again."""
+
+LARGEST_COUNT = 1 << 53
+"""Counts are below this: JSON of other languages has no whole numbers beyond."""
+
+
+def parse_json(data: bytes) -> Any:
+    """Return what a page says; no JSON, nested too deep, or beyond UTF-8 is a ValueError."""
+    try:
+        text = data.decode()
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    _require_flat(value)
+    if "\\ud" in text.lower():  # half a character that is escaped passes the parser
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def whole_number(value: object) -> int:
+    """Return a count; what is infinite, negative, a fraction or text is a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_COUNT:
+        raise ValueError("not a whole number from 0 to 2^53")
+    return value
+
+
+def words(value: object) -> str:
+    """Return a value of JSON as text for a message; what is nested too deep to be shown says so."""
+    try:
+        return str(value)
+    except RecursionError:
+        return "(JSON that is nested too deep to be shown)"
+
+
+def _require_flat(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise ValueError("JSON that is nested too deep")
+
+
+LINES = 6
+
+WIDTH = 200
+
+SEARCHED = 1 << 18
+
+ENGINE_LOG = "engine.log"
+"""What a worker prints goes to a file of this name in the folder of its run."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""Colours, cursor movements and titles of terminals (ECMA-48: CSI and OSC)."""
+
+_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|bad_alloc|Cannot allocate memory|\bMemoryError\b"
+    r"|No available memory for the cache blocks|insufficient GPU memory",
+    re.IGNORECASE,
 )
-from pytest_mlperf.engines.serving.process import GONE, Process
+
+_PORT = re.compile(
+    r"address already in use|EADDRINUSE|port \S+ is (?:already )?in use|port is already allocated",
+    re.IGNORECASE,
+)
+
+
+def new_log() -> Path:
+    """Return a new, empty file: server.log in the folder of the worker's run, else a temporary one.
+
+    The worker's stderr is a file in the folder of its run, and nothing else tells an engine which
+    folder that is.
+    """
+    try:
+        stderr = Path("/proc/self/fd/2").readlink()
+        if stderr.name == ENGINE_LOG and stderr.is_file():
+            log = stderr.with_name("server.log")
+            log.write_bytes(b"")
+            return log
+    except OSError:
+        pass  # another system, or a folder that is gone
+    descriptor, name = tempfile.mkstemp(prefix="server-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
+def is_temporary(log: Path) -> bool:
+    """Whether a log lies in no run's folder, so that nobody will look for it there."""
+    return log.name != "server.log"
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log as a terminal would show them, control characters escaped."""
+    return _lines(log)[-LINES:]
+
+
+def about_memory(log: Path) -> str | None:
+    """Return the last line about a lack of memory; a server may have said much after it."""
+    return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
+
+
+def port_was_taken(log: Path) -> bool:
+    """Whether the server could not listen where it was told to."""
+    return any(_PORT.search(line) for line in _lines(log))
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - SEARCHED))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    # A progress bar writes its line again and again: the last state is what is seen.
+    raw = (line.rstrip().rpartition("\r")[2] for line in text.split("\n"))
+    shown = (broken(_ESCAPES.sub("", line)).strip() for line in raw)
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown if line]
+
+
+NAMES = ("model", "host", "port")
+
+_PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_]\w*)\}")
+"""{port}, but not {"json": 1}, ${VARIABLE} or {{a template}}."""
+
+
+def check_command(command: Sequence[str], model: str | None) -> None:
+    """Refuse a command line that cannot start a server."""
+    if not command:
+        raise SuiteError(
+            f"serve = {command!r} is no list of words; e.g. "
+            'serve = ["vllm", "serve", "{model}", "--port", "{port}"]',
+            option="serve",
+        )
+    if not command[0].strip():
+        raise SuiteError("the first word of serve is empty; it is the program", option="serve")
+    placeholders = [name for word in command for name in _PLACEHOLDER.findall(word)]
+    for name in placeholders:
+        if name not in NAMES:
+            choices = ", ".join(f"{{{each}}}" for each in NAMES)
+            raise SuiteError(f"serve has {{{name}}}; what is replaced is {choices}", option="serve")
+    if "port" not in placeholders:
+        raise SuiteError(
+            "serve does not tell the server its port, which is another one in every run; add e.g. "
+            '"--port", "{port}"',
+            option="serve",
+        )
+    if "model" in placeholders and model is None:
+        raise SuiteError(
+            "serve has {model}, but the suite names none; set workload.model", option="serve"
+        )
+
+
+def fill_in(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Return the words of a command with {name} replaced by its value."""
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in command]
+
+
+def find_program(word: str) -> str:
+    """Return the path of a program.
+
+    A name alone is looked up beside this Python, where the tools of its environment are, then on
+    PATH. Anything else is a path, `~` expanded, relative to the working folder. Links stay: what a
+    link to a Python points to has another environment.
+    """
+    if "/" in word:
+        path = Path(word).expanduser().absolute()
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+        advice = "correct the path in serve"
+        if (path / "bin/python").exists():
+            advice = f"did you mean {word}/bin/python?"
+        raise engine_error(f"serve: {word} is no program here (looked at {path}); {advice}")
+    folders = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    )
+    program = shutil.which(word, path=folders)
+    if program is None:
+        raise engine_error(
+            f"serve: {word} is no program here (looked beside {sys.executable} and on PATH); "
+            "install it, or give its whole path",
+        )
+    return str(Path(program).absolute())
+
+
+def _libraries(command: Sequence[str]) -> list[str]:
+    """Return the libraries that a server may be of: its program's name, and its module's."""
+    modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
+    return [Path(command[0]).name, *(module.partition(".")[0] for module in modules)]
+
+
+LAUNCHER = Path(__file__).with_name("_launch.py")
+
+GRACE_S = 5.0
+
+MARGIN_S = 5.0
+"""Time for the launcher itself to come up or to end on a busy machine."""
+
+LONGEST = 1 << 16
+"""No event of the launcher is as long."""
+
+GONE = "gone"
+"""How a server ended whose launcher was killed: nobody knows."""
+
+
+class ServerProcess:
+    """One start of a server."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        title: str = "serve",
+    ) -> None:
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._end: int | str | None = None
+        with log.open("ab") as output:
+            self._launcher = ChildProcess(
+                [
+                    *(sys.executable, "-I", "-S", str(LAUNCHER), str(GRACE_S), str(os.getpid())),
+                    *command,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=output,
+                environment=environment,
+            )
+        first = self._event(time.monotonic() + MARGIN_S + GRACE_S) or {}
+        if "pid" in first:
+            self._pid = int(first["pid"])
+            return
+        self.stop()
+        reason = first.get("failed", "the process that starts it gave no answer")
+        raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
+
+    def ended(self, within_s: float = 0.0) -> int | str | None:
+        """Return how it ended: its exit code, minus a signal, or GONE; None while it runs.
+
+        Safe from several threads.
+        """
+        with self._lock:
+            deadline = time.monotonic() + within_s
+            if self._end is None and (event := self._event(deadline)):
+                self._end = event.get("ended", GONE)
+            return self._end
+
+    def stop(self) -> None:
+        """End it with all that it started; returns when nothing is left of it."""
+        self._launcher.end(alone_s=GRACE_S + KILL_S + MARGIN_S)
+        if self._launcher.returncode and self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        with self._lock:
+            self._launcher.close()
+            self._end = GONE if self._end is None else self._end
+
+    def _event(self, deadline: float) -> Mapping[str, Any] | None:
+        """Return the launcher's next event, {"ended": GONE} after the last; None on time-out."""
+        try:
+            line = self._launcher.line(deadline, LONGEST)
+        except EOFError:
+            return {"ended": GONE}
+        return None if line is None else json.loads(line)
+
+
+LIMIT_S = 5.0
+
+
+def require_listening(engine: str, host: str, port: int) -> None:
+    """Open a connection; nothing is sent."""
+    try:
+        socket.create_connection((host, port), LIMIT_S).close()
+    except OSError as error:
+        raise engine_error(
+            f"engine {engine}: no server listens at {host}:{port} ({error.strerror or error}); "
+            "start it, correct url, or let serve start one",
+        ) from error
+
 
 HOST = "127.0.0.1"
 
@@ -34,19 +324,13 @@ PROBE_S = 5.0
 """A server that takes longer to say whether it is healthy is not."""
 
 SHORTEST_S, LONGEST_S = 0.02, 0.5
-"""Time between two questions whether it is healthy."""
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """How a process ends that SIGKILL ended; the second way by a shell's or a container's account."""
 
 
 class Server:
-    """Starts a server on entry, and leaves nothing of it on exit.
-
-    Attributes:
-        url: Where it answers, known once it is entered.
-        log: File with all that it printed, likewise.
-    """
+    """Starts a server on entry, and leaves nothing of it on exit."""
 
     url: str
     log: Path
@@ -63,45 +347,28 @@ class Server:
     ) -> None:
         """Keep what to start.
 
-        Args:
-            command: Program and arguments; {model}, {host} and {port} are replaced in each.
-            engine: What suites call the engine that wants it, for messages.
-            model: The model's folder or name.
-            health: Path that answers 200 once the server is ready.
-            start_timeout_s: Time for that.
-            environment: Variables that it gets besides this process's own.
-
-        Raises:
-            SuiteError: A value means nothing here.
+        {model}, {host} and {port} are replaced in `command`; GET `health` answers 200 once the
+        server is ready. `environment` is besides this process's own.
         """
         try:
             check_command(command, model)
             _check_waiting(health, start_timeout_s)
         except SuiteError as error:
-            raise SuiteError(f"engine {engine}: {error}") from error
+            raise SuiteError(f"engine {engine}: {error}", option=error.options) from error
         self._command = list(command)
         self._model = model
         self._health = health
         self._start_timeout_s = start_timeout_s
         # What waits in a buffer when the server is killed would be missing in its log.
         self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
-        self._process: Process | None = None
+        self._process: ServerProcess | None = None
 
     def require(self) -> None:
-        """Look for the program; nothing is started.
-
-        Raises:
-            RunError: It is not here.
-        """
         find_program(self._command[0])
 
     def __enter__(self) -> Self:
-        """Start the server and wait until it is healthy.
-
-        Raises:
-            RunError: It cannot be started, ended, or was not healthy in time.
-        """
         program = find_program(self._command[0])
+        devices.check(_libraries(self._command), self._environment)
         self.log = new_log()
         try:
             for last in (False,) * (STARTS - 1) + (True,):
@@ -112,34 +379,21 @@ class Server:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop the server with all that it started."""
+    def __exit__(self, *exc_info: object) -> None:
         self._stop()
-        if kind is None and is_temporary(self.log):
+        if exc_info[0] is None and is_temporary(self.log):
             with contextlib.suppress(OSError):
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Do nothing while the server runs.
-
-        Args:
-            within_s: How long to wait for its end: its connections break a moment before that.
-
-        Raises:
-            RunError: It ended; says how, and what it said last.
-        """
+        """Do nothing while the server runs; how it ended is an error, with what it said last."""
         process = self._process
         if process is None:
-            raise RunError("engine", "the server was stopped")
+            raise engine_error("the server was stopped")
         if (end := process.ended(within_s)) is not None:
-            raise RunError("engine", f"{self._how(end)}{self.said()}", str(self.log))
+            raise engine_error(f"{self._how(end)}{self.log_tail()}", str(self.log))
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return how its log ends, to be appended to any message about what went wrong."""
         memory, lines = about_memory(self.log), last_lines(self.log)
         if not lines:
@@ -153,7 +407,7 @@ class Server:
         self.url = f"http://{HOST}:{port}"
         values = {"model": self._model or "", "host": HOST, "port": str(port)}
         command = [program, *fill_in(self._command[1:], values)]
-        self._process = Process(command, self._environment, self.log)
+        self._process = ServerProcess(command, self._environment, self.log)
         end = self._wait_for_health(port)
         if end is None:
             return True
@@ -163,15 +417,11 @@ class Server:
             self.log.write_bytes(b"")
             return False
         when = f" before GET {self._health} answered 200"
-        what = f"; its port was taken, {STARTS} times with another one" if taken else ""
-        raise RunError("engine", f"{self._how(end, when)}{what}{self.said()}", str(self.log))
+        retries = f"; its port was taken, {STARTS} times with another one" if taken else ""
+        raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
 
     def _wait_for_health(self, port: int) -> int | str | None:
-        """Return None when the server is healthy, or how it ended before that.
-
-        Raises:
-            RunError: It runs, but was not healthy in time.
-        """
+        """Return None when the server is healthy, or how it ended before that."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_s
         pause_s, answer = SHORTEST_S, "nothing"
@@ -184,11 +434,10 @@ class Server:
                 # Another process's answer must not pass for that of a server that ended.
                 return self._process.ended()
             pause_s = min(1.5 * pause_s, LONGEST_S)
-        raise RunError(
-            "engine",
+        raise engine_error(
             f"the server was not healthy within start_timeout = {self._start_timeout_s:g} s: "
             f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, and "
-            f"see that health is a path which it knows{self.said()}",
+            f"see that health is a path which it knows{self.log_tail()}",
             str(self.log),
         )
 
@@ -202,13 +451,7 @@ class Server:
             hint = "; if nobody killed it, the machine ran out of memory (see dmesg)"
         elif code == 0 and when:
             hint = "; serve must keep it in the foreground"
-        if code >= 0:
-            return f"the server ended with exit code {code}{when}{hint}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"the server was killed by {name}{when}{hint}"
+        return f"the server {ended(code)}{when}{hint}"
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -218,9 +461,13 @@ class Server:
 
 def _check_waiting(health: str, start_timeout_s: float) -> None:
     if not re.fullmatch(r"/[!-~]*", health):
-        raise SuiteError(f'health = {health!r} is no path of a URL, such as "/health"')
+        raise SuiteError(
+            f'health = {health!r} is no path of a URL, such as "/health"', option="health"
+        )
     if not start_timeout_s > 0:
-        raise SuiteError(f"start_timeout = {start_timeout_s!r} is not above 0")
+        raise SuiteError(
+            f"start_timeout = {start_timeout_s!r} is not above 0", option="start_timeout"
+        )
 
 
 def ask(port: int, path: str, timeout_s: float) -> str:
@@ -239,7 +486,7 @@ def ask(port: int, path: str, timeout_s: float) -> str:
 
 def free_port() -> int:
     """Return a port on which nothing listens."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
         return port

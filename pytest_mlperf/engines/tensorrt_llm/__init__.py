@@ -4,316 +4,409 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines.generation import Answers, Generation
-from pytest_mlperf.engines.model_folder import (
-    find_model,
+from pytest_mlperf.core.case import PLAIN, PrecisionName
+from pytest_mlperf.engines import broken, check_words, is_count
+from pytest_mlperf.engines.llm.engine import LibraryEngine, LibraryOptions
+from pytest_mlperf.engines.llm.generation import TextOptions
+from pytest_mlperf.engines.llm.model_folder import (
+    DTYPES,
+    METHODS,
+    MODELOPT,
+    Config,
+    Quantisation,
+    check_agrees,
     read_config,
-    tokenizer_for,
+    read_quantisation,
     weights_fact,
     with_ends,
 )
-from pytest_mlperf.engines.parallel import check_parallel
-from pytest_mlperf.engines.prompts import Prompts
-from pytest_mlperf.engines.streaming import Streams
-from pytest_mlperf.engines.tensorrt_llm.arguments import llm_arguments
-from pytest_mlperf.engines.tensorrt_llm.least_length import COUNTED, Sampling
-from pytest_mlperf.engines.tensorrt_llm.options import Options, refused
-from pytest_mlperf.engines.tensorrt_llm.package import (
+from pytest_mlperf.engines.llm.streaming import Streams
+from pytest_mlperf.engines.tensorrt_llm._requests import (
+    COUNTED,
     ELSEWHERE,
+    ConfigObject,
+    DraftCount,
+    Member,
+    RequestLoop,
+    SamplingByPrompt,
     import_package,
     load_model,
     versions,
 )
-from pytest_mlperf.engines.tensorrt_llm.quantisation import (
-    check_agrees,
-    check_precision,
-    read_quantisation,
+
+KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
+"""Words of all versions; one that a version does not have it refuses itself."""
+SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
+
+QUANTISED: tuple[PrecisionName, ...] = (
+    *("fp8", "nvfp4", "mxfp4", "int8"),
+    *("int4-awq", "w4a8-awq", "gptq", "mixed"),
 )
-from pytest_mlperf.engines.tensorrt_llm.requests import Requests
+PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+
+PASSED = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "load_format", "enable_chunked_prefill"),
+    *("stream_interval", "max_batch_size", "max_num_tokens", "max_seq_len", "attn_backend"),
+)
+
+RESERVED: Mapping[str, str] = {
+    **{name: f"the option {name}" for name in PASSED},
+    "model": "model of the workload or of the engine entry",
+    "tokenizer": "the tokenizer in the model's folder, which the engine reads itself",
+    "tokenizer_mode": "the tokenizer in the model's folder, which the engine reads itself",
+    "skip_tokenizer_init": "token ids, which the engine always hands over",
+    "trust_remote_code": "nothing: code of a model's folder is never run",
+    "dtype": "precision",
+    "revision": "model: nothing is downloaded",
+    "tokenizer_revision": "model: nothing is downloaded",
+    "max_beam_width": "nothing: answers are greedy",
+    "return_perf_metrics": "nothing: the engine's own stamps are always compared with ours",
+    "backend": "nothing: this is the PyTorch backend",
+}
+"""LLM arguments that have another way in, which the value names."""
+
+EXPERT_RANKS = (
+    *("moe_tensor_parallel_size", "moe_expert_parallel_size"),
+    "moe_cluster_parallel_size",
+)
+
+RESERVED_CONFIG: Mapping[str, Mapping[str, str]] = {
+    "kv_cache_config": {
+        "enable_block_reuse": "enable_block_reuse",
+        "free_gpu_memory_fraction": "kv_cache_free_gpu_memory_fraction",
+        "dtype": "kv_cache_dtype",
+        "tokens_per_block": "tokens_per_block",
+    },
+    "cuda_graph_config": {
+        "batch_sizes": "cuda_graphs",
+        "max_batch_size": "max_batch_size",
+        "enable_padding": "cuda_graph_padding",
+    },
+    "scheduler_config": {"capacity_scheduler_policy": "scheduler_policy"},
+}
+"""Arguments of configurations that the engine makes, and the options that set them."""
 
 
-class TensorRtLlmEngine(Engine):
+@dataclass(frozen=True, kw_only=True)
+class TensorRtLlmOptions(LibraryOptions):
+    """What a suite may say; None leaves TensorRT-LLM's own choice.
+
+    Attributes:
+        max_batch_size: Samples in flight at most; None and the like: TensorRT-LLM's own choice.
+        max_num_tokens: Tokens per forward pass at most.
+        max_seq_len: Tokens of prompt and answer together at most.
+        kv_cache_dtype: "auto", "fp8" or "nvfp4"; of newer ones than 1.2 also "float16", "bfloat16",
+            "float32" and "fp8_ds_mla".
+        kv_cache_free_gpu_memory_fraction: Of the memory that is free once weights are loaded.
+        tokens_per_block: Of the paged key-value cache.
+        enable_block_reuse: Take what a prompt has in common with an earlier one from the cache.
+            MLPerf's closed division forbids it, and repeated samples would look fast.
+        cuda_graphs: Record CUDA graphs, or for these batch sizes only, or none.
+        cuda_graph_padding: Pad a batch to the next size that is recorded, as NVIDIA advises; None:
+            wherever graphs are.
+        scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
+        enable_chunked_prefill: Let prompts be longer than max_num_tokens, in several passes.
+        attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
+        stream_interval: Tokens of an answer per message; above 1 they come in clumps.
+        llm: Further arguments of LLM, as TensorRT-LLM names them; tables where it has
+            configurations.
+    """
+
+    engine = "tensorrt_llm"
+    precisions = PRECISIONS
+    counts = (
+        *("max_batch_size", "max_num_tokens", "max_seq_len"),
+        *("tokens_per_block", "stream_interval"),
+    )
+    share = "kv_cache_free_gpu_memory_fraction"
+    table = "llm"
+    reserved = RESERVED
+
+    max_batch_size: int | None = None
+    max_num_tokens: int | None = None
+    max_seq_len: int | None = None
+    kv_cache_dtype: str = "auto"
+    kv_cache_free_gpu_memory_fraction: float = 0.9
+    tokens_per_block: int | None = None
+    enable_block_reuse: bool = False
+    cuda_graphs: bool | list[int] = True
+    cuda_graph_padding: bool | None = None
+    scheduler_policy: str | None = None
+    enable_chunked_prefill: bool = False
+    attn_backend: str | None = None
+    stream_interval: int = 1
+    llm: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, precision: str) -> None:
+        super().check(precision)
+        check_words(
+            "tensorrt_llm",
+            self,
+            kv_cache_dtype=KV_CACHE_DTYPES,
+            scheduler_policy=(None, *SCHEDULER_POLICIES),
+        )
+        self._check_graphs()
+        self._check_configs()
+        self._check_ranks()
+
+    def _check_graphs(self) -> None:
+        graphs = self.cuda_graphs
+        if isinstance(graphs, list) and not (graphs and all(map(is_count, graphs))):
+            raise self.refused(
+                f"cuda_graphs = {graphs!r} is not true, false or a list of batch sizes, each at "
+                "least 1",
+                "cuda_graphs",
+            )
+        if self.cuda_graph_padding and not graphs:
+            raise self.refused(
+                "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
+                *("cuda_graph_padding", "cuda_graphs"),
+            )
+        if graphs is False and self.llm.get("cuda_graph_config"):
+            raise self.refused(
+                "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
+                *("llm", "cuda_graphs"),
+            )
+
+    def _check_configs(self) -> None:
+        for config, inner in RESERVED_CONFIG.items():
+            more = self.llm.get(config, {})
+            if not isinstance(more, Mapping):
+                raise self.refused(f"llm.{config} = {more!r} is not a table", "llm")
+            for name, option in inner.items():
+                if name in more:
+                    raise self.refused(
+                        f"llm.{config}.{name} is set by the option {option}; leave it out of llm",
+                        "llm",
+                    )
+
+    def _check_ranks(self) -> None:
+        """Refuse what divides the ranks of tensor parallelism into other numbers than there are."""
+        ranks = self.tensor_parallel_size
+        if self.llm.get("enable_attention_dp") is True and ranks == 1:
+            raise self.refused(
+                "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests "
+                "of its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of "
+                "the model, it is 1",
+                *("llm", "tensor_parallel_size"),
+            )
+        sizes = {name: self.llm[name] for name in EXPERT_RANKS if is_count(self.llm.get(name))}
+        both = {"moe_tensor_parallel_size", "moe_expert_parallel_size"} <= sizes.keys()
+        product = prod(sizes.values())
+        # With context parallelism experts may be divided among its ranks, too.
+        fits = product == ranks if both else ranks % product == 0
+        if not fits and "context_parallel_size" not in self.llm:
+            named = " x ".join(f"llm.{name} = {size}" for name, size in sizes.items())
+            raise self.refused(
+                f"{named} is {product}, but experts are divided among the GPUs of tensor "
+                f"parallelism, and tensor_parallel_size = {ranks}; set them so that "
+                + ("the product is the same" if both else "it is a multiple"),
+                *("llm", "tensor_parallel_size"),
+            )
+
+
+FORMATS = (MODELOPT, *METHODS, "gptq", "gptq_marlin")
+
+
+def read_weights(folder: Path, precision: str, config: Config) -> Quantisation:
+    """Return how the weights in a folder are quantised; refuse what is unknown, or not so."""
+    weights = read_quantisation(folder, config)
+    is_known = weights.method in FORMATS and any(name in QUANTISED for name in weights.names)
+    if weights.method is not None and not is_known:
+        key = "quant_algo" if weights.method == MODELOPT else "quant_method"
+        raise broken(
+            folder / weights.file,
+            f"names {key} {weights.algorithm!r}, which engine tensorrt_llm does not know; use a "
+            f"checkpoint in one of {', '.join(QUANTISED)}",
+        )
+    check_agrees(
+        "tensorrt_llm",
+        folder,
+        precision,
+        weights,
+        words=QUANTISED,
+        otherwise="precision to bf16 or fp16",
+    )
+    return weights
+
+
+def llm_arguments(folder: Path, precision: str, options: TensorRtLlmOptions) -> dict[str, Any]:
+    """Return the arguments of LLM; what the suite leaves open is left to TensorRT-LLM.
+
+    A quantised precision is the checkpoint's own, and its other layers keep their type.
+    """
+    arguments = {
+        "model": str(folder),
+        # Its tokenizer would cost time in every request: prompts are token ids, answers too.
+        "skip_tokenizer_init": True,
+        "dtype": DTYPES.get(precision, "auto"),
+        "return_perf_metrics": True,
+        **{name: getattr(options, name) for name in PASSED},
+    }
+    made = {name: value for name, value in arguments.items() if value is not None}
+    further = dict(options.llm)
+    for name, config in _configs(options).items():
+        more = further.pop(name, {})
+        made[name] = config and ConfigObject(config.cls, {**config.values, **more})
+    return {**made, **further}
+
+
+def _configs(options: TensorRtLlmOptions) -> dict[str, ConfigObject | None]:
+    """Return the configurations by argument; None turns CUDA graphs off."""
+    names = RESERVED_CONFIG["kv_cache_config"]
+    cache = {name: getattr(options, option) for name, option in names.items()}
+    configs: dict[str, ConfigObject | None] = {
+        "kv_cache_config": ConfigObject(
+            "KvCacheConfig", {name: each for name, each in cache.items() if each is not None}
+        ),
+        "cuda_graph_config": _graphs(options),
+    }
+    if options.scheduler_policy is not None:
+        policy = Member("CapacitySchedulerPolicy", options.scheduler_policy.upper())
+        configs["scheduler_config"] = ConfigObject(
+            "SchedulerConfig", {"capacity_scheduler_policy": policy}
+        )
+    return configs
+
+
+def _graphs(options: TensorRtLlmOptions) -> ConfigObject | None:
+    if options.cuda_graphs is False:
+        return None
+    values: dict[str, Any] = {"enable_padding": options.cuda_graph_padding is not False}
+    if isinstance(options.cuda_graphs, list):
+        values["batch_sizes"] = sorted(options.cuda_graphs)
+    elif options.max_batch_size is not None:
+        # Its own choice ends at 128, and larger batches would run without a graph.
+        values["max_batch_size"] = options.max_batch_size
+    return ConfigObject("CudaGraphConfig", values)
+
+
+class TensorRtLlmEngine(LibraryEngine):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids. Each sample is
     a request of its own, so batches form in flight; where tokens are timed, answers are streamed.
+
+    Args:
+        dataset: Its inputs are text or lists of token ids.
+        model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
+            Nothing is downloaded and no code of the folder is run.
+        precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
+            "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint says itself
+            (hf_quant_config.json or quantization_config): TensorRT-LLM quantises nothing.
     """
 
+    library = "TensorRT-LLM"
     libraries: ClassVar[tuple[str, ...]] = ("tensorrt_llm",)
+    options: ClassVar[type[TensorRtLlmOptions]] = TensorRtLlmOptions
+    precisions: ClassVar[tuple[str, ...]] = PRECISIONS
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
     }
     install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
+    divides = "context_parallel_size"
+    copies = False
 
-    def __init__(
-        self,
-        *,
-        dataset: Dataset,
-        model: str | None,
-        precision: str,
-        tensor_parallel_size: int = 1,
-        pipeline_parallel_size: int = 1,
-        max_batch_size: int | None = None,
-        max_num_tokens: int | None = None,
-        max_seq_len: int | None = None,
-        kv_cache_dtype: str = "auto",
-        kv_cache_free_gpu_memory_fraction: float = 0.9,
-        tokens_per_block: int | None = None,
-        enable_block_reuse: bool = False,
-        cuda_graphs: bool | list[int] = True,
-        cuda_graph_padding: bool = False,
-        scheduler_policy: str | None = None,
-        enable_chunked_prefill: bool = False,
-        load_format: str = "auto",
-        attn_backend: str | None = None,
-        stream_interval: int = 1,
-        stream: bool = True,
-        llm: Mapping[str, Any] | None = None,
-        max_new_tokens: int = 128,
-        min_new_tokens: int = 1,
-        ignore_eos: bool = False,
-        max_prompt_tokens: int | None = None,
-    ) -> None:
-        """Keep the options and check that the model is there.
-
-        Args:
-            dataset: Its inputs are text or lists of token ids.
-            model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
-                Nothing is downloaded and no code of the folder is run.
-            precision: "fp32", "bf16" or "fp16" for plain weights; "fp8", "nvfp4", "mxfp4", "int8",
-                "int4-awq", "w4a8-awq", "gptq" or "mixed" as the checkpoint says itself
-                (hf_quant_config.json or quantization_config): TensorRT-LLM quantises nothing.
-            tensor_parallel_size: GPUs that share each layer.
-            pipeline_parallel_size: Groups of them that share the layers among each other.
-            max_batch_size: Samples in flight at most; None and the like: TensorRT-LLM's own choice.
-            max_num_tokens: Tokens per forward pass at most.
-            max_seq_len: Tokens of prompt and answer together at most.
-            kv_cache_dtype: "auto", "fp8" or "nvfp4"; of newer ones than 1.2 also "float16",
-                "bfloat16", "float32" and "fp8_ds_mla".
-            kv_cache_free_gpu_memory_fraction: Of the memory that is free once weights are loaded.
-            tokens_per_block: Of the paged key-value cache.
-            enable_block_reuse: Take what a prompt has in common with an earlier one from the cache.
-                MLPerf's closed division forbids it, and repeated samples would look fast.
-            cuda_graphs: Record CUDA graphs, or for these batch sizes only, or none.
-            cuda_graph_padding: Pad a batch to the next size that is recorded.
-            scheduler_policy: "guaranteed_no_evict", "max_utilization" or "static_batch".
-            enable_chunked_prefill: Let prompts be longer than max_num_tokens, in several passes.
-            load_format: "auto", or "dummy" for random weights: speed without the model's files.
-            attn_backend: Attention kernels, e.g. "TRTLLM" or "FLASHINFER".
-            stream_interval: Tokens of an answer per message; above 1 they come in clumps.
-            stream: Take tokens as they come wherever they are timed. False takes answers whole,
-                which is less work for this process, and is for Offline only.
-            llm: Further arguments of LLM, as TensorRT-LLM names them; tables where it has
-                configurations.
-            max_new_tokens: Most tokens per answer.
-            min_new_tokens: Tokens before the end token may come; 1 lets no answer be empty.
-            ignore_eos: Give every answer `max_new_tokens` tokens.
-            max_prompt_tokens: Longer prompts are cut at their end; None cuts none.
-
-        Raises:
-            SuiteError: An option is out of range, or there is no model.
-            UnavailableError: The model's folder is not here.
-        """
-        check_precision(precision)
-        self._generation = Generation(
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min_new_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            ignore_eos=ignore_eos,
-        )
-        self._generation.check("tensorrt_llm")
-        self._options = Options(
-            tensor_parallel_size=tensor_parallel_size,
-            pipeline_parallel_size=pipeline_parallel_size,
-            max_batch_size=max_batch_size,
-            max_num_tokens=max_num_tokens,
-            max_seq_len=max_seq_len,
-            kv_cache_dtype=kv_cache_dtype,
-            kv_cache_free_gpu_memory_fraction=kv_cache_free_gpu_memory_fraction,
-            tokens_per_block=tokens_per_block,
-            enable_block_reuse=enable_block_reuse,
-            cuda_graphs=cuda_graphs,
-            cuda_graph_padding=cuda_graph_padding,
-            scheduler_policy=scheduler_policy,
-            enable_chunked_prefill=enable_chunked_prefill,
-            load_format=load_format,
-            attn_backend=attn_backend,
-            stream_interval=stream_interval,
-            stream=stream,
-            llm={} if llm is None else llm,
-        )
-        self._options.check()
-        self._dummy = load_format == "dummy"
-        self._folder = find_model("tensorrt_llm", model)
-        self._dataset = dataset
-        self._precision = precision
-
-    @classmethod
-    def check_gpus(cls, count: int, options: Mapping[str, Any]) -> None:
-        """Refuse GPUs that parallelism does not use.
-
-        Raises:
-            SuiteError: It uses another number.
-        """
-        check_parallel("tensorrt_llm", count, options, further=("llm", "context_parallel_size"))
+    _options: TensorRtLlmOptions
+    _drafts: DraftCount
 
     @classmethod
     def check_library(cls) -> None:
-        """Import TensorRT-LLM.
-
-        Raises:
-            EnvironmentFault: It is not installed, cannot be imported, or is too old.
-        """
         import_package()
 
     def require(self) -> None:
-        """Import TensorRT-LLM, and check the model's folder; nothing is loaded.
-
-        Raises:
-            EnvironmentFault: TensorRT-LLM is not installed, cannot be imported, or is too old.
-            SuiteError: The weights have another precision.
-            RunError: The folder's configuration cannot be read.
-        """
+        """Import TensorRT-LLM, and check the model's folder; nothing is loaded."""
         self._read_folder()
         self.check_library()
 
-    def __enter__(self) -> Self:
-        """Load the model.
-
-        Raises:
-            EnvironmentFault: TensorRT-LLM is not here, cannot be imported, or is too old.
-            SuiteError: It refuses an argument of `llm`, or the weights have another precision.
-            RunError: The folder has no complete checkpoint, or TensorRT-LLM cannot load it.
-        """
-        self._read_folder()
-        package = import_package()
-        with contextlib.ExitStack() as undo:
-            self._open(package, undo)
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Cancel what is under way and end TensorRT-LLM and its processes."""
-        self._tell_gaps()
-        self._undo.close()
-
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Tokenise and check prompts.
-
-        Raises:
-            RunError: A sample is no prompt for this model.
-            SuiteError: A prompt is longer than one forward pass may be.
-        """
-        self._prompts.load(indices)
-        self._requests.answers.expect(len(self._prompts))
-        most = self._most_prompt_tokens
-        if most is not None and self._prompts.longest > most:
-            raise SuiteError(
-                f"engine tensorrt_llm: the longest prompt has {self._prompts.longest} tokens, but "
-                f"max_num_tokens = {most} fit one forward pass; set max_num_tokens higher, or "
-                "enable_chunked_prefill = true"
+        super().load_samples(indices)
+        longest, most = self._task.prompts.longest, self._most_prompt_tokens
+        if most is not None and longest > most:
+            raise self._options.refused(
+                f"the longest prompt has {longest} tokens, but max_num_tokens = {most} fit one "
+                "forward pass; set max_num_tokens higher, or enable_chunked_prefill = true",
+                *("max_num_tokens", "enable_chunked_prefill"),
             )
 
-    def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples, and log how far our stamps were from TensorRT-LLM's."""
-        self._prompts.unload(indices)
-        self._tell_gaps()
-
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Hand the samples to the event loop, a request each.
-
-        Raises:
-            SuiteError: Tokens of a single sample are to be timed, and none are seen.
-        """
-        if sink.times_tokens and len(ids) == 1 and not self._options.stream:
-            raise refused(
-                "stream = false gives answers whole, so their first tokens cannot be timed; it is "
-                "for Offline: leave it out for other scenarios"
-            )
-        self._streams.put(ids, indices, sink)
-
-    def describe(self) -> Mapping[str, str]:
-        """Return versions, weights, and what decides speed and answers; needs a loaded model."""
-        return {**self._facts, **self._generation.describe()}
+    def accepted_drafts(self) -> int | None:
+        """Return what was accepted, where there are drafts at all."""
+        accepted = self._drafts.take()
+        return accepted if "speculative_config" in self._options.llm else None
 
     def _read_folder(self) -> None:
         """Read what the folder's JSON files say, and check that it can be run as the suite says."""
         self._config = config = read_config(self._folder)
-        self._quantisation = read_quantisation(self._folder, config)
-        check_agrees(self._folder, self._precision, self._quantisation)
-        self._generation = with_ends(self._generation, self._folder, config, dummy=self._dummy)
+        self._quantisation = read_weights(self._folder, self._precision, config)
+        dummy = self._options.dummy
+        self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
 
-    def _open(self, package: Any, undo: contextlib.ExitStack) -> None:
-        """Load the model and make ready to be asked."""
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._read_folder()
+        package = import_package()
         arguments = llm_arguments(self._folder, self._precision, self._options)
-        facts = {
-            "engine": "tensorrt_llm",
+        self._facts |= {
             **versions(),
-            **weights_fact(self._folder, dummy=self._dummy, option="load_format"),
+            **weights_fact(self._folder, dummy=self._options.dummy, option="load_format"),
             "architecture": self._config.architecture,
             "dtype": str(arguments["dtype"]),
             **self._quantisation.describe(),
         }
-        tokenizer, fact = tokenizer_for("tensorrt_llm", self._folder, self._dataset)
-        model = load_model(package, arguments)
+        tokenizer = self._load_tokenizer()
+        model = load_model(package, arguments, self._options)
         undo.callback(model.shutdown)
-        self._facts = {**facts, **fact, **self._settings(model)}
-        limits = self._generation.limits(
-            self._config.vocabulary, self._config.context, model.args.max_seq_len
-        )
-        self._prompts = Prompts(dataset=self._dataset, tokenizer=tokenizer, limits=limits)
+        self._facts |= self._settings(model)
+        self._task = self._make_task(tokenizer, self._config, model.args.max_seq_len)
         chunked = self._options.enable_chunked_prefill
         self._most_prompt_tokens = None if chunked else model.args.max_num_tokens
-        sampling = Sampling(make=package.SamplingParams, generation=self._generation)
-        self._requests = Requests(
+        self._drafts = DraftCount()
+        sampling = SamplingByPrompt(make=package.SamplingParams, generation=self._generation)
+        requests = RequestLoop(
             llm=model,
             sampling=sampling,
-            stream=self._options.stream,
-            prompts=self._prompts,
-            generation=self._generation,
-            answers=Answers(self._generation, watch_ends=not self._dummy),
+            streams=self._options.streams,
+            task=self._task,
+            drafts=self._drafts,
         )
-        self._streams = Streams(self._requests.answer)
-        undo.callback(self._streams.close)
+        streams = Streams(requests.answer)
+        undo.callback(streams.close)
+        self._put = streams.put
         if sampling.matters:
             version = str(package.__version__)
-            self._streams.run(sampling.find_out(self._requests.ask, version))
+            streams.run(sampling.find_out(requests.ask, version))
             self._facts["min_tokens"] = COUNTED[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
         """Return the knobs as facts: the limits as TensorRT-LLM has them, the rest as given."""
-        given = dataclasses.asdict(self._options)
-        further = given.pop("llm")
-        given |= {
+        of_text = {each.name for each in dataclasses.fields(TextOptions)}
+        asked = dataclasses.asdict(self._options)
+        knobs = {name: value for name, value in asked.items() if name not in of_text}
+        further = knobs.pop("llm")
+        knobs |= {
             name: getattr(model.args, name)
             for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
         }
-        del given["load_format"]  # told as weights
-        batch = given["max_batch_size"]
-        # Drafts make more of a step than its samples, and ranks of their own batches share experts.
-        if batch and not {"speculative_config", "enable_attention_dp"} & set(further):
-            given["work.batch"] = batch
-        said = {name: _said(value) for name, value in given.items() if value is not None}
-        return {**said, **{f"llm.{name}": _said(value) for name, value in further.items()}}
+        del knobs["load_format"]  # told as weights
+        if knobs["cuda_graph_padding"] is None:
+            knobs["cuda_graph_padding"] = knobs["cuda_graphs"] is not False
+        batch = knobs["max_batch_size"]
+        if batch:
+            # Ranks with requests of their own share experts: one step is of all their batches.
+            ranks = self._options.tensor_parallel_size if further.get("enable_attention_dp") else 1
+            knobs["work.batch"] = batch * ranks
+        if "speculative_config" in further:
+            knobs["work.drafts"] = True
+        facts = {name: _worded(value) for name, value in knobs.items() if value is not None}
+        return {**facts, **{f"llm.{name}": _worded(value) for name, value in further.items()}}
 
-    def _tell_gaps(self) -> None:
-        if line := self._requests.gaps.take():
-            print(line, file=sys.stderr, flush=True)
 
-
-def _said(value: Any) -> str:
+def _worded(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -12,8 +12,11 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 
-Cell = str | int | float | bool | None
-"""One value of a row; the case is its place in the list of cases."""
+Row = dict[str, Any]
+"""What is drawn and written, by field; "case" is its place in the list of cases."""
+
+Packed = dict[str, Any]
+"""A figure of one case, in as few numbers as the page's script needs."""
 
 Tone = Literal["fail", "open", "good", "note"]
 """What a colour and a shape say of a verdict: failed, undecided, fine, only reported."""
@@ -21,32 +24,20 @@ Tone = Literal["fail", "open", "good", "note"]
 TONES: tuple[Tone, ...] = ("fail", "open", "note", "good")
 """What matters most first."""
 
-Readings = Sequence[tuple[float, float]]
-"""Times, seconds, and values."""
+PARTS = ("before", "load", "warm-up", "measured", "accuracy pass")
+"""Where the time of a process went, in its order."""
 
-_OPEN = frozenset(
-    {
-        Outcome.SUSPECT,
-        Outcome.INCONCLUSIVE,
-        Outcome.NO_BASELINE,
-        Outcome.NOT_EVALUATED,
-        Outcome.EXPECTED,
-    }
-)
+_OPEN = frozenset(SEVERITY[SEVERITY.index(Outcome.SUSPECT) : SEVERITY.index(Outcome.EXPECTED) + 1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A plot with its table.
+    """A plot with its table; plots.js says how its rows are drawn.
 
     Attributes:
-        name: Of the figure in the page's data.
-        title: Its heading.
+        name: Of the figure in plots.js.
         says: How to read it, one sentence.
-        fields: Names of a row's values.
-        rows: What is drawn and written, what matters most first; empty: nothing to show.
-        columns: Of the table: field and heading.
-        spec: Vega-Lite's description, without data.
+        rows: What matters most first, all with the same fields; empty: nothing to show.
         without: What would give it data, one sentence.
         open: Unfolded when the page opens.
         runs: A row names a metric of a case, and stands for its runs: these are in its history.
@@ -55,10 +46,7 @@ class Figure:
     name: str
     title: str
     says: str
-    fields: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    columns: Sequence[tuple[str, str]]
-    spec: Mapping[str, Any]
+    rows: Sequence[Row]
     without: str
     open: bool = False
     runs: bool = False
@@ -69,99 +57,30 @@ class Percentiles:
     """Part of a run's distribution of one time.
 
     Attributes:
-        what: Which time: "latency", "ttft", "tpot".
+        timed: Which time: "latency", "ttft", "tpot".
         points: Share of the queries, and the seconds within which they were done.
         limit_s: What LoadGen was told as the limit; None: no limit.
         limit_share: Share of the queries that must keep it.
     """
 
-    what: str
+    timed: str
     points: Sequence[tuple[float, float]]
     limit_s: float | None = None
     limit_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
-    """Latencies of the queries that ended in one part of a run.
-
-    Attributes:
-        time_s: Middle of the part, seconds after the run began.
-        p50_s, p99_s: Of these queries.
-        outstanding: Queries that waited or ran at its end.
-    """
-
-    time_s: float
-    p50_s: float
-    p99_s: float
-    outstanding: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuTrace:
-    """One GPU over a run, thinned out; times in seconds after LoadGen's window began.
-
-    Attributes:
-        name: "GPU 0".
-        power: Watts.
-        clock: MHz of the streaming multiprocessors.
-        temperature: Degrees Celsius.
-        limit_w: The enforced power limit; None: not known.
-    """
-
-    name: str
-    power: Readings
-    clock: Readings
-    temperature: Readings
-    limit_w: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PowerTrace:
-    """The GPUs of a run.
-
-    Attributes:
-        window_s: Length of LoadGen's window.
-        gpus: At least one.
-        held: Why clocks were held back, "fault", "cap" or "plain", and from when to when.
-    """
-
-    window_s: float
-    gpus: Sequence[GpuTrace]
-    held: Sequence[tuple[str, str, Sequence[tuple[float, float]]]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spent:
-    """Where the time of one process of a case went, by LoadGen's logs and the worker's.
-
-    Attributes:
-        before_s: From its start to LoadGen's window, less what is told below: waiting for the
-            machine, starting, finding the rate.
-        window_s: LoadGen's timed window.
-        accuracy_s: The accuracy pass.
-        load_s: Loading data and model; 0 where the worker did not tell.
-        warm_s: Warm-up; 0 where the worker did not tell.
-    """
-
-    before_s: float
-    window_s: float
-    accuracy_s: float
-    load_s: float = 0.0
-    warm_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beside:
+class RunFiles:
     """What lies beside a results file, by test id; what is not there is left out.
 
     Attributes:
         records: The baseline's record that the verdict was judged against.
         versions: Dates on which another engine version was accepted, and which, by git.
         percentiles: Of the last run.
-        moments: Of the last run.
-        power: Of the last run.
-        spent: One for each run, oldest first.
+        moments: Of the last run, for each part of it: seconds after the run began, p50 and p99 in
+            seconds of the queries that ended in it, and how many waited or ran at its end.
+        power: Of the last run; see `_beside.power_of`.
+        spent: Seconds by `PARTS`, for each run, oldest first.
         folder: The runs' folders lie below the results file.
         notes: What was there and could not be read, and why.
     """
@@ -169,9 +88,9 @@ class Beside:
     records: Mapping[str, Record] = field(default_factory=dict)
     versions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     percentiles: Mapping[str, Sequence[Percentiles]] = field(default_factory=dict)
-    moments: Mapping[str, Sequence[Moment]] = field(default_factory=dict)
-    power: Mapping[str, PowerTrace] = field(default_factory=dict)
-    spent: Mapping[str, Sequence[Spent]] = field(default_factory=dict)
+    moments: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    power: Mapping[str, Packed] = field(default_factory=dict)
+    spent: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     folder: bool = False
     notes: Sequence[str] = ()
 
@@ -181,9 +100,7 @@ class Grouped:
     """The tests of one case.
 
     Attributes:
-        case: The case.
         label: Its name without what all cases of the session share.
-        results: Its tests, at least one.
     """
 
     case: Case
@@ -224,15 +141,14 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
     for result in results:
         by_case.setdefault((result.suite, result.verdict.case), []).append(result)
     label = _labels([case for _, case in by_case])
-    found = [
+    groups = [
         Grouped(case=case, label=label[case], results=tuple(own))
         for (_, case), own in by_case.items()
     ]
-    return sorted(found, key=lambda one: (TONES.index(one.tone), _severity(one)))
-
-
-def _severity(one: Grouped) -> int:
-    return SEVERITY.index(one.worst.verdict.outcome)
+    return sorted(
+        groups,
+        key=lambda one: (TONES.index(one.tone), SEVERITY.index(one.worst.verdict.outcome)),
+    )
 
 
 def _labels(cases: Sequence[Case]) -> dict[Case, str]:
@@ -241,12 +157,12 @@ def _labels(cases: Sequence[Case]) -> dict[Case, str]:
     alike: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         alike.setdefault((case.workload, case.scenario), []).append(case)
-    found = {}
-    for (workload, scenario), own in alike.items():
-        vary = [part for part in parts if len({getattr(case, part) for case in own}) > 1]
-        for case in own:
-            found[case] = " ".join((workload, scenario, *(getattr(case, p) for p in vary)))
-    return found
+    labels = {}
+    for (workload, scenario), group in alike.items():
+        vary = [part for part in parts if len({getattr(case, part) for case in group}) > 1]
+        for case in group:
+            labels[case] = " ".join((workload, scenario, *(getattr(case, p) for p in vary)))
+    return labels
 
 
 def rounded(value: float) -> float | int:

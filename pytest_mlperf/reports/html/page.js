@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   const MOST = 40; // rows of a plot; a table has all
   const NARROW = 560; // pixels: below it a row's label stands above its marks
@@ -96,18 +95,26 @@
       marked.forEach((row, place) => { row.level = place; });
       const last = objects.filter((row) => row.what === "accepted").pop();
       if (last) objects.push({ ...last, at: latest, mark: false, drawnOnly: true });
-      return { objects, columns: [["date", "date"], ["what", "what"], ["text", "value"], ["runs", "runs"], ["why", "why"]] };
+      return objects;
+    },
+    curve(packed) {
+      return packed.rows.map(([when, point, user, rate, low, high, tone, text, step]) => ({
+        when, point, user, rate, low, high, tone, text, step, rate_text: number(rate), user_text: number(user),
+      }));
+    },
+    rates(packed) {
+      return own.curve(packed);
     },
     latency(packed) {
       const objects = packed.rows.map(([when, share, rank, ms, text, why]) => ({ when, share, rank, ms, text, why }));
-      return { objects, columns: [["when", "run of"], ["share", "share of queries"], ["text", "within"], ["why", "limit"]] };
+      return objects;
     },
     moments(packed) {
       const objects = packed.rows.flatMap(([seconds, p50, p99, outstanding]) => [
         { seconds, what: "p50", value: p50 }, { seconds, what: "p99", value: p99 },
         { seconds, what: "outstanding", value: outstanding },
       ]);
-      return { objects, columns: [["seconds", "seconds"], ["what", "what"], ["value", "ms, or queries"]] };
+      return objects;
     },
     power(packed) {
       const objects = [{ what: "window", name: "LoadGen's window", seconds: 0, until: packed.window }];
@@ -119,7 +126,7 @@
           gpu[what][0].forEach((seconds, place) =>
             objects.push({ what, name: gpu.name, seconds, value: gpu[what][1][place] }));
       }
-      return { objects, columns: [["what", "what"], ["name", "of"], ["seconds", "seconds"], ["until", "until"], ["value", "W, MHz or °C"]] };
+      return objects;
     },
   };
 
@@ -132,7 +139,7 @@
       const name = [label, made.row].filter(Boolean).join(" \u00b7 ");
       return { ...made, place: row[place], case: id, metric: made.row, row: name };
     });
-    return { columns: found.columns, objects: found.runs ? objects.flatMap(runsOf) : objects };
+    return found.runs ? objects.flatMap(runsOf) : objects;
   };
 
   // The runs of a metric are those of its history; a difference is from the baseline's mean.
@@ -207,7 +214,7 @@
     if (!wide) return;
     figure.stale = false;
     const spec = coloured(structuredClone(figure.spec));
-    let { objects } = figure.rows();
+    let objects = figure.rows();
     if (spec.usermeta && spec.usermeta.clamp) clamped(spec, objects, spec.usermeta.clamp);
     if (spec.usermeta && spec.usermeta.rows) objects = rowsOf(spec, objects, figure, wide < NARROW);
     for (const part of spec.vconcat ?? []) part.width = Math.max(160, wide - 90);
@@ -236,7 +243,8 @@
   });
 
   const tabulate = (figure) => {
-    const { objects, columns } = figure.rows();
+    const objects = figure.rows();
+    const columns = Object.entries(figure.columns);
     const head = make("tr", {}, ...columns.map(([, title]) => make("th", { scope: "col", text: title })));
     const body = objects.filter((one) => !one.drawnOnly).map((one) =>
       make("tr", {}, ...columns.map(([field]) =>
@@ -252,8 +260,8 @@
     }
   }, { rootMargin: "200px" });
 
-  const add = (inside, title, spec, rows) => {
-    const figure = { title, spec, rows, stale: true, visible: false };
+  const add = (inside, title, spec, columns, rows) => {
+    const figure = { title, spec, columns, rows, stale: true, visible: false };
     figure.holder = make("div", { class: "plot", role: "img", "aria-label": `${title}: plot; the same figures are in the table below` });
     figure.cut = make("p", { class: "cut" });
     figure.table = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `${title}: table` });
@@ -273,8 +281,10 @@
   }
 
   for (const inside of document.querySelectorAll("details.figure")) {
-    const found = data.figures[inside.dataset.figure];
-    add(inside, inside.querySelector("h3").textContent, found.spec, () => overview(found));
+    const name = inside.dataset.figure;
+    const found = data.figures[name];
+    const values = (field) => [...new Set(found.rows.map((row) => row[found.fields.indexOf(field)]))];
+    add(inside, inside.querySelector("h3").textContent, PLOTS[name](values), TABLES[name], () => overview(found));
   }
   // One run alone, without a baseline, is no history.
   const isDrawn = ({ plot, value, now }) => plot !== "history" || value.length + now.length > 1;
@@ -286,9 +296,9 @@
       const figure = make("figure", {}, make("figcaption", { text: packed.title + (packed.plot === "history" ? ": history" : "") }));
       if (packed.says) figure.append(make("p", { class: "says", text: packed.says }));
       inside.append(figure);
-      const spec = structuredClone(data.specs[packed.plot]);
+      const spec = PLOTS[packed.plot]();
       if (packed.unit) spec.encoding.y.title = packed.unit;
-      add(figure, packed.title, spec, () => own[packed.plot](packed));
+      add(figure, packed.title, spec, TABLES[packed.plot], () => own[packed.plot](packed));
     }
   };
   for (const one of cases) one.addEventListener("toggle", () => openCase(one));

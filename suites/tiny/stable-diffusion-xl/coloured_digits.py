@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf import RunError, UnavailableError
 
 WEIGHTS = Path(__file__).with_name("judge.safetensors")
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.baseline import AccuracyBaseline, steps_per_point
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, rule_on_scores
-from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.metrics import COUNTS, METRICS, Metric
-from pytest_mlperf.core.units import Kind
+from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Metric
 from pytest_mlperf.core.verdict import Outcome
 
 TWICE_AS_BAD = {
-    Kind.TIME: 2.0,
-    Kind.SAMPLES_PER_TIME: 0.5,
-    Kind.TOKENS_PER_TIME: 0.5,
-    Kind.ENERGY_PER_SAMPLE: 2.0,
-    Kind.SAMPLES_PER_ENERGY: 0.5,
-    Kind.TOKENS_PER_ENERGY: 0.5,
+    Dimension.TIME: 2.0,
+    Dimension.SAMPLES_PER_TIME: 0.5,
+    Dimension.TOKENS_PER_TIME: 0.5,
+    Dimension.ENERGY_PER_SAMPLE: 2.0,
+    Dimension.SHARE: 0.5,
+    Dimension.SAMPLES_PER_ENERGY: 0.5,
+    Dimension.TOKENS_PER_ENERGY: 0.5,
 }
 """What a value is multiplied by when it gets twice as bad."""
 
@@ -49,11 +50,11 @@ LOWER = frozenset({"fid"})
 
 def fault(metric: Metric) -> str | None:
     """Return what is wrong when a metric that got twice as bad does not fail, or None."""
-    if metric.kind not in TWICE_AS_BAD:
-        return f"{metric.name}: nobody wrote down what is worse for {metric.kind}"
+    if metric.dimension not in TWICE_AS_BAD:
+        return f"{metric.name}: nobody wrote down what is worse for {metric.dimension}"
     sessions = "aabbccdd"
     baseline = [Value(value=3.0, session=name) for name in sessions]
-    now = [Value(value=3.0 * TWICE_AS_BAD[metric.kind], session="now")] * 2
+    now = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
     found = judge(
         baseline, now, direction=metric.direction, limit=metric.limit, rule=RuleR()
     ).decision

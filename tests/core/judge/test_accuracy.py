@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, steps_per_point
-from pytest_mlperf.core.judge.accuracy import AccuracyRuling, Margin, rule_on_scores
-from pytest_mlperf.core.judge.accuracy_notes import Beside
+from pytest_mlperf.core.baseline import AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.extension import Leverage
+from pytest_mlperf.core.judge.accuracy import Margin, PassContext, rule_on_scores
+from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.outputs import ScoredOutputs
 from pytest_mlperf.core.verdict import Outcome
 
 N = 4000
@@ -34,7 +34,9 @@ def ruled(
     whole: tuple[str, ...] = (),
     outputs: tuple[Sequence[int], Sequence[int]] | None = None,
     same_build: bool = False,
-) -> AccuracyRuling:
+    groups: Sequence[int] | None = None,
+    leverage: Mapping[str, Leverage] | None = None,
+) -> Ruling:
     """Judge the first samples of `now` against `before`; margins in points, outputs as digests."""
     means = {
         name: sum(v for v in values if v is not None) / max(1, len(values))
@@ -68,20 +70,17 @@ def ruled(
             lower=lower,
             whole=whole,
         ),
-        ScoredOutputs(
+        Scored(
             indices=tuple(range(samples)),
             per_sample={name: values[:samples] for name, values in now.items()},
-            outputs=tuple(outputs[1][:samples]),
-        )
-        if outputs
-        else Scored(
-            indices=tuple(range(samples)),
-            per_sample={name: values[:samples] for name, values in now.items()},
+            groups=None if groups is None else tuple(groups[:samples]),
+            leverage=leverage or {},
+            outputs=tuple(outputs[1][:samples]) if outputs else None,
         ),
         ORDER,
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
-        beside=Beside(same_build=same_build, outputs=outputs[0] if outputs else None),
+        beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
     )
 
 
@@ -97,7 +96,7 @@ def moved(by: float) -> list[float]:
     ("change", "lower", "outcome", "headline"),
     [
         (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
-        (+2.0, False, Outcome.OK, "s +2.00 points (+1.93 to +2.08); inside −0.50"),
+        (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
         (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
         (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
     ],
@@ -212,6 +211,49 @@ def test_counts_of_output_leave_out_samples_without_one() -> None:
     assert (found.paired[1].samples, found.paired[1].now) == (N // 2, 40.0)
 
 
+def test_a_whole_set_without_a_change_says_what_it_says_nothing_about() -> None:
+    """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
+    right: Values = [100.0] * N
+
+    close = ruled({"s": right}, {"s": right}, margin={"s": 0.05})
+    wide = ruled({"s": right}, {"s": right}, margin={"s": 0.5})
+
+    assert (close.outcome, close.headline) == (
+        Outcome.OK,
+        "s 100.000, every sample scored as in the baseline",
+    )
+    assert close.notes == (
+        "s: all 4,000 samples of this data set scored alike: no drop on these; about other "
+        "samples it says nothing smaller than a drop of 0.10 points",
+    )
+    assert (wide.outcome, wide.notes) == (Outcome.OK, ())
+
+
+def test_a_part_without_a_change_says_what_it_leaves_possible() -> None:
+    right: Values = [100.0] * N
+
+    found = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
+
+    assert (found.outcome, found.more) == (Outcome.INCONCLUSIVE, True)
+    assert found.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+
+
+def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
+    """Every second article falls by 1.6 points, every other one rises by 1."""
+    of = [index // 100 for index in range(N)]
+    now = [score + (1.0 if of[i] % 2 else -1.6) for i, score in enumerate(SAME)]
+
+    alone = ruled({"s": SAME}, {"s": now})
+    grouped = ruled({"s": SAME}, {"s": now}, groups=of)
+
+    assert alone.outcome is Outcome.ACC_DROP
+    assert grouped.outcome is Outcome.INCONCLUSIVE
+    assert grouped.notes == (
+        "s: samples of one group change together: judged by the 40 groups of the data set, the "
+        "interval is 10.1 times that of independent samples",
+    )
+
+
 # --- outputs and repeats -------------------------------------------------------------------
 
 DIGESTS = [index % 65_536 for index in range(N)]
@@ -321,4 +363,20 @@ def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
     assert (
         found.headline
         == f"s {found.paired[0].now:.3f}, every sample of 1,024 scored as in the baseline"
+    )
+
+
+def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
+    before, now = {"map": SAME}, {"map": moved(-2.0)}
+    enough = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)})
+    little = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.254, df=50)})
+
+    assert enough.outcome is Outcome.ACC_DROP
+    assert not any("chance" in note for note in enough.notes)
+    assert (little.outcome, little.more) == (Outcome.INCONCLUSIVE, False)
+    assert little.headline == "map −2.00 points; −0.50 undecided"
+    assert little.notes[0] == (
+        f"map: these {N:,} samples show 25 % of what chance does to it, and below 50 % nothing is "
+        "decided: too many classes have one sample, or few samples hold most of the data; score "
+        "more samples"
     )

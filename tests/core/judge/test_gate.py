@@ -7,18 +7,15 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.gate import Gate, GateState
-from pytest_mlperf.core.judge.accuracy import AccuracyRuling
-from pytest_mlperf.core.judge.answer import combine
-from pytest_mlperf.core.judge.bounds import Bounds, Pass
-from pytest_mlperf.core.judge.gate import OWN, GateRuling, gate
+from pytest_mlperf.core.judge.gate import OWN, GateWindow, Pass, combine, gate
+from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
 
-TOP1 = {"top1": Bounds(reference=76.46, low=76.46 * 0.99, high=None)}
+TOP1 = {"top1": GateWindow(reference=76.46, low=76.46 * 0.99, high=None)}
 
 
-def ruled(scores: Mapping[str, float], bounds: Mapping[str, Bounds] | None = TOP1) -> GateRuling:
+def ruled(scores: Mapping[str, float], bounds: Mapping[str, GateWindow] | None = TOP1) -> Ruling:
     return gate(full(scores), bounds, whose="MLPerf's", complete=True)
 
 
@@ -54,14 +51,14 @@ def test_a_score_reaches_the_gate_or_not(score: float, outcome: Outcome, headlin
     ("target", "shown"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")]
 )
 def test_the_share_is_written_as_the_round_writes_it(target: float, shown: str) -> None:
-    bounds = {"top1": Bounds(reference=76.46, low=76.46 * target, high=None)}
+    bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
 
     assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
 
 
 ROUGE = {
-    "rouge1": Bounds(reference=44.4312, low=43.987, high=None),
-    "rouge2": Bounds(reference=22.0352, low=21.815, high=None),
+    "rouge1": GateWindow(reference=44.4312, low=43.987, high=None),
+    "rouge2": GateWindow(reference=22.0352, low=21.815, high=None),
 }
 
 
@@ -101,7 +98,7 @@ def part(right: int, samples: int, total: int = 50_000, *, given: int = 0) -> Pa
 def test_without_a_reference_no_gate_is_claimed() -> None:
     found = gate(full({"top1": 76.5234}), None, whose="MLPerf's", complete=False)
 
-    assert found == GateRuling(
+    assert found == Ruling(
         gate=Gate(state=GateState.NONE, samples=500, total=500),
         outcome=Outcome.OK,
         headline="top1 76.523; no gate: no reference score is known",
@@ -143,7 +140,7 @@ def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate(
         rerun_sd={"top1": 10.0},
     )
 
-    assert (found.gate.state, found.gate.samples, found.gate.total) == (state, samples, 50_000)
+    assert found.gate == Gate(state=state, samples=samples, total=50_000)
     failed = state is GateState.FAILED
     assert found.outcome is (Outcome.GATE_FAIL if failed else Outcome.OK)
     assert found.headline.startswith(headline)
@@ -159,7 +156,7 @@ def test_a_data_set_larger_than_mlperfs_is_compared_plainly() -> None:
 
 
 def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
-    bounds = {**TOP1, "mbxp": Bounds(reference=60.12, low=59.5, high=None)}
+    bounds = {**TOP1, "mbxp": GateWindow(reference=60.12, low=59.5, high=None)}
 
     kept = gate(full({"top1": 76.0}), bounds, whose="MLPerf's", complete=False)
     failed = gate(full({"top1": 70.0}), bounds, whose="MLPerf's", complete=False)
@@ -168,7 +165,9 @@ def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
     assert kept.gate == Gate(state=GateState.UNDECIDED, samples=500, total=500, unscored=("mbxp",))
     assert kept.headline == "top1 76.000; gate not decided on 500 samples, without mbxp"
     assert [metric.outcome for metric in kept.metrics] == [Outcome.OK]
+    assert failed.gate is not None
     assert (failed.gate.state, failed.outcome) == (GateState.FAILED, Outcome.GATE_FAIL)
+    assert nothing.gate is not None
     assert nothing.gate.unscored == ("top1", "mbxp")
     with pytest.raises(RunError, match="MLPerf's gate needs mbxp"):
         gate(full({"top1": 76.0}), bounds, whose="MLPerf's", complete=True)
@@ -195,7 +194,7 @@ def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
     ],
 )
 def test_a_window_has_two_sides(tokens: float, outcome: Outcome, headline: str) -> None:
-    window = Bounds(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
+    window = GateWindow(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
 
     found = ruled({"tokens_per_sample": tokens}, {"tokens_per_sample": window})
 
@@ -214,7 +213,7 @@ def test_an_absolute_window_is_kept_to_the_digit(
     fid: float, outcome: Outcome, headline: str
 ) -> None:
     found = ruled(
-        {"fid": fid}, {"fid": Bounds(reference=23.4805, low=23.01085758, high=23.95007626)}
+        {"fid": fid}, {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)}
     )
 
     assert found.outcome is outcome
@@ -231,7 +230,7 @@ def test_an_absolute_window_is_kept_to_the_digit(
 def test_a_score_that_is_better_when_lower_has_a_ceiling(
     score: float, outcome: Outcome, headline: str
 ) -> None:
-    bounds = {"ne": Bounds(reference=0.86687, low=None, high=0.86687 * 1.001)}
+    bounds = {"ne": GateWindow(reference=0.86687, low=None, high=0.86687 * 1.001)}
 
     found = ruled({"ne": score}, bounds)
 
@@ -252,7 +251,7 @@ def test_a_score_that_is_no_number_reaches_nothing() -> None:
 # --- near the gate -------------------------------------------------------------------------
 
 GATE = 75.6954
-WINDOW = {"fid": Bounds(reference=23.4805, low=23.01085758, high=23.95007626)}
+WINDOW = {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +309,7 @@ def test_near_gate_is_said_whatever_the_baseline_says(score: float) -> None:
         complete=True,
         rerun_sd={"top1": 0.01},
     )
-    ruling = AccuracyRuling(
+    ruling = Ruling(
         outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
     )
 

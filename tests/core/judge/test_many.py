@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
+from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.judge.many import (
     FALSE_SHARE,
     FEW,
@@ -18,8 +19,8 @@ from pytest_mlperf.core.judge.many import (
     benjamini_hochberg,
     rule_among,
 )
-from pytest_mlperf.core.judge.quantiles import t_sf
-from pytest_mlperf.core.judge.rule_r import Decision, RuleR, Value, judge
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
 
 RULE = RuleR()
@@ -132,19 +133,19 @@ def test_every_pair_gets_a_word_and_no_pair_that_passed_fails(p_values: list[flo
 
 
 @pytest.mark.parametrize(
-    ("pairs", "alpha"), [(1, 0.01), (FEW, 0.01), (MANY, 0.05 / 21), (600, 0.05 / 600)]
+    ("pairs", "alpha"), [(1, 0.01), (FEW, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)]
 )
 def test_many_pairs_are_measured_until_they_stand_out(pairs: int, alpha: float) -> None:
-    """Only alpha is another: 5 % shared by all pairs."""
+    """Only alpha is another: a tenth of the 5 % that all pairs share, as they may widen it."""
     found = rule_among(RULE, pairs)
 
-    assert found.alpha == alpha
+    assert found.alpha == pytest.approx(alpha)
     assert found.beta == RULE.beta
     assert found.max_runs == RULE.max_runs
 
 
 def test_a_pair_among_many_keeps_running_where_one_alone_had_failed() -> None:
-    """Two runs at -3.5 % fail a pair alone; among 600 its p value asks for more."""
+    """Two runs at -3.5 % are a drop of a pair alone; among 600 its p value asks for more."""
     runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
 
     def at(pairs: int, k: int) -> tuple[Decision, float]:
@@ -153,7 +154,7 @@ def test_a_pair_among_many_keeps_running_where_one_alone_had_failed() -> None:
         )
         return found.decision, found.p_value
 
-    assert at(1, 2)[0] is Decision.FAIL
+    assert at(1, 2)[0] is Decision.PROVISIONAL
     assert at(600, 2)[0] is Decision.MORE
     assert at(600, 2)[1] == pytest.approx(0.0020450981779556923)
     assert at(600, 5)[1] < at(600, 2)[1]

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.judge.bounds import Bounds, Pass
-from pytest_mlperf.core.judge.part import ALPHA, proven_misses
-from pytest_mlperf.core.judge.proof import below, below_by_influence
+from pytest_mlperf.core.judge.gate import (
+    ALPHA,
+    GateWindow,
+    Pass,
+    below,
+    below_by_influence,
+    proven_misses,
+)
 from pytest_mlperf.core.measurement import Accuracy, Scored
 
 Draw = Callable[[random.Random], float]
@@ -41,6 +46,7 @@ def rejected(shape: Draw, looks: Sequence[int], *, lift: float = 0.0, times: int
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("looks", [(5,), (40,), (150, 400), (1500,)], ids=str)
 def test_a_mean_at_its_bound_is_called_below_at_most_1_percent_of_the_time(
@@ -114,7 +120,7 @@ def spread(mean: float, by: float, samples: int = 500) -> list[float]:
     return [mean + by * (-1) ** n for n in range(samples)]
 
 
-TOKENS = Bounds(reference=294.45, low=265.0, high=323.9, most=1024.0)
+TOKENS = GateWindow(reference=294.45, low=265.0, high=323.9, most=1024.0)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_a_window_is_tested_on_both_sides(mean: float, by: float, missed: bool) 
 
 
 def test_without_a_known_end_of_the_scale_only_the_other_side_is_tested() -> None:
-    bounds = {"tokens": Bounds(reference=294.45, low=265.0, high=323.9, most=None)}
+    bounds = {"tokens": GateWindow(reference=294.45, low=265.0, high=323.9, most=None)}
 
     assert not proven_misses(measured({"tokens": [1.0] * 500}, {"tokens": 1.0}), bounds)
     assert proven_misses(measured({"tokens": [999.0] * 500}, {"tokens": 999.0}), bounds)
@@ -135,8 +141,8 @@ def test_without_a_known_end_of_the_scale_only_the_other_side_is_tested() -> Non
 
 @pytest.mark.parametrize("odd", [[-5.0], [101.0]])
 def test_scores_beyond_their_scale_prove_nothing(odd: list[float]) -> None:
-    low = {"m": Bounds(reference=80.0, low=79.0, high=None)}
-    high = {"m": Bounds(reference=10.0, low=None, high=11.0)}
+    low = {"m": GateWindow(reference=80.0, low=79.0, high=None)}
+    high = {"m": GateWindow(reference=10.0, low=None, high=11.0)}
     values = [*([50.0] * 499), *odd]
     part = measured({"m": values}, {"m": sum(values) / 500})
 
@@ -145,7 +151,7 @@ def test_scores_beyond_their_scale_prove_nothing(odd: list[float]) -> None:
 
 
 def test_a_sum_is_held_against_the_share_of_its_samples() -> None:
-    bounds = {"gen_len": Bounds(reference=1e6, low=9e5, high=1.1e6, most=None)}
+    bounds = {"gen_len": GateWindow(reference=1e6, low=9e5, high=1.1e6, most=None)}
 
     def missed(length: float) -> Mapping[str, float]:
         values = spread(length, 20.0)
@@ -159,13 +165,13 @@ def test_a_metric_of_some_samples_is_tested_on_these() -> None:
     values = [40.0 if n % 3 else None for n in range(900)]
     part = measured({"gsm8k": values}, {"gsm8k": 40.0})
 
-    found = proven_misses(part, {"gsm8k": Bounds(reference=73.78, low=73.04, high=None)})
+    found = proven_misses(part, {"gsm8k": GateWindow(reference=73.78, low=73.04, high=None)})
 
     assert found == {"gsm8k": 40.0}
 
 
 def test_what_samples_do_not_explain_is_not_decided() -> None:
-    bounds = {"corpus": Bounds(reference=80.0, low=79.0, high=None)}
+    bounds = {"corpus": GateWindow(reference=80.0, low=79.0, high=None)}
 
     assert not proven_misses(measured({"corpus": [10.0] * 500}, {"corpus": 20.0}), bounds)
     assert not proven_misses(measured({"other": [10.0] * 500}, {"corpus": 10.0}), bounds)
@@ -173,11 +179,11 @@ def test_what_samples_do_not_explain_is_not_decided() -> None:
 
 def test_several_scores_share_the_error() -> None:
     part = measured({"a": [50.0, *([0.0] * 6)], "b": [80.0] * 7}, {"a": 50 / 7, "b": 80.0})
-    one = {"a": Bounds(reference=80.0, low=76.0, high=None)}
+    one = {"a": GateWindow(reference=80.0, low=76.0, high=None)}
     p = below([v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000)
 
     assert p < ALPHA
-    many = {**one, **{f"other{n}": Bounds(reference=1, low=1, high=None) for n in range(200)}}
+    many = {**one, **{f"other{n}": GateWindow(reference=1, low=1, high=None) for n in range(200)}}
     assert (p > ALPHA / 201, list(proven_misses(part, one))) == (True, ["a"])
     assert proven_misses(part, many) == {}
 
@@ -186,8 +192,8 @@ def test_several_scores_share_the_error() -> None:
 
 
 def test_a_distance_is_never_decided_on_a_part_and_a_share_of_pairs_is() -> None:
-    fid = {"fid": Bounds(reference=23.48, low=23.01, high=23.95)}
-    auc = {"auc": Bounds(reference=80.31, low=80.23, high=None)}
+    fid = {"fid": GateWindow(reference=23.48, low=23.01, high=23.95)}
+    auc = {"auc": GateWindow(reference=80.31, low=80.23, high=None)}
 
     far = measured({"fid": spread(300, 9)}, {"fid": 300.0}, whole=("fid",), lower=("fid",))
     chance = measured({"auc": spread(50, 30, 4000)}, {"auc": 50.0}, whole=("auc",))

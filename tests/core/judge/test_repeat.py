@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from pytest_mlperf.core.accuracy_baseline import AccuracyBaseline, Rerun
-from pytest_mlperf.core.judge.repeat import apart, pooled
+from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun
+from pytest_mlperf.core.judge.accuracy import apart, pooled
 from pytest_mlperf.core.measurement import Scored
 
 N = 400

@@ -6,24 +6,27 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
+from statistics import fmean
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.judge.disturbance import outlier
 from pytest_mlperf.core.judge.rule_r import (
-    Decision,
     Judged,
     RuleR,
     Value,
     judge,
     minimum_detectable_change,
-    outlier,
 )
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import COUNTS, METRICS, Direction, Metric
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 RULE = RuleR()
+KNOWN = SessionNoise(ratio=0.0, df=20.0)
 
 SESSIONS = ("a", "a", "b", "b", "c", "c", "d", "d")
 """A baseline as it is recorded: four sessions of two runs."""
@@ -138,7 +141,7 @@ def test_minimum_detectable_change_follows_its_formula(
         (SLOWER, values(0.0104, 0.0106, within_se=0.004), LOWER, 0.002323003219244671),
         (WAVY, values(98), HIGHER, 1.0),
         (quiet(100), values(100), HIGHER, 1.0),
-        (quiet(100), values(98, 99.7), HIGHER, 1.0),
+        (quiet(100), values(98, 99.7, 100, 100, 100), HIGHER, 1.0),
     ],
     ids=["drop", "rise", "one run is no evidence", "PASS", "PASS after an open first run"],
 )
@@ -156,7 +159,8 @@ def test_fail_and_a_p_value_below_alpha_are_the_same(
 ) -> None:
     judged = judge(baseline, runs, direction=HIGHER, limit=limit, rule=RULE)
 
-    assert (judged.decision is Decision.FAIL) == (judged.p_value < RULE.alpha)
+    drop = judged.decision is Decision.FAIL or judged.leans == "drop"
+    assert drop == (judged.p_value < RULE.alpha)
 
 
 # What a user may rely on.
@@ -452,7 +456,7 @@ def noisy_run(noise: random.Random, factor: float, session: str) -> Value:
     return Value(value=factor * math.exp(log_value), session=session)
 
 
-def simulate(direction: Direction, limit: float, change: float) -> list[Decision]:
+def simulate(direction: Direction, limit: float, change: float) -> list[Judged]:
     noise = random.Random(20240924)
     outcomes = []
     for _ in range(3000):
@@ -460,8 +464,13 @@ def simulate(direction: Direction, limit: float, change: float) -> list[Decision
         runs = [noisy_run(noise, 1 + change, "now") for _ in range(RULE.max_runs)]
         if direction is LOWER:
             baseline, runs = inverted(baseline), inverted(runs)
-        outcomes.append(judge(baseline, runs, direction=direction, limit=limit, rule=RULE).decision)
+        outcomes.append(judge(baseline, runs, direction=direction, limit=limit, rule=RULE))
     return outcomes
+
+
+def share(found: Sequence[Judged], decision: Decision, leans: str = "") -> float:
+    """Return how often it was this decision, or a provisional one that leans this way."""
+    return fmean(one.decision is decision or (one.leans or "-") == leans for one in found)
 
 
 both_directions = pytest.mark.parametrize(
@@ -473,8 +482,9 @@ both_directions = pytest.mark.parametrize(
 def test_no_change_fails_at_most_one_time_in_a_hundred(direction: Direction, limit: float) -> None:
     outcomes = simulate(direction, limit, change=0.0)
 
-    assert outcomes.count(Decision.FAIL) <= 0.01 * len(outcomes)
-    assert outcomes.count(Decision.PASS) >= 0.95 * len(outcomes)
+    assert share(outcomes, Decision.FAIL, "drop") <= 0.01
+    assert share(outcomes, Decision.PASS, "ok") >= 0.95
+    assert share(outcomes, Decision.PASS) >= 0.75
 
 
 @both_directions
@@ -483,8 +493,8 @@ def test_a_drop_of_the_limit_passes_at_most_five_times_in_a_hundred(
 ) -> None:
     outcomes = simulate(direction, limit, change=-0.03)
 
-    assert outcomes.count(Decision.PASS) <= 0.05 * len(outcomes)
-    assert outcomes.count(Decision.FAIL) >= 0.9 * len(outcomes)
+    assert share(outcomes, Decision.PASS, "ok") <= 0.05
+    assert share(outcomes, Decision.FAIL, "drop") >= 0.9
 
 
 # Guards and edges, to the digit.
@@ -521,7 +531,10 @@ def test_eight_equal_runs_still_leave_room() -> None:
     assert found.sd == pytest.approx(0.007 * math.sqrt(4 / 12))
 
 
-@given(spread=st.floats(0, 1e-12), rule=st.sampled_from([RuleR(prior_sd=0.0), RULE]))
+@given(
+    spread=st.floats(0, 1e-12),
+    rule=st.sampled_from([RuleR(prior_sd=0.0, session_noise=KNOWN), RuleR(session_noise=KNOWN)]),
+)
 def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
     baseline = values(*(100 * (1 + spread * i) for i in range(8)), sessions=SESSIONS)
 
@@ -537,9 +550,10 @@ def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
     [
         (values(100), Decision.MORE),
         (values(98, 101, 97, 100, 98), Decision.INCONCLUSIVE),
-        (values(90, 90), Decision.FAIL),
+        (values(90, 90), Decision.PROVISIONAL),
+        (values(80, 80), Decision.FAIL),
     ],
-    ids=["one unchanged run proves nothing", "noise", "-10 %"],
+    ids=["one unchanged run proves nothing", "noise", "-10 %", "-20 %"],
 )
 def test_a_baseline_of_one_run_rests_on_the_prior_and_advises(
     now: list[Value], decision: Decision

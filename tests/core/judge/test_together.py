@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,15 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.judge.many import benjamini_hochberg
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import ruling_of
-from pytest_mlperf.core.judge.together import INTERRUPTED, interrupted, is_open, may_fall, settle
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.judge.together import (
+    FEW_SESSIONS,
+    INTERRUPTED,
+    Before,
+    interrupted,
+    is_certain,
+    is_open,
+    may_fall,
+    nulls,
+    settle,
+)
+from pytest_mlperf.core.verdict import Look, MetricVerdict, Outcome, Unchecked, Verdict
+from tests.reports.verdicts import run
 
 CASE = Case(workload="w", scenario="Offline", engine="e", precision="fp32", accelerator="cpu")
 RULE = RuleR()
-ADDED = ", accuracy not checked"
+ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
 
 
 def metric(
@@ -35,6 +48,7 @@ def metric(
         runs=5,
         runs_baseline=runs_baseline,
         p=p,
+        stands=True,
     )
 
 
@@ -45,6 +59,7 @@ def verdict(*metrics: MetricVerdict, kind: Kind = "performance") -> Verdict:
         kind=kind,
         outcome=ruling.outcome,
         headline=ruling.headline + ADDED,
+        unchecked=Unchecked.NOT_CHECKED,
         metrics=metrics,
     )
 
@@ -149,3 +164,150 @@ def test_only_what_may_still_fall_asks_whether_the_machine_is_slow(
     found: MetricVerdict, falls: bool
 ) -> None:
     assert may_fall([found]) is falls
+
+
+def many(
+    changes: list[float], session_changes: list[list[float]], outcome: Outcome = Outcome.PERF_DROP
+) -> list[Verdict]:
+    """Return one verdict for each change after five runs, each with what its looks saw."""
+    found = []
+    for change, before in zip(changes, session_changes, strict=True):
+        seen = [Look(change=change, se=0.008 if k == 1 else 0.007, df=11.0 + k) for k in (1, 2)]
+        p = min(1.0, 4 * t_sf(-change / 0.007, 13.0))
+        word = outcome if p < 0.01 else Outcome.INCONCLUSIVE if change < 0 else Outcome.OK
+        names = zip("abcd", before, strict=False)
+        judged = replace(
+            metric(p if change < 0 else 1.0, word),
+            looks=tuple(seen),
+            sessions=tuple(Look(change=c, se=0.008, df=10.0, session=s) for s, c in names),
+            stands=False,
+        )
+        found.append(verdict(judged))
+    return found
+
+
+def spread(count: int, sd: float, shift: float = 0.0, seed: int = 1) -> list[float]:
+    rng = random.Random(seed)
+    return [shift + rng.gauss(0, sd) for _ in range(count)]
+
+
+def quiet(count: int, machine: float = 0.0) -> list[list[float]]:
+    """Return what four sessions of each pair's baseline did, all pairs together by `machine`."""
+    shifts = (machine, -machine, machine / 2, -machine / 2)
+    columns = [spread(count, 0.008, shift, seed) for seed, shift in enumerate(shifts, start=2)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def drops(verdicts: list[Verdict]) -> int:
+    open_ = [v for v in verdicts if is_open(v)]
+    final = [v for v in verdicts if not is_open(v)]
+    settled = settle(open_, final, len(verdicts), RULE)
+    return sum(v.outcome is Outcome.PERF_DROP for v in settled)
+
+
+def test_a_drop_of_one_pair_stands_beside_many_that_are_as_expected() -> None:
+    assert drops(many([-0.06, *spread(99, 0.004)], quiet(100))) == 1
+
+
+def test_what_all_pairs_share_is_the_machines_within_what_its_sessions_differ_by() -> None:
+    """-2.5 % of everything where sessions differ by as much: none is red, nor was final before."""
+    shifted = spread(100, 0.004, -0.025)
+
+    assert drops(many(shifted, quiet(100))) > 50
+    assert drops(many(shifted, quiet(100, machine=0.03))) == 0
+
+
+def test_a_regression_of_everything_is_red() -> None:
+    assert drops(many(spread(100, 0.004, -0.05), quiet(100, machine=0.01))) == 100
+
+
+def test_runs_that_scatter_three_times_as_far_are_no_drops() -> None:
+    wild = spread(100, 0.02)
+
+    assert sum(v.outcome is Outcome.PERF_DROP for v in many(wild, quiet(100))) > 10
+    assert drops(many(wild, quiet(100))) == 0
+
+
+def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
+    verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
+
+    first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE)
+
+    assert (first.outcome, first.metrics[0].leans) == (Outcome.PROVISIONAL, "drop")
+    assert first.headline.endswith(f"; drop {FEW_SESSIONS}{ADDED}")
+
+
+def test_another_machine_has_a_shift_of_its_own() -> None:
+    """Parts of one plan: what one machine does says nothing of another."""
+    here = many(spread(60, 0.004, -0.025), quiet(60, machine=0.03))
+    other = replace(CASE, accelerator="H200")
+    there = [replace(v, case=other) for v in many(spread(60, 0.004, -0.025), quiet(60))]
+
+    verdicts = [*here, *there]
+    settled = settle(verdicts, [], 120, RULE)
+
+    red = [v.case.accelerator for v in settled if v.outcome is Outcome.PERF_DROP]
+    assert len(red) > 30
+    assert set(red) == {"H200"}
+
+
+def test_a_drop_is_certain_once_all_first_runs_are_there() -> None:
+    verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
+    shown = nulls(verdicts, RULE)
+
+    assert is_certain(verdicts[0], shown, 100, RULE)
+    assert not is_certain(verdicts[1], shown, 100, RULE)
+    assert is_open(verdicts[1])
+
+
+def test_a_limit_missed_twice_depends_on_nobody() -> None:
+    (found,) = many([-0.09], quiet(1))
+    missed = replace(run(1), limit_missed=True)
+
+    assert not is_open(replace(found, runs=(missed, missed)))
+
+
+def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
+    """Only the metric that was; and what is not even suspect stays undecided."""
+    doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
+    before = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
+    before[2] = before[0]
+
+    settled = settle([doubt, other, clear], [], 100, RULE, before)
+
+    words_ = [Outcome.PERF_DROP, Outcome.SUSPECT, Outcome.INCONCLUSIVE]
+    assert [v.outcome for v in settled] == words_
+    assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
+
+
+@pytest.mark.parametrize(
+    ("p", "pairs", "word"),
+    [
+        (0.0016, 600, Outcome.PERF_DROP),  # below 1 / 600
+        (0.0017, 600, Outcome.SUSPECT),
+        (0.0099, 100, Outcome.PERF_DROP),
+        (0.0095, 110, Outcome.SUSPECT),
+    ],
+)
+def test_the_same_baseline_makes_the_same_pair_suspect_again(
+    p: float, pairs: int, word: Outcome
+) -> None:
+    """So the more pairs there are, the more a second session has to show; it stays SUSPECT."""
+    before = {0: Before("2026-11-20", ["throughput"])}
+
+    (found,) = settle([verdict(metric(p))], [], pairs, RULE, before)
+
+    assert found.outcome is word
+    if word is Outcome.SUSPECT:
+        least = "0.0017" if pairs == 600 else "0.0091"
+        assert f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p=" in found.headline
+
+
+def test_a_second_session_is_compared_with_the_same_few_sessions() -> None:
+    verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
+    before = {0: Before("2026-11-20", ["throughput"])}
+
+    first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
+
+    assert first.outcome is Outcome.PROVISIONAL
+    assert first.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")

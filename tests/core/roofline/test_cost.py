@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.roofline.cost import GpuPrice, fewest_gpus, per_dollar
+from pytest_mlperf.core.roofline.gpu import GpuPrice, fewest_gpus, per_dollar
 
 DAY = date(2026, 11, 1)
 

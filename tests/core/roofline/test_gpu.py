@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, any_of, parse_gpu
-from pytest_mlperf.core.roofline.precision import PRECISIONS, peak
+from pytest_mlperf.core.roofline.gpu import PEAKS, PRECISIONS, GpuSpec, any_of, parse_gpu, peak
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 
 KNOWN = known_gpus()
@@ -170,42 +169,42 @@ def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
-        ({"fp99": 1e12}, "GPU X: unknown 'fp99'; known: fp32, tf32, bf16"),
-        ({}, "GPU X: give at least one dense peak, as fp16 = 989e12, fp8 = 1979e12"),
-        ({"bandwidth": 1e12}, "GPU X: give at least one dense peak"),
+        ({"fp99": 1e12}, "unknown 'fp99'; known: fp64, fp32, tf32, bf16"),
+        ({}, "give at least one dense peak, as fp16 = 989e12, fp8 = 1979e12"),
+        ({"bandwidth": 1e12}, "give at least one dense peak"),
         (
             {"fp16": 989},
-            'GPU X: fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "1979 '
+            'fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "1979 '
             'TFLOP/s"; 989 is too little for FLOP/s',
         ),
         (
             {"fp16": "989 TB/s"},
-            "GPU X: fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "
+            "fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "
             "\"1979 TFLOP/s\", not '989 TB/s'",
         ),
         (
             {"fp16": 1e14, "bandwidth": 4800},
-            'GPU X: bandwidth must be a number in B/s, or a text with its unit: 4800e9 or "4.8 '
+            'bandwidth must be a number in B/s, or a text with its unit: 4800e9 or "4.8 '
             'TB/s"; 4800 is too little for B/s',
         ),
         (
             {"fp16": 1e14, "memory": 141},
-            'GPU X: memory must be a number in B, or a text with its unit: 141e9 or "141 GB"; 141 '
+            'memory must be a number in B, or a text with its unit: 141e9 or "141 GB"; 141 '
             "is too little for B",
         ),
-        ({"fp16": True}, "GPU X: fp16 must be a number in FLOP/s"),
-        ({"fp16": float("nan")}, "GPU X: fp16 must be a number in FLOP/s"),
-        ({"fp16": float("inf")}, "GPU X: fp16 must be a number in FLOP/s"),
-        ({"fp16": "1.2.3 T"}, "GPU X: fp16 must be a number in FLOP/s"),
-        ({"fp16": 1e14, "source": 3}, "GPU X: source must be text, not 3"),
+        ({"fp16": True}, "fp16 must be a number in FLOP/s"),
+        ({"fp16": float("nan")}, "fp16 must be a number in FLOP/s"),
+        ({"fp16": float("inf")}, "fp16 must be a number in FLOP/s"),
+        ({"fp16": "1.2.3 T"}, "fp16 must be a number in FLOP/s"),
+        ({"fp16": 1e14, "source": 3}, "source must be text, not 3"),
         (
             {"fp16": 989e12, "fp8": 3958e12},
-            "GPU X: fp8 or int8 is 4 times fp16, so one figure is dense and the other with 2:4 "
+            "fp8 or int8 is 4 times fp16, so one figure is dense and the other with 2:4 "
             "sparsity; give dense ones, half of those with sparsity",
         ),
         (
             {"fp16": 1e14, "stated_clock": 1.8e9},
-            "GPU X: give both stated_clock, which the peaks are stated for, and highest_clock, "
+            "give both stated_clock, which the peaks are stated for, and highest_clock, "
             "which it can reach, or neither",
         ),
     ],

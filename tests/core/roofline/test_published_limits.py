@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.limits_rows import left_out, refuted, result_rows
-from pytest_mlperf.core.roofline import Seen, share_of_limit
+from pytest_mlperf.cli.limits import refuted, result_rows
+from pytest_mlperf.core.roofline import share_of_limit
+from pytest_mlperf.core.roofline.work import Circumstances
 from pytest_mlperf.hardware.specs import find_gpu
-from pytest_mlperf.rounds.claims import Claim, known_claims
-from pytest_mlperf.rounds.official import official_results
+from pytest_mlperf.rounds.published import Claim, known_claims, official_results
 from pytest_mlperf.rounds.work import find_work
-from tests.core.transcription import BY_ID
+from tests.core.roofline.transcription import BY_ID
 
 FILE = Path(__file__).parents[2] / "data" / "published_limits.csv"
 
 with FILE.open(newline="", encoding="utf-8") as _file:
     SHARES = {f"{row['page']}{row['line']}.1": row for row in csv.DictReader(_file)}
 
-ROWS = result_rows()
-CLAIMS = {f"{each.claim.page}{each.claim.line}": each for each in refuted(known_claims())}
+ROWS, OTHERS = result_rows()
+CLAIMS = {f"{each.claim.page}{each.claim.line}": each for each in map(refuted, known_claims())}
 
 IMPOSSIBLE = [f"B{line}" for line in (*range(21, 26), *range(32, 37))]
 UNITS = ["A84", "A85", "A86", "A103", "A116"]
@@ -58,7 +58,7 @@ def test_shares_to_the_printed_digit(key: str) -> None:
         accelerator=row["accelerator"],
         gpu=gpu,
         work=about.work,
-        seen=Seen(gpus=int(row["count"]), precision=expected["peak"], **figures),
+        seen=Circumstances(gpus=int(row["count"]), precision=expected["peak"], **figures),
     )
 
     assert f"{100 * (found.of_certain or 0):.2f}" == expected["certain"]
@@ -72,7 +72,7 @@ def test_every_official_result_is_there() -> None:
 
     assert len(results) == 937
     assert Counter(result.division for result in results) == {"closed": 873, "open": 64}
-    assert len(ROWS) + sum(left_out().values()) == 937
+    assert len(ROWS) + sum(OTHERS.values()) == 937
     assert len(ROWS) == 766
     assert Counter(row.result.division for row in ROWS)["closed"] == 747
 
@@ -222,7 +222,7 @@ def test_a_row_that_is_near_the_official_one_is_not_flagged() -> None:
         expect="official",
     )
 
-    assert refuted([honest])[0].reasons == ()
+    assert refuted(honest).reasons == ()
 
 
 def test_every_claim_is_flagged_by_what_should_find_it() -> None:

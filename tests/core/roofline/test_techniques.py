@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.roofline import Limit, Seen, share_of_limit
-from pytest_mlperf.core.roofline.techniques import EFFECTS
-from pytest_mlperf.core.techniques import TECHNIQUES
+from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.roofline import EFFECTS, Limit, share_of_limit
+from pytest_mlperf.core.roofline.work import Circumstances
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds.work import known_work
 
@@ -25,7 +25,7 @@ def limit(workload: str, metric: str = "", **figures: Any) -> Limit:
         accelerator="H200",
         gpu=H200,
         work=WORK[workload].work,
-        seen=Seen(**figures),
+        seen=Circumstances(**figures),
     )
 
 
@@ -41,7 +41,7 @@ def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[f
 def test_every_declared_technique_has_an_effect() -> None:
     """None is silently taken for no change; what it needs is a figure of a run."""
     assert set(EFFECTS) == set(TECHNIQUES)
-    names = set(Seen.__dataclass_fields__)
+    names = set(Circumstances.__dataclass_fields__)
     assert all(set(effect.needs) <= names for effect in EFFECTS.values())
 
 

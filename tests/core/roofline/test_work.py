@@ -8,8 +8,7 @@ import math
 import pytest
 
 from pytest_mlperf.core.roofline.bounds import decode_rate, hardware, prefill_rate
-from pytest_mlperf.core.roofline.seen import Seen
-from pytest_mlperf.core.roofline.work import Decode, Diffusion, Encoder, Fixed, Parts
+from pytest_mlperf.core.roofline.work import Circumstances, Decode, Diffusion, Encoder, Fixed, Parts
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.work import find_work, known_work
@@ -99,7 +98,7 @@ def test_at_the_fewest_a_batch_hits_the_experts_of_one_token() -> None:
 )
 def test_decoding_llama_on_one_h200_in_fp8(batch: int, rate: float) -> None:
     """Bound by memory up to about 256 sequences of 436 tokens, then by compute."""
-    has = hardware(H200, Seen(precision="fp8", kv="fp8"))
+    has = hardware(H200, Circumstances(precision="fp8", kv="fp8"))
 
     found = decode_rate(decode("llama2-70b"), has, batch=batch, context=436)
 
@@ -109,7 +108,7 @@ def test_decoding_llama_on_one_h200_in_fp8(batch: int, rate: float) -> None:
 def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
     """Without the output layer, with attention to what came before."""
     work = decode("llama2-70b")
-    has = hardware(H200, Seen(precision="fp8"))
+    has = hardware(H200, Circumstances(precision="fp8"))
     by_hand = 1978.9e12 / (137_426_370_560 - 524_288_000 + 2_621_440 * 291 / 2)
 
     assert prefill_rate(work, has, length=290) == pytest.approx(by_hand, rel=1e-9)
@@ -152,8 +151,8 @@ def test_a_sample_needs_at_least(name: str, flop: float, smallest: float) -> Non
     """FLOP of the mean sample as the reference prints them; a single one may be smaller."""
     own = KNOWN[name]
 
-    assert own.work.least(Seen(**own.typical)) == pytest.approx(flop, rel=1e-3)  # type: ignore[arg-type]
-    assert own.work.smallest == own.work.least(Seen()) == pytest.approx(smallest, rel=1e-3)
+    assert own.work.least(Circumstances(**own.typical)) == pytest.approx(flop, rel=1e-3)  # type: ignore[arg-type]
+    assert own.work.smallest == own.work.least(Circumstances()) == pytest.approx(smallest, rel=1e-3)
 
 
 def test_the_cross_layers_of_the_recommender_by_hand() -> None:
@@ -176,7 +175,7 @@ def test_an_image_is_forty_calls_and_a_decoder() -> None:
     assert isinstance(work, Diffusion)
 
     assert work.call_flop == pytest.approx(6.761e12, rel=1e-4)
-    assert work.least(Seen()) == pytest.approx(40 * 6.761e12 + 10.69e12, rel=1e-4)
+    assert work.least(Circumstances()) == pytest.approx(40 * 6.761e12 + 10.69e12, rel=1e-4)
 
 
 def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
@@ -184,24 +183,24 @@ def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
     bert, unet = KNOWN["bert"].work, KNOWN["3d-unet"].work
     assert isinstance(bert, Encoder)
 
-    assert bert.least(Seen(tokens=60)) == bert.flop(60)
-    assert bert.least(Seen(tokens=300)) == bert.flop(128)
-    assert unet.least(Seen(parts=8)) == 8 * 954.6e9
+    assert bert.least(Circumstances(tokens=60)) == bert.flop(60)
+    assert bert.least(Circumstances(tokens=300)) == bert.flop(128)
+    assert unet.least(Circumstances(parts=8)) == 8 * 954.6e9
 
 
 def test_a_fixed_network_knows_its_estimate_and_others_need_the_run_s_sizes() -> None:
     """No estimate without sizes; never a guess."""
-    assert KNOWN["resnet50"].work.estimate(Seen()) == 8178368512
-    assert KNOWN["bert"].work.estimate(Seen()) is None
-    assert KNOWN["3d-unet"].work.estimate(Seen()) is None
-    assert KNOWN["llama2-70b"].work.estimate(Seen(input_tokens=290)) is None
-    assert KNOWN["llama2-70b"].work.estimate(Seen(output_tokens=290)) is None
+    assert KNOWN["resnet50"].work.estimate(Circumstances()) == 8178368512
+    assert KNOWN["bert"].work.estimate(Circumstances()) is None
+    assert KNOWN["3d-unet"].work.estimate(Circumstances()) is None
+    assert KNOWN["llama2-70b"].work.estimate(Circumstances(input_tokens=290)) is None
+    assert KNOWN["llama2-70b"].work.estimate(Circumstances(output_tokens=290)) is None
 
 
 def test_beams_share_the_prompt() -> None:
     """GPT-J: four continuations are computed, the prompt once."""
     work = decode("gptj")
-    seen = Seen(input_tokens=780, output_tokens=69)
+    seen = Circumstances(input_tokens=780, output_tokens=69)
     prompt = 780 / 69 * work.prompt_flop(780)
     tokens = 4 * (work.token_flop + work.context_flop * (780 + 34.5))
 
@@ -212,7 +211,8 @@ def test_cached_beginnings_of_prompts_need_no_work() -> None:
     """The rest attends to them all the same, so that half of it is more than half of the work."""
     work = decode("llama2-70b")
     whole, half, cached = (
-        work.estimate_token(Seen(input_tokens=1000, output_tokens=1, cached_tokens=tokens)) or 0.0
+        work.estimate_token(Circumstances(input_tokens=1000, output_tokens=1, cached_tokens=tokens))
+        or 0.0
         for tokens in (0, 500, 1000)
     )
 
@@ -235,9 +235,9 @@ def test_cached_beginnings_of_prompts_need_no_work() -> None:
 def test_figures_of_a_run_that_cannot_be(figures: dict[str, float], message: str) -> None:
     """They are refused by name."""
     with pytest.raises(ValueError, match=message.replace("(", "\\(")):
-        Seen(**figures)  # type: ignore[arg-type]
+        Circumstances(**figures)  # type: ignore[arg-type]
 
 
 def test_a_fixed_network_with_a_share_of_its_work() -> None:
     """Pruned to a quarter, a sample needs a quarter."""
-    assert Fixed(sample_flop=8e9, share=0.25).least(Seen()) == 2e9
+    assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.tasks.answer import pad
+from pytest_mlperf.engines.tasks import pad
 from tests.engines.onnxruntime.models import encoder, logits, question
 from tests.engines.onnxruntime.recorder import answers, engine, run
 

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_mlperf.datasets.squad import SquadDataset
 from pytest_mlperf.scorers.auc import AucScorer
+from pytest_mlperf.scorers.detection import MeanApScorer
 from pytest_mlperf.scorers.dice import DiceScorer
-from pytest_mlperf.scorers.mean_ap import MeanApScorer
 from pytest_mlperf.scorers.squad import SquadScorer
 from tests.datasets.squad_made_here import squad, write
 from tests.engines.onnxruntime.models import (

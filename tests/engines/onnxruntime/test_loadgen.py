@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, parse_detail
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.onnxruntime.models import (
     INPUTS,
     detector,
@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, Callable[[Path], str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("task", sorted(CASES))
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(tmp_path: Path, task: str) -> None:
     """LoadGen keeps the very answers that the engine gives outside of it, by sample."""

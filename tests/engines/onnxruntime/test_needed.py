@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.engines.onnxruntime.needed import missing
-from pytest_mlperf.engines.onnxruntime.session import require_library
+from pytest_mlperf.engines.onnxruntime._session import missing, require_library
+
+pytestmark = pytest.mark.process
 
 PROVIDER = "TensorrtExecutionProvider"
 
@@ -60,6 +62,58 @@ def test_each_library_that_is_missing_is_named(provider: Path, tmp_path: Path) -
         "this onnxruntime-gpu was built for, and put the folders of their libraries on "
         "LD_LIBRARY_PATH; see docs/tensorrt.md"
     )
+
+
+ONNXRUNTIME = """
+def get_all_providers(): return ["TensorrtExecutionProvider"]
+get_available_providers = get_all_providers
+"""
+
+TENSORRT_LIBS = """
+import ctypes, pathlib
+ctypes.CDLL(str(pathlib.Path(__file__).with_name("libofwheel.so")))
+"""
+"""As NVIDIA's wheel does: its libraries are loaded from beside it when it is imported."""
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel: bool) -> None:
+    """No LD_LIBRARY_PATH leads to it; in a process of its own, as what is loaded stays."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("a library for this test needs Linux and a C compiler called cc")
+    capi, libs = tmp_path / "onnxruntime" / "capi", tmp_path / "tensorrt_libs"
+    for folder in (capi, libs):
+        folder.mkdir(parents=True)
+    (capi.parent / "__init__.py").write_text(ONNXRUNTIME, "utf-8")
+    (tmp_path / "onnx.py").touch()
+    if wheel:
+        (libs / "__init__.py").write_text(TENSORRT_LIBS, "utf-8")
+    for place, text, more in (
+        (libs / "libofwheel.so", "int of_wheel(void) { return 1; }", ["-Wl,-soname,libofwheel.so"]),
+        (
+            capi / "libonnxruntime_providers_tensorrt.so",
+            "extern int of_wheel(void); int all(void) { return of_wheel(); }",
+            [f"-L{libs}", "-lofwheel"],
+        ),
+    ):
+        command = [compiler, "-shared", "-fPIC", "-o", str(place), "-x", "c", "-", "-x", "none"]
+        subprocess.run([*command, *more], input=text, text=True, check=True)
+    code = (
+        "from pytest_mlperf.engines.onnxruntime._session import Providers, require_providers\n"
+        "require_providers(Providers.of(['tensorrt'], None, None), engine='onnxruntime')"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode == 0) is wheel, done.stderr
+    assert ("libofwheel.so: cannot open shared object file" in done.stderr) is not wheel
 
 
 def test_a_provider_that_has_all_is_not_refused_for_what_onnxruntime_gives_it(

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
-from pytest_mlperf.engines.onnxruntime.providers import CPU, SHORT, TENSORRT, Providers
+from pytest_mlperf.engines.onnxruntime._session import CPU, SHORT, TENSORRT, Providers
 from tests.engines.onnxruntime.models import detector, recommender, segmenter
 from tests.engines.onnxruntime.recorder import answers, engine
 
@@ -79,15 +79,11 @@ def test_short_names_stand_for_onnxruntimes_own(providers: Any, names: list[str]
     ("given", "message"),
     [
         ({"providers": []}, "providers = [] is not a list of execution providers"),
-        ({"providers": "cpu"}, "providers = 'cpu' is not a list of execution providers"),
-        ({"providers": [1]}, "providers = [1] is not a list of execution providers"),
         ({"providers": ["cpu", CPU]}, "is not a list in which each provider is named once"),
         (
             {"engine_cache": "engines"},
             f"is for TensorRT, but providers are {CPU}; put {TENSORRT!r}",
         ),
-        ({"engine_cache": 5, "providers": ["tensorrt"]}, "engine_cache = 5 is not the path"),
-        ({"provider_options": 3}, "provider_options = 3 is not a table of tables"),
         (
             {"provider_options": {"cuda": {"device_id": 1}}},
             f"provider_options = 'cuda' is not once one of the providers {CPU}",
@@ -95,10 +91,6 @@ def test_short_names_stand_for_onnxruntimes_own(providers: Any, names: list[str]
         (
             {"provider_options": {"cuda": {}, CUDA: {}}, "providers": ["cuda"]},
             f"provider_options = {CUDA!r} is not once one of the providers {CUDA}",
-        ),
-        (
-            {"provider_options": {"cuda": 1}, "providers": ["cuda"]},
-            "provider_options.cuda = 1 is not a table of tables",
         ),
         (
             {"provider_options": {"cuda": {"a": [1]}}, "providers": ["cuda"]},

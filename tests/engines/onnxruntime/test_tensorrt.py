@@ -6,7 +6,6 @@ calibration by functions of their own.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import zipfile
@@ -19,14 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
-from pytest_mlperf.engines.onnxruntime.providers import CPU, TENSORRT, Providers
-from pytest_mlperf.engines.onnxruntime.session import open_graph, placement
-from pytest_mlperf.engines.onnxruntime.tensorrt import TensorRtEngine, placed
-from pytest_mlperf.engines.onnxruntime.tensorrt_options import OTHERS, TensorRtOptions
+from pytest_mlperf.engines.onnxruntime._session import (
+    CPU,
+    TENSORRT,
+    Providers,
+    open_graph,
+    placement,
+)
+from pytest_mlperf.engines.onnxruntime.tensorrt import OTHERS, TensorRtEngine, TensorRtPlan, placed
 from pytest_mlperf.engines.tasks.graph import Tensor
-from tests.engines.onnxruntime.models import segmenter
+from pytest_mlperf.testing import check_engine
+from tests.engines.onnxruntime.models import segmenter, volume
 from tests.engines.onnxruntime.recorder import Listed
 
 CUDA = "CUDAExecutionProvider"
@@ -34,6 +39,10 @@ CUDA = "CUDAExecutionProvider"
 absent = pytest.mark.skipif(
     TENSORRT in onnxruntime.get_available_providers(),
     reason="this build of onnxruntime has TensorRT",
+)
+present = pytest.mark.skipif(
+    TENSORRT not in onnxruntime.get_available_providers(),
+    reason="this build of onnxruntime has no TensorRT",
 )
 
 PROFILE: dict[str, Any] = {
@@ -55,28 +64,31 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+TASK = {"task": "tensor", "batch_size": 1}
+IMAGES = [volume(index, shape=(4, 4, 4)) for index in range(6)]
+
+
+def fixed(folder: Path) -> str:
+    """Return a small model for one of these images at a time."""
+    return segmenter(folder, batch=1, window=(4, 4, 4))
+
+
 def engine(folder: Path, **options: Any) -> TensorRtEngine:
     """Return an engine for a small model, not entered."""
     given = {"dataset": Listed([]), "model": segmenter(folder), "precision": "fp32", **options}
     return TensorRtEngine(**given)
 
 
-def asked(**options: Any) -> TensorRtOptions:
+def asked(**options: Any) -> TensorRtPlan:
     """Return options without an engine."""
-    defaults = {
-        name: each.default
-        for name, each in inspect.signature(TensorRtEngine).parameters.items()
-        if name in TensorRtOptions.__dataclass_fields__ and each.default is not each.empty
-    }
-    others = options.pop("provider_options", {})
-    return TensorRtOptions(**{**defaults, "precision": "fp32", "others": others, **options})
+    return TensorRtPlan(**{"precision": "fp32", **options})
 
 
 def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
     """All of them, as text."""
     table = tmp_path / "ranges.flatbuffers"
 
-    found = asked(**EVERYTHING, calibration_table=str(table)).provider_options()
+    found = asked(**EVERYTHING, calibration_table=str(table)).for_provider()
 
     assert found == {
         "device_id": "1",
@@ -101,7 +113,7 @@ def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
 )
 def test_the_precision_is_what_tensorrt_may_compute_in(precision: str, flags: set[str]) -> None:
     """And nothing else."""
-    found = asked(precision=precision).provider_options()
+    found = asked(precision=precision).for_provider()
 
     assert set(found) == {"device_id", *flags}
 
@@ -119,7 +131,7 @@ def test_shapes_are_written_as_the_provider_reads_them(shapes: dict[str, list[in
     options = asked(min_shapes=shapes, opt_shapes=shapes, max_shapes=shapes)
 
     options.check()
-    text = options.provider_options()["trt_profile_opt_shapes"]
+    text = options.for_provider()["trt_profile_opt_shapes"]
 
     parts = [part.rpartition(":") for part in text.split(",")]
     assert {name: [int(n) for n in lengths.split("x")] for name, _, lengths in parts} == shapes
@@ -328,10 +340,27 @@ def test_a_machine_without_the_provider_says_what_has_it(tmp_path: Path) -> None
         assert str(caught.value) == sentence
 
 
+@pytest.mark.process
+@absent
+def test_the_contract_is_checked_up_to_the_missing_library(tmp_path: Path) -> None:
+    """Options, import and construction need no TensorRT; `__enter__` says that it is missing."""
+    with pytest.raises(EnvironmentFault, match=f"provider {TENSORRT!r} is not installed"):
+        check_engine(TensorRtEngine, Listed(IMAGES), model=fixed(tmp_path), options=TASK)
+
+
+@pytest.mark.process
+@present
+def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
+    """Asked in every way of LoadGen, it owes a run nothing."""
+    answers = check_engine(TensorRtEngine, Listed(IMAGES), model=fixed(tmp_path), options=TASK)
+
+    assert sorted(answers) == list(range(len(IMAGES)))
+
+
 def test_it_has_the_options_of_every_task() -> None:
     """With the same defaults as engine onnxruntime."""
-    own = inspect.signature(TensorRtEngine).parameters
-    base = inspect.signature(OnnxRuntimeEngine).parameters
+    own = declaration_of(TensorRtEngine).options
+    base = declaration_of(OnnxRuntimeEngine).options
 
     left = {"threads", "providers", "graph_optimization"}
     assert set(base) - set(own) == left
@@ -363,7 +392,7 @@ def test_the_provider_knows_every_word(tmp_path: Path) -> None:
 
     options = asked(**EVERYTHING, calibration_table=str(tmp_path), engine_cache=str(tmp_path))
     used = {
-        *options.provider_options(),
+        *options.for_provider(),
         *OTHERS,
         "trt_bf16_enable",
         "trt_engine_cache_enable",

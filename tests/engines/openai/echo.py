@@ -104,8 +104,9 @@ class Echo(asyncio.Protocol):
         request = json.loads(body)
         prompt = request.get("prompt")
         count = len(prompt) if isinstance(prompt, list) else 7
-        tokens = min(self._tokens, request["max_tokens"])
-        finish = "stop" if tokens < request["max_tokens"] else "length"
+        most = request.get("max_tokens") or request["max_completion_tokens"]
+        tokens = min(self._tokens, most)
+        finish = "stop" if tokens < most else "length"
         key = (tokens, count, finish, "return_token_ids" in request, "messages" in request)
         stream = self._streams.get(key)
         if stream is None:

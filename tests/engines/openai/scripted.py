@@ -116,7 +116,7 @@ class Scripted:
             f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
-        for part in reply.parts:
+        for part in filter(None, reply.parts):  # an empty chunk would end the answer
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
             await writer.drain()
             await asyncio.sleep(0)

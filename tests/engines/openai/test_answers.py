@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import threading
 import time
@@ -14,7 +13,8 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.openai import OpenAiEngine
-from tests.engines.openai.recorder import Recorder, answering, open_engine, run
+from pytest_mlperf.testing import check_engine
+from tests.engines.openai.recorder import RUN_TOKENS, Recorder, answering, open_engine, run
 from tests.engines.openai.scripted import (
     DONE,
     TRANSFORMERS,
@@ -26,13 +26,9 @@ from tests.engines.openai.scripted import (
     piece,
     usage,
 )
+from tests.engines.recording import ask, packed
 
-aiohttp = pytest.importorskip("aiohttp")
-
-from aiohttp.base_protocol import BaseProtocol  # noqa: E402
-
-from pytest_mlperf.engines.openai.client import Nobody, read  # noqa: E402
-from pytest_mlperf.engines.openai.events import Answer  # noqa: E402
+pytest.importorskip("httptools")
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 
@@ -127,6 +123,36 @@ def test_no_more_than_concurrency_requests_are_under_way() -> None:
     assert most == 3
 
 
+def test_a_server_that_stands_still_is_seen_by_all_who_wait() -> None:
+    """Also by samples whose request was not sent yet: their time runs since they were issued."""
+    stall_s = 0.3
+
+    def parts() -> Iterator[bytes]:
+        time.sleep(stall_s)
+        yield piece("a", ids=[1, 2], finish="stop")
+
+    class Timed(Recorder):
+        def done(self, *args: Any, **more: Any) -> None:
+            ends_s.append(time.monotonic())
+            super().done(*args, **more)
+
+    ends_s: list[float] = []
+    stalls = iter([Reply(parts=parts())])
+    usual = Reply(parts=[piece("a", ids=[1, 2], finish="stop")])
+    sink = Timed(20)
+    with (
+        Scripted(answering(lambda _: next(stalls, usual))) as server,
+        open_engine(server.url, [[5]] * 20, concurrency=1) as engine,
+    ):
+        engine.load_samples(range(20))
+        issued_s = time.monotonic()
+        engine.submit(range(20), range(20), sink)
+        sink.wait()
+
+    assert not sink.errors
+    assert min(ends_s) - issued_s >= stall_s
+
+
 def test_a_client_that_is_held_up_says_so() -> None:
     """For half a second while an answer comes; the next run starts with a clean sheet."""
     held: list[OpenAiEngine] = []
@@ -215,7 +241,7 @@ def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
     manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
     sink = answered([], manner, ["text"], wants_output=True)
 
-    assert "accuracy needs tokens, but the server gives text only" in sink.error
+    assert "accuracy needs tokens, but the server gives text only" in sink.message
 
 
 ENDED = [event({"choices": [], "usage": usage(3, 9)}), DONE]
@@ -259,8 +285,8 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
     """It is never reported as done."""
     sink = answered(parts, **options)
 
-    assert expected in sink.error
-    assert "1 of 1 request failed: " in sink.error
+    assert expected in sink.message
+    assert "1 of 1 request failed: " in sink.message
     assert "done" not in sink.reports(100)
     assert isinstance(sink.errors[0], RunError)
     assert sink.errors[0].layer == "engine"
@@ -277,7 +303,7 @@ def test_one_token_is_too_few_to_be_timed() -> None:
     """The error says what to set."""
     parts = [piece("w", ids=[1], finish="stop"), DONE]
 
-    assert "set min_new_tokens = 2, if the server takes it" in answered(parts).error
+    assert "set min_new_tokens = 2, if the server takes it" in answered(parts).message
     assert answered(parts, times_tokens=False).n_tokens == {100: 1}
 
 
@@ -286,7 +312,7 @@ def test_a_model_that_never_ends_is_an_error_unless_that_is_meant() -> None:
     parts = [piece("w", finish="length"), *ENDED]
     samples = [[5, 6, 7]] * 3
 
-    assert "none of the first 3 samples ended within" in answered(parts, samples=samples).error
+    assert "none of the first 3 samples ended within" in answered(parts, samples=samples).message
     for options in ({"weights": "dummy"}, {"wants_output": True, "model": str(TINY)}):
         ids = [piece("w", ids=list(range(9)), finish="length"), *ENDED]
         assert not answered(ids, samples=samples, **options).errors
@@ -327,29 +353,60 @@ def test_a_sample_that_is_no_prompt_is_named(samples: list[Any], expected: str) 
         engine.load_samples(range(len(samples)))
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("prompt", [[5, 6, 7], "a text"], ids=["ids", "text"])
+def test_the_engine_keeps_the_contract(prompt: Any) -> None:
+    """Asked in every way of LoadGen, it owes a run nothing."""
+    with Scripted(Manner(tokens=4)) as server:
+        options = {"url": server.url, "max_new_tokens": RUN_TOKENS}
+        answers = check_engine(OpenAiEngine, [prompt] * 9, options=options, tokens=True)
+
+    assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
+
+
+METRICS = """# TYPE vllm:spec_decode_num_accepted_tokens counter
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="a b"}} {0}
+vllm:spec_decode_num_accepted_tokens_total{{engine="1",model_name="a b"}} 1.2e+03
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} 7.0
+"""
+
+
+def accepted(parts: Sequence[bytes], metrics: Sequence[str]) -> list[int | None]:
+    """Return what an engine says before and after a run of three answers."""
+    pages = iter(["", *metrics])
+
+    def script(asked: Asked) -> Reply:
+        if asked.path == "/metrics":
+            return Reply(parts=[next(pages).encode()], kind="text/plain")
+        return answering(lambda _: Reply(parts=parts))(asked)
+
+    sink = Recorder(3)
+    samples = [[5, 6, 7]] * 3
+    with Scripted(script) as server, open_engine(server.url, samples) as engine:
+        found = [engine.accepted_drafts()]
+        ask(engine, sink, 3)
+        return [*found, engine.accepted_drafts()]
+
+
+def said(details: Any) -> list[bytes]:
+    counts = {**usage(3, 9), "completion_tokens_details": details}
+    return [piece("a"), piece("b", finish="stop"), event({"choices": [], "usage": counts}), DONE]
+
+
 @pytest.mark.parametrize(
-    ("parts", "complete"),
+    ("details", "metrics", "found"),
     [
-        ([piece("w", finish="stop"), event({"choices": [], "usage": usage(3, 1)}), DONE], True),
-        ([piece("w")], False),
-        ([], False),
+        ({"accepted_prediction_tokens": 4}, ["", ""], [None, 12]),
+        (None, [METRICS.format("100.0"), METRICS.format("130.0")], [1300, 30]),
+        ({}, [METRICS.format("100.0"), METRICS.format("100.0")], [1300, 0]),
+        # Started again, or another server than before.
+        ({}, [METRICS.format("100.0"), METRICS.format("3.0")], [1300, 0]),
+        ({"accepted_prediction_tokens": 0}, ["", ""], [None, None]),
+        ({}, ["vllm:spec_decode_num_accepted_tokens_total nan", "x" * 99], [None, None]),
+        ({}, [f"vllm:spec_decode_num_accepted_tokens_total {'9' * 5000}", ""], [None, None]),
     ],
 )
-def test_a_connection_that_is_lost_between_two_reads_is_a_lost_connection(
-    parts: Sequence[bytes], complete: bool
+def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server(
+    details: Any, metrics: list[str], found: list[int | None]
 ) -> None:
-    """aiohttp calls it a RuntimeError; an answer that was complete stays so."""
-    answer = Answer(keeps=True)
-
-    async def lose() -> None:
-        loop = asyncio.get_running_loop()
-        never_connected = BaseProtocol(loop)
-        content = aiohttp.StreamReader(never_connected, 2**16, loop=loop)
-        for part in parts:
-            content.feed_data(part)
-        await read(content, answer, Nobody())
-
-    with pytest.raises(ConnectionResetError, match="Connection closed"):
-        asyncio.run(lose())
-
-    assert answer.complete is complete
+    assert accepted(said(details), metrics) == found

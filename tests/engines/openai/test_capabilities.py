@@ -30,7 +30,7 @@ from tests.engines.openai.scripted import (
     failure,
 )
 
-pytest.importorskip("aiohttp")
+pytest.importorskip("httptools")
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 PROMPT = [1, 306, 402, 17]
@@ -393,7 +393,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     with Scripted(answering(refuse, manner)) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
-        message = sink.error
+        message = sink.message
         facts = json.dumps(dict(engine.describe()))
 
     assert {asked.headers["authorization"] for asked in server.streams} == {"Bearer sk-s3cret"}

@@ -11,43 +11,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.engines.openai.events import Answer, EventError, Events, error_text
+from pytest_mlperf.engines.openai._events import (
+    EventStream,
+    Failed,
+    StreamedAnswer,
+    error_text,
+    payload,
+)
 from tests.engines.openai.scripted import DONE, event, piece, usage
 
 
 def payloads(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """Feed a stream in pieces."""
-    events = Events()
+    """Feed a stream in pieces; return what its events carry."""
+    events = EventStream()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    found = [payload for a, b in pairwise(edges) for payload in events.feed(stream[a:b])]
-    return found + events.close()
+    blocks = [events.feed(stream[a:b]) for a, b in pairwise(edges)] + [events.close()]
+    return [found for block in blocks for each in events_of(block) if (found := payload(each[:-2]))]
 
 
-def take(answer: Answer, stream: bytes) -> list[int]:
+def events_of(block: bytes) -> list[bytes]:
+    return [each + b"\n\n" for each in block.split(b"\n\n")[:-1]]
+
+
+def take(answer: StreamedAnswer, stream: bytes) -> list[int]:
     """Return what each event of a stream told."""
-    return [answer.take(payload) for payload in Events().feed(stream)]
+    return [answer.take(event_bytes) for event_bytes in events_of(EventStream().feed(stream))]
 
 
-def read(*events: bytes, keeps: bool = True) -> tuple[Answer, list[int]]:
+def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]:
     """Return an answer and what each of its events told."""
-    answer = Answer(keeps=keeps)
+    answer = StreamedAnswer(keeps=keeps)
     return answer, [told for part in events for told in take(answer, part)]
 
 
 @given(
     texts=st.lists(st.text(max_size=20), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 2000), max_size=8),
-    newline=st.sampled_from([b"\n", b"\r\n"]),
+    newline=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     comment=st.sampled_from([b"", b": ping\n\n", b"event: x\nid: 3\n"]),
+    begin=st.sampled_from([b"", b"\xef\xbb\xbf"]),
 )
 def test_cuts_change_nothing(
-    texts: list[str], cuts: list[int], newline: bytes, comment: bytes
+    texts: list[str], cuts: list[int], newline: bytes, comment: bytes, begin: bytes
 ) -> None:
     """Whatever the pieces, line ends and comments, every event comes once and whole."""
     sent = [json.dumps({"text": text}, ensure_ascii=False).encode() for text in texts]
-    lines = b"".join(comment + b"data: " + payload + b"\n\n" for payload in sent) + DONE
+    lines = b"".join(comment + b"data: " + each + b"\n\n" for each in sent) + DONE
 
-    assert payloads(lines.replace(b"\n", newline), cuts) == [*sent, b"[DONE]"]
+    assert payloads(begin + lines.replace(b"\n", newline), cuts) == [*sent, b"[DONE]"]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +80,8 @@ def test_the_forms_of_an_event(stream: bytes, expected: list[bytes]) -> None:
 
 def test_a_stream_of_something_else_is_refused() -> None:
     """A page of HTML is no answer."""
-    with pytest.raises(EventError, match="not a line of an event: '<html>"):
-        Events().feed(b"<html>\n\n")
+    with pytest.raises(Failed, match="not a line of an event: '<html>"):
+        read(b"<html>\n\n")
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from(
@@ -210,11 +221,11 @@ def test_broken_events_and_errors_are_told(
     part: bytes, kind: str, detail: str, keeps: bool, started: bool
 ) -> None:
     """At the start of an answer and in its middle, kept or not."""
-    answer = Answer(keeps=keeps)
+    answer = StreamedAnswer(keeps=keeps)
     if started:
-        answer.take(piece("a", ids=[1])[6:-2])
+        take(answer, piece("a", ids=[1]))
 
-    with pytest.raises(EventError, match=re.escape(detail)) as caught:
+    with pytest.raises(Failed, match=re.escape(detail)) as caught:
         take(answer, part)
 
     assert caught.value.kind == kind
@@ -237,3 +248,44 @@ def test_broken_events_and_errors_are_told(
 def test_what_servers_call_an_error(body: Any, expected: str) -> None:
     """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
     assert error_text(body) == expected
+
+
+@pytest.mark.parametrize("data", [b"data: " + b"x" * (1 << 20), b"\r: " + b"y" * (1 << 20)])
+def test_an_event_without_end_is_refused(data: bytes) -> None:
+    """Before it fills the memory, however it is cut."""
+    with pytest.raises(Failed, match="malformed event: it has more than 1 MiB"):
+        payloads(data, list(range(0, len(data), 50_000)))
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            [
+                piece("a", ids=[1]),
+                piece("b", ids=[2, 3]),
+                piece('say "error', ids=[]),
+                piece('"usage":null', chat=True),
+                piece("c", counted=usage(3, 2)),
+                piece("", role="assistant", chat=True),
+                b": ping\n\n",
+                b"event: x\n" + piece("d", ids=[4]),
+                b"\n\n",
+            ]
+        ),
+        max_size=12,
+    ),
+    spaced=st.booleans(),
+)
+def test_events_that_come_together_say_what_each_of_them_says(
+    parts: list[bytes], spaced: bool
+) -> None:
+    """One pass over many events counts as reading one after the other."""
+    if not spaced:
+        parts = [part.replace(b'": ', b'":').replace(b', "', b',"') for part in parts]
+    parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]
+    alone, together = StreamedAnswer(keeps=False), StreamedAnswer(keeps=False)
+
+    each = sum(alone.take(part) for part in parts)
+
+    assert together.take(b"".join(parts)) == each
+    assert together == alone

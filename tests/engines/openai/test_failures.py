@@ -23,7 +23,7 @@ from tests.engines.openai.scripted import (
     piece,
 )
 
-pytest.importorskip("aiohttp")
+pytest.importorskip("httptools")
 
 
 def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Recorder:
@@ -85,8 +85,8 @@ def test_each_way_to_fail_is_told_with_its_count(reply: Reply, expected: str) ->
     """What happened, how often, and the first one's own words."""
     sink = storm(lambda _: reply, request_timeout=0.5)
 
-    assert sink.error.startswith("1 of 1 request failed: 1 x ")
-    assert expected in sink.error
+    assert sink.message.startswith("1 of 1 request failed: 1 x ")
+    assert expected in sink.message
     assert "done" not in sink.reports(0)
 
 
@@ -103,7 +103,7 @@ def test_a_storm_is_counted_by_kinds() -> None:
     sink = storm(reply, 50, concurrency=5)
 
     counts = "37 of 50 requests failed: 30 x HTTP 429 (rate limit), 7 x stream ended early; first: "
-    assert sink.error.startswith(counts)
+    assert sink.message.startswith(counts)
     assert sum(kind == "done" for kind, _ in sink.events) == 13
 
 
@@ -111,7 +111,7 @@ def test_many_kinds_are_put_together() -> None:
     """Six of them are told apart."""
     sink = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
 
-    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", sink.error)
+    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", sink.message)
 
 
 def test_a_run_with_failures_ends_soon_though_other_streams_go_on() -> None:
@@ -121,7 +121,7 @@ def test_a_run_with_failures_ends_soon_though_other_streams_go_on() -> None:
         20,
     )
 
-    assert sink.error.startswith("1 of 20 requests failed: 1 x HTTP 500")
+    assert sink.message.startswith("1 of 20 requests failed: 1 x HTTP 500")
 
 
 def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
@@ -137,7 +137,7 @@ def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
     sink = storm(reply, 12, concurrency=2, request_timeout=0.4)
 
     assert sum(kind == "done" for kind, _ in sink.events) == 11
-    assert sink.error.startswith("1 of 12 requests failed: 1 x time-out; first: sample 0")
+    assert sink.message.startswith("1 of 12 requests failed: 1 x time-out; first: sample 0")
 
 
 def test_nothing_more_is_sent_after_the_end() -> None:
@@ -147,12 +147,12 @@ def test_nothing_more_is_sent_after_the_end() -> None:
     with Scripted(script) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
-        assert "1 of 1" in sink.error
+        assert "1 of 1" in sink.message
         sent = len(server.streams)
         engine.submit([2, 3], [0, 0], sink)
         other = Recorder(1)
         engine.submit([4], [0], other)
-        assert "1 of 1" in other.error
+        assert "1 of 1" in other.message
         assert len(server.streams) == sent + 1
     assert len(sink.errors) == 1
 
@@ -185,7 +185,7 @@ def test_a_key_in_a_broken_stream_is_masked(monkeypatch: pytest.MonkeyPatch) -> 
         failure("400 Bad Request", json.dumps({"headers": "Bearer sk-s3cret"})),
     ]
     for reply in replies:
-        message = storm(lambda _, reply=reply: reply).error  # type: ignore[misc]
+        message = storm(lambda _, reply=reply: reply).message  # type: ignore[misc]
         assert "s3cret" not in message
         assert "***" in message
 

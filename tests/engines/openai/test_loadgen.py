@@ -13,7 +13,9 @@ from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failur
 from tests.engines.under_loadgen import run, token_settings
 from tests.run.harness import error_of, run_to_end, spec
 
-pytest.importorskip("aiohttp")
+pytestmark = pytest.mark.process
+
+pytest.importorskip("httptools")
 
 PROMPTS = [[5 + number % 20] * 10 for number in range(24)]
 TEXTS = ["Say something."] * len(PROMPTS)

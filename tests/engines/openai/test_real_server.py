@@ -16,12 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_mlperf.run.protocol import WorkerSpec
+from pytest_mlperf.run.child.protocol import WorkerSpec
 from tests.engines.serving.test_server import SCRIPT, left_of
 from tests.engines.under_loadgen import run, token_settings
 from tests.run.harness import RunningWorker, spec
 
-pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
+pytestmark = pytest.mark.process
+
+pytest.importorskip("httptools", reason="needs pytest-mlperf[openai]")
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "suites" / "tiny" / "llama2-70b"
@@ -106,7 +108,7 @@ def family_of(worker: RunningWorker) -> list[psutil.Process]:
 
 def server_of(family: Sequence[psutil.Process], word: str) -> psutil.Process:
     """Return the server itself: what its launcher started."""
-    launcher = next(p for p in family if "serving/launch" in " ".join(p.cmdline()))
+    launcher = next(p for p in family if "serving/_launch" in " ".join(p.cmdline()))
     return next(p for p in launcher.children() if word in " ".join(p.cmdline()))
 
 

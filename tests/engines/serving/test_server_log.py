@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.engines.serving import log as server_log
+from pytest_mlperf.engines import serving
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +21,15 @@ def test_whatever_a_server_prints_its_lines_are_safe_to_show(log: Path, text: by
     """Nothing in them moves a cursor, starts a line or passes for a command to a CI system."""
     log.write_bytes(text)
 
-    lines = server_log.last_lines(log)
+    lines = serving.last_lines(log)
 
-    assert len(lines) <= server_log.LINES
+    assert len(lines) <= serving.LINES
     for line in lines:
         assert line
         assert line.isprintable() or "\u200b" in line
         assert not set("\n\r\x1b\x07") & set(line)
         assert "::" not in line
-        assert len(line) <= server_log.WIDTH
+        assert len(line) <= serving.WIDTH
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_last_lines_are_those_a_terminal_would_show(
 ) -> None:
     log.write_bytes(text)
 
-    assert server_log.last_lines(log) == lines
+    assert serving.last_lines(log) == lines
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_lack_of_memory_is_found_far_above_the_last_lines(log: Path, line: str
     before, after = "loading\n" * 1000, "shutting down\n" * 1000
     log.write_text(f"{before}{line}\n{after}", "utf-8")
 
-    assert server_log.about_memory(log) == line
+    assert serving.about_memory(log) == line
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_a_taken_port_is_found(log: Path, line: str, taken: bool) -> None:
     """As asyncio, uvicorn, Node, Docker and others say it."""
     log.write_text(f"loading\n{line}\nTraceback\n", "utf-8")
 
-    assert server_log.port_was_taken(log) is taken
-    assert server_log.about_memory(log) is None
+    assert serving.port_was_taken(log) is taken
+    assert serving.about_memory(log) is None
 
 
 def test_a_log_that_is_gone_has_no_lines(tmp_path: Path) -> None:
-    assert server_log.last_lines(tmp_path / "none") == []
-    assert server_log.about_memory(tmp_path / "none") is None
+    assert serving.last_lines(tmp_path / "none") == []
+    assert serving.about_memory(tmp_path / "none") is None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
 from pytest_mlperf.engines.onnxruntime.tensorrt import TensorRtEngine
-from pytest_mlperf.engines.tasks import TASKS
-from pytest_mlperf.engines.tasks.engine import TaskEngine
+from pytest_mlperf.engines.tasks import TASKS, TaskEngine
 from pytest_mlperf.engines.triton import TritonEngine
 
 ENGINES = pytest.mark.parametrize("kind", [OnnxRuntimeEngine, TensorRtEngine, TritonEngine])
@@ -31,7 +30,7 @@ def refusal(kind: type[TaskEngine], **options: Any) -> str:
 @ENGINES
 def test_every_option_of_a_task_is_one_of_the_engine(kind: type[TaskEngine]) -> None:
     """And none of them has a value of its own there, so that the task's holds."""
-    parameters = inspect.signature(kind).parameters
+    parameters = declaration_of(kind).options
 
     options = {each.name for task in TASKS.values() for each in fields(task)}
     assert options <= set(parameters)

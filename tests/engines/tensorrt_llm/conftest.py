@@ -32,6 +32,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Set here so that what the engine sets for its process ends with the test.
     for name in ("HF_HUB_OFFLINE", "TRTLLM_NO_USAGE_STATS", "TOKENIZERS_PARALLELISM"):
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("TLLM_NUMA_AWARE_WORKER_AFFINITY", "1")
     forget()
     yield STANDINS
     forget()

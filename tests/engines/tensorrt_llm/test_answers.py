@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.openorca import OpenOrcaDataset
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
-from tests.engines.recording import Recorder, Samples, answers_of, ask
+from pytest_mlperf.engines.tensorrt_llm._requests import drafting
+from pytest_mlperf.testing import check_engine
+from tests.engines.recording import Recorder, Samples, SizedSamples, answers_of, ask, packed
 from tests.engines.torch.models import (
     EOS,
     answers,
@@ -50,6 +52,19 @@ def test_nothing_is_told_before_the_end_where_tokens_are_not_timed(counting: Pat
         ask(model, sink, 2)
 
     assert [kind for kind, _ in sink.events] == ["done", "done"]
+
+
+@pytest.mark.parametrize(("options", "told"), [({}, 0), ({"stream": True}, 7)])
+def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
+    counting: Path, options: dict[str, Any], told: int
+) -> None:
+    """LoadGen waits for no first token there, and every message costs."""
+    sink = Recorder(expected=1, offline=True)
+    with engine(counting, [[9]], **options) as model:
+        ask(model, sink, 1)
+        assert model.describe().get("stream") == ("true" if told else None)
+
+    assert len(sink.reports(100)) == told + 1
 
 
 def test_outputs_are_not_handed_over_where_nobody_reads_them(counting: Path) -> None:
@@ -97,6 +112,15 @@ def test_lengths_are_those_of_the_suite(
     assert len(found) == length
 
 
+def test_answers_are_as_long_as_the_data_set_says(counting: Path) -> None:
+    dataset = SizedSamples([[6], [30], [9]], [3, 7, 3])
+    options = {"ignore_eos": True, "max_new_tokens": 7}
+
+    found = answers_of(engine(counting, [], dataset=dataset, **options), 3)
+
+    assert [len(row) for row in found] == [3, 7, 3]
+
+
 def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: Path) -> None:
     from transformers import LlamaForCausalLM
 
@@ -129,8 +153,8 @@ def test_min_new_tokens_holds_the_end_back(
 
 
 def test_answers_may_come_whole_where_tokens_are_timed(counting: Path) -> None:
-    """For Offline, which needs no first token; a single sample's could not be timed."""
-    sink = Recorder(expected=2)
+    """For Offline, which needs no first token; where one is needed, it could not be timed."""
+    sink = Recorder(expected=2, offline=True)
     with engine(counting, [[9], [5]], stream=False) as model:
         ask(model, sink, 2)
         with pytest.raises(SuiteError, match="stream = false gives answers whole"):
@@ -189,14 +213,14 @@ def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> 
         "pipeline_parallel_size": "1",
         "max_batch_size": "4",
         "work.batch": "4",
+        "work.replica_gpus": "1",
         "min_tokens": "of prompt and answer, made up for",
         "max_num_tokens": "8192",
-        "stream": "true",
         "kv_cache_dtype": "fp8",
         "kv_cache_free_gpu_memory_fraction": "0.9",
         "enable_block_reuse": "false",
         "cuda_graphs": "1,4",
-        "cuda_graph_padding": "false",
+        "cuda_graph_padding": "true",
         "scheduler_policy": "max_utilization",
         "enable_chunked_prefill": "false",
         "stream_interval": "1",
@@ -226,8 +250,8 @@ def test_the_log_says_how_our_stamps_compare(
         ask(model, sink, 2)
         model.unload_samples(range(2))
 
-    (line,) = [each for each in capfd.readouterr().err.splitlines() if "stamped" in each]
-    assert line.startswith("engine tensorrt_llm: first tokens were here ")
+    (line,) = [each for each in capfd.readouterr().err.splitlines() if "own stamps" in each]
+    assert line.startswith("engine tensorrt_llm: tokens were here after TensorRT-LLM's own ")
     assert "over 2 requests" in line
 
 
@@ -242,3 +266,82 @@ def test_no_thread_is_left(counting: Path) -> None:
         }
 
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.process
+def test_the_engine_keeps_the_contract(counting: Path) -> None:
+    """Asked in every way of LoadGen, it owes a run nothing."""
+    prompts = [[9], [5, 6], [4], [30, 7]]
+
+    answers = check_engine(TensorRtLlmEngine, prompts, model=str(counting), tokens=True)
+
+    assert answers == {
+        index: packed(range(prompt[-1] - 1, EOS - 1, -1)) for index, prompt in enumerate(prompts)
+    }
+
+
+NGRAM = {"decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 2}
+
+
+def test_drafts_that_were_accepted_are_counted_from_question_to_question(counting: Path) -> None:
+    """1.2 has a class for each kind, and refuses a table that says which."""
+    sink = Recorder(expected=2)
+    with engine(counting, [[9], [9]], llm={"speculative_config": NGRAM}) as model:
+        model.accepted_drafts()
+        ask(model, sink, 2)
+        found = [model.accepted_drafts(), model.accepted_drafts()]
+        facts = model.describe()
+
+    assert sink.answers[100] == [8, 7, 6, 5, 4, 3, 2]
+    assert found == [2 * 4, None]  # 7 tokens: 1, then 3 and 3
+    assert facts["work.drafts"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("options", "faults"),
+    [({}, "{}"), ({"llm": {"speculative_config": NGRAM}}, '{"no_metrics": true}')],
+)
+def test_drafts_that_nobody_counts_are_not_known(
+    counting: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], faults: str
+) -> None:
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", faults)
+    with engine(counting, [[9]], **options) as model:
+        ask(model, Recorder(expected=1), 1)
+
+        assert model.accepted_drafts() is None
+        assert ("work.drafts" in model.describe()) is bool(options)
+
+
+class Listed:
+    """What a package offers: a kind that 1.2 tells by its class, and one as newer ones have it."""
+
+    class NGramDecodingConfig:
+        model_fields: ClassVar = {"max_draft_len": int}
+
+        def __init__(self, max_draft_len: int) -> None:
+            self.max_draft_len = max_draft_len
+
+    class MTPDecodingConfig:
+        model_fields: ClassVar = {"decoding_type": str}
+
+
+def test_a_kind_of_drafts_that_reads_its_name_gets_the_table() -> None:
+    newer = {"decoding_type": "MTP", "num_nextn_predict_layers": 1}
+
+    assert drafting(newer, Listed) is newer
+    assert drafting({"decoding_type": "Unheard"}, Listed) == {"decoding_type": "Unheard"}
+    assert drafting("auto", Listed) == "auto"
+    assert drafting({"decoding_type": "NGram", "max_draft_len": 2}, Listed).max_draft_len == 2
+
+
+@pytest.mark.process
+def test_ranks_with_requests_of_their_own_make_one_step_together(
+    counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention data parallelism: each of two has batches of 8, and one copy has both GPUs."""
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
+    options = {"max_batch_size": 8, "tensor_parallel_size": 2}
+    with engine(counting, [[9]], llm={"enable_attention_dp": True}, **options) as model:
+        facts = model.describe()
+
+    assert (facts["work.batch"], facts["work.replica_gpus"]) == ("16", "2")

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.engines.generation import Generation
-from pytest_mlperf.engines.tensorrt_llm.arguments import (
-    Config,
-    Member,
-    llm_arguments,
-    sampling_arguments,
-)
-from pytest_mlperf.engines.tensorrt_llm.options import Options
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmOptions, llm_arguments
+from pytest_mlperf.engines.tensorrt_llm._requests import ConfigObject, Member, sampling_arguments
 
 LEFT_OPEN: dict[str, Any] = {
     "tensor_parallel_size": 1,
@@ -27,7 +22,7 @@ LEFT_OPEN: dict[str, Any] = {
     "tokens_per_block": None,
     "enable_block_reuse": False,
     "cuda_graphs": True,
-    "cuda_graph_padding": False,
+    "cuda_graph_padding": None,
     "scheduler_policy": None,
     "enable_chunked_prefill": False,
     "load_format": "auto",
@@ -39,7 +34,9 @@ LEFT_OPEN: dict[str, Any] = {
 
 
 def arguments(precision: str = "bf16", **said: Any) -> dict[str, Any]:
-    return llm_arguments(Path("/models/llama"), precision, Options(**{**LEFT_OPEN, **said}))
+    return llm_arguments(
+        Path("/models/llama"), precision, TensorRtLlmOptions(**{**LEFT_OPEN, **said})
+    )
 
 
 def generation(**said: Any) -> Generation:
@@ -59,11 +56,11 @@ def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
         "enable_chunked_prefill": False,
         "stream_interval": 1,
         "return_perf_metrics": True,
-        "kv_cache_config": Config(
+        "kv_cache_config": ConfigObject(
             "KvCacheConfig",
             {"enable_block_reuse": False, "free_gpu_memory_fraction": 0.9, "dtype": "auto"},
         ),
-        "cuda_graph_config": Config("CudaGraphConfig", {"enable_padding": False}),
+        "cuda_graph_config": ConfigObject("CudaGraphConfig", {"enable_padding": True}),
     }
 
 
@@ -81,20 +78,22 @@ def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers(
     ("said", "graphs"),
     [
         ({"cuda_graphs": False}, None),
-        ({"cuda_graphs": [8, 1]}, {"enable_padding": False, "batch_sizes": [1, 8]}),
+        ({"cuda_graphs": [8, 1]}, {"enable_padding": True, "batch_sizes": [1, 8]}),
+        ({}, {"enable_padding": True}),
         ({"cuda_graph_padding": True}, {"enable_padding": True}),
+        ({"cuda_graph_padding": False}, {"enable_padding": False}),
         # TensorRT-LLM's own choice ends at 128.
-        ({"max_batch_size": 512}, {"enable_padding": False, "max_batch_size": 512}),
+        ({"max_batch_size": 512}, {"enable_padding": True, "max_batch_size": 512}),
         (
             {"max_batch_size": 512, "cuda_graphs": [64]},
-            {"enable_padding": False, "batch_sizes": [64]},
+            {"enable_padding": True, "batch_sizes": [64]},
         ),
     ],
 )
 def test_cuda_graphs_are_off_or_for_the_batches_that_can_be(
     said: dict[str, Any], graphs: dict[str, Any] | None
 ) -> None:
-    expected = None if graphs is None else Config("CudaGraphConfig", graphs)
+    expected = None if graphs is None else ConfigObject("CudaGraphConfig", graphs)
 
     assert arguments(**said)["cuda_graph_config"] == expected
 
@@ -112,7 +111,7 @@ def test_further_arguments_join_those_of_the_options() -> None:
     assert made["moe_config"] == {"backend": "CUTLASS"}
     assert made["kv_cache_config"].values["host_cache_size"] == 0
     assert made["kv_cache_config"].values["enable_block_reuse"] is False
-    assert made["scheduler_config"] == Config(
+    assert made["scheduler_config"] == ConfigObject(
         "SchedulerConfig",
         {
             "capacity_scheduler_policy": Member("CapacitySchedulerPolicy", "MAX_UTILIZATION"),

@@ -97,14 +97,25 @@ def test_a_package_that_does_not_do_is_told_apart(
     [
         (
             {"llm": {"enable_trtllm_sampler": True}},
-            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: LLM got "
-            "invalid argument: enable_trtllm_sampler",
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin has no LLM argument "
+            "enable_trtllm_sampler",
+        ),
+        (
+            {"llm": {"moe_configs": {}}},
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin has no LLM argument moe_configs; did "
+            "you mean moe_config?",
         ),
         (
             {"llm": {"kv_cache_config": {"max_blocks": 5}}},
-            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: 1 validation "
-            "error for KvCacheConfig max_blocks Extra inputs are not permitted "
-            "[type=extra_forbidden]",
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: max_blocks: "
+            "Extra inputs are not permitted",
+        ),
+        (
+            {"llm": {"moe_config": {"backend": "CUTLAS"}, "batch_wait_timeout_iters": "soon"}},
+            "engine tensorrt_llm: TensorRT-LLM 1.2.1+standin refuses its arguments: "
+            "moe_config.backend: Input should be 'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', "
+            "'DEEPGEMM', 'VANILLA' or 'TRITON', batch_wait_timeout_iters: Input should be a valid "
+            "integer, unable to parse string as an integer",
         ),
         (
             {"max_num_tokens": 1, "dataset": Samples([[9, 9], [8], [7]])},
@@ -124,7 +135,7 @@ def test_a_package_that_does_not_do_is_told_apart(
         (
             {"tensor_parallel_size": 2},
             "{folder}: TensorRT-LLM 1.2.1+standin cannot load it: RuntimeError: Only 1 GPUs are "
-            "available, but more are required.",
+            "available, but 2 are required.",
         ),
     ],
 )
@@ -154,8 +165,8 @@ def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(
         ),
         (
             {"cancel": 5},
-            "sample 2 of the data set has no whole answer: TensorRT-LLM ended it as 'cancelled' "
-            "after 2 tokens",
+            "the answer to sample 2 of the data set was given up by TensorRT-LLM after 2 tokens: "
+            "finish_reason is 'cancelled'",
         ),
         (
             {"load": "CUDA error: no kernel image is available"},
@@ -185,7 +196,7 @@ def test_an_answer_that_was_cut_before_its_length_is_no_answer(
     """TensorRT-LLM lowers max_tokens to what fits its workers, and only warns."""
     told(monkeypatch, longest=4)
 
-    assert failure(counting) == (
+    assert failure(counting, dataset=ONE) == (
         "the answer to sample 0 of the data set was cut at 3 tokens, before max_new_tokens = 128; "
         "TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
         "prompt and max_new_tokens together"
@@ -218,8 +229,8 @@ def test_an_answer_that_ended_without_its_end_token_would_be_counted_wrongly(
     told(monkeypatch, strip_end=True)
 
     assert failure(counting, dataset=ONE) == (
-        "sample 0 of the data set ended with token 3, which is no end token of the model (2): "
-        "answers would be counted without it"
+        "the answer to sample 0 of the data set ended with token 3, which is no end token of the "
+        "model (2): it would be counted without it"
     )
 
 
@@ -229,7 +240,7 @@ def test_first_tokens_before_they_were_made_are_an_error(
 ) -> None:
     told(monkeypatch, clock_ahead_s=100)
 
-    assert "one of the two clocks is wrong" in failure(counting)
+    assert "before TensorRT-LLM stamped it; one of the two is wrong" in failure(counting)
 
 
 @pytest.mark.usefixtures("standin")
@@ -241,7 +252,7 @@ def test_a_package_without_stamps_of_its_own_is_no_error(
     with engine(counting) as model:
         ask(model, sink, 3)
 
-    assert "stamped" not in capfd.readouterr().err
+    assert "stamps" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
+from pytest_mlperf.suite.trial import wrong_values
 
 
 @pytest.fixture
@@ -29,14 +30,12 @@ def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlm
     [
         ({"precision": "int3"}, "precision = 'int3' is not one of fp32, bf16, fp16, fp8, nvfp4, "),
         ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4, "),
-        ({"stream": "no"}, "stream = 'no' is neither true nor false"),
         ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
         (
             {"scheduler_policy": "fifo"},
             "scheduler_policy = 'fifo' is not one of guaranteed_no_evict, max_utilization, "
             "static_batch",
         ),
-        ({"enable_block_reuse": "no"}, "enable_block_reuse = 'no' is neither true nor false"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size = 0 is not a whole number, at least 1"),
         ({"max_batch_size": True}, "max_batch_size = True is not a whole number, at least 1"),
         ({"stream_interval": 1.5}, "stream_interval = 1.5 is not a whole number, at least 1"),
@@ -53,7 +52,6 @@ def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlm
             {"cuda_graphs": False, "cuda_graph_padding": True},
             "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
         ),
-        ({"llm": 3}, "llm = 3 is not a table of arguments of LLM"),
         ({"llm": {"dtype": "float16"}}, "llm.dtype is set by precision; leave it out of llm"),
         (
             {"llm": {"max_batch_size": 4}},
@@ -74,6 +72,24 @@ def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlm
             "min_new_tokens = 9 is not from 0 to max_new_tokens = 8",
         ),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
+        (
+            {"llm": {"enable_attention_dp": True}},
+            "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests of "
+            "its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the "
+            "model, it is 1",
+        ),
+        (
+            {"tensor_parallel_size": 4, "llm": {"moe_expert_parallel_size": 8}},
+            "llm.moe_expert_parallel_size = 8 is 8, but experts are divided among the GPUs of "
+            "tensor parallelism, and tensor_parallel_size = 4; set them so that it is a multiple",
+        ),
+        (
+            {
+                "tensor_parallel_size": 8,
+                "llm": {"moe_expert_parallel_size": 2, "moe_tensor_parallel_size": 2},
+            },
+            "llm.moe_tensor_parallel_size = 2 x llm.moe_expert_parallel_size = 2 is 4, but",
+        ),
     ],
 )
 def test_an_option_out_of_range_is_refused_by_name(
@@ -83,6 +99,18 @@ def test_an_option_out_of_range_is_refused_by_name(
         engine(folder, **options)
 
     assert str(refused.value).startswith(f"engine tensorrt_llm: {sentence}")
+
+
+def test_values_of_another_kind_are_refused_by_their_declaration() -> None:
+    """In a suite, before an engine is made."""
+    options = {"stream": "no", "enable_block_reuse": "no", "cuda_graph_padding": 1, "llm": 3}
+
+    assert wrong_values("engines", "tensorrt_llm", options) == {
+        "stream": "stream is 'no'; true or false is needed",
+        "enable_block_reuse": "enable_block_reuse is 'no'; true or false is needed",
+        "cuda_graph_padding": "cuda_graph_padding is 1; true or false is needed",
+        "llm": "llm is 3; a table is needed",
+    }
 
 
 def test_a_model_must_be_named_and_be_there(tmp_path: Path) -> None:

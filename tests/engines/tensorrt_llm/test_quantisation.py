@@ -9,26 +9,17 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.model_folder import read_config
-from pytest_mlperf.engines.tensorrt_llm.quantisation import (
-    ALGORITHMS,
-    METHODS,
-    PRECISIONS,
-    Quantisation,
-    check_agrees,
-    read_quantisation,
-)
+from pytest_mlperf.engines.llm.model_folder import ALGORITHMS, METHODS, Config, read_config
+from pytest_mlperf.engines.tensorrt_llm import PRECISIONS, read_weights
 
 
-def checkpoint(
-    folder: Path, *, inside: Any = None, beside: Any = None
-) -> tuple[Path, Quantisation]:
+def checkpoint(folder: Path, *, inside: Any = None, beside: Any = None) -> Config:
     """Write a checkpoint's JSON files: `inside` config.json, `beside` it."""
     config = {"vocab_size": 64} | ({} if inside is None else {"quantization_config": inside})
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     if beside is not None:
         (folder / "hf_quant_config.json").write_text(json.dumps(beside), "utf-8")
-    return folder, read_quantisation(folder, read_config(folder))
+    return read_config(folder)
 
 
 def modelopt(algorithm: str | None, cache: str | None = None) -> dict[str, Any]:
@@ -36,7 +27,7 @@ def modelopt(algorithm: str | None, cache: str | None = None) -> dict[str, Any]:
 
 
 def test_every_known_algorithm_is_a_precision_that_a_suite_can_name() -> None:
-    assert {*ALGORITHMS.values(), *METHODS.values()} <= set(PRECISIONS)
+    assert {names[0] for names in (*ALGORITHMS.values(), *METHODS.values())} <= set(PRECISIONS)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +67,10 @@ def test_every_known_algorithm_is_a_precision_that_a_suite_can_name() -> None:
 def test_a_checkpoint_says_how_it_is_quantised(
     tmp_path: Path, files: dict[str, Any], precision: str, algorithm: str, cache: str
 ) -> None:
-    folder, found = checkpoint(tmp_path, **files)
+    config = checkpoint(tmp_path, **files)
 
-    check_agrees(folder, precision, found)
-    assert found.describe() == {"quantisation": algorithm, "kv_cache_calibrated": cache}
+    weights = read_weights(tmp_path, precision, config)
+    assert weights.describe() == {"quantisation": algorithm, "kv_cache_calibrated": cache}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +100,12 @@ def test_a_checkpoint_says_how_it_is_quantised(
 def test_another_precision_than_the_weights_have_is_refused(
     tmp_path: Path, files: dict[str, Any], precision: str, sentence: str
 ) -> None:
-    folder, found = checkpoint(tmp_path, **files)
+    config = checkpoint(tmp_path, **files)
 
     with pytest.raises(SuiteError) as refused:
-        check_agrees(folder, precision, found)
+        read_weights(tmp_path, precision, config)
 
-    assert str(refused.value) == sentence.format(folder=folder)
+    assert str(refused.value) == sentence.format(folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,9 @@ def test_another_precision_than_the_weights_have_is_refused(
     ],
 )
 def test_what_is_unknown_is_not_guessed(tmp_path: Path, files: dict[str, Any], part: str) -> None:
+    config = checkpoint(tmp_path, **files)
+
     with pytest.raises(RunError) as refused:
-        checkpoint(tmp_path, **files)
+        read_weights(tmp_path, "fp8", config)
 
     assert part in str(refused.value)

@@ -7,26 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.tensorrt_llm.stamps import EARLY_S, Gaps
+from pytest_mlperf.engines.llm.engine import EARLY_S, StampGaps
 
 TIMES_S = st.floats(0.001, 1000.0)
 
 
+def new_gaps() -> StampGaps:
+    return StampGaps("tensorrt_llm", "TensorRT-LLM")
+
+
 def test_the_log_says_how_much_later_we_saw_first_tokens() -> None:
-    gaps = Gaps()
+    gaps = new_gaps()
     for ours_ms in range(1, 101):
-        gaps.add(0, 0.5 + ours_ms / 1e3 / 10, 0.5)
+        gaps.add(0, "first", 0.5 + ours_ms / 1e3 / 10, 0.5)
 
     assert gaps.take() == (
-        "engine tensorrt_llm: first tokens were here 5.0 ms (p50) and 9.9 ms (p99) after "
-        "TensorRT-LLM stamped them itself, over 100 requests"
+        "engine tensorrt_llm: tokens were here after TensorRT-LLM's own stamps of them by, p50 and "
+        "p99: first token 5.0 and 9.9 ms, over 100 requests"
     )
     assert gaps.take() == ""
 
 
 def test_a_large_gap_is_told_as_a_warning() -> None:
-    gaps = Gaps()
-    gaps.add(0, 0.75, 0.5)
+    gaps = new_gaps()
+    gaps.add(0, "first", 0.75, 0.5)
 
     assert gaps.take().endswith(
         "; WARNING: the median is above 20 ms, so the time to first token of this run is in part "
@@ -36,18 +40,17 @@ def test_a_large_gap_is_told_as_a_warning() -> None:
 
 def test_a_first_token_before_it_was_made_ends_the_run() -> None:
     with pytest.raises(RunError) as refused:
-        Gaps().add(7, 0.5, 0.75)
+        new_gaps().add(7, "first", 0.5, 0.75)
 
     assert str(refused.value) == (
-        "sample 7 of the data set: its first token was here after 500.0 ms, but TensorRT-LLM says "
-        "that it made it after 750.0 ms; one of the two clocks is wrong, so no time to first token "
-        "of this run can be trusted"
+        "sample 7 of the data set: its first token was here 250.0 ms before TensorRT-LLM stamped "
+        "it; one of the two is wrong, so no time of a token of this run can be trusted"
     )
 
 
 @given(theirs_s=TIMES_S, late_s=st.floats(-EARLY_S / 2, 10.0))
 def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) -> None:
-    gaps = Gaps()
-    gaps.add(0, theirs_s + late_s, theirs_s)
+    gaps = new_gaps()
+    gaps.add(0, "first", theirs_s + late_s, theirs_s)
 
     assert gaps.take()

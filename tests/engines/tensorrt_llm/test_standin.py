@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_package
 from tests.contracts.trees import TABLE, problems, read_table, series, used
 
 
@@ -24,16 +27,121 @@ def names(package: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "config", ["KvCacheConfig", "CudaGraphConfig", "TorchCompileConfig", "SchedulerConfig"]
+    ("config", "listed"),
+    [
+        ("KvCacheConfig", "KvCacheConfig"),
+        ("CudaGraphConfig", "CudaGraphConfig"),
+        ("TorchCompileConfig", "TorchCompileConfig"),
+        ("SchedulerConfig", "SchedulerConfig"),
+        ("TorchLlmArgs", "LLM()"),
+    ],
 )
 def test_a_configuration_takes_what_the_table_lists_and_nothing_else(
-    package: Any, config: str
+    package: Any, config: str, listed: str
 ) -> None:
     made = getattr(package.llmapi, config)
-    for name in names(package)[config]:
-        assert hasattr(made(**{name: None}), name)
+
+    assert set(made.model_fields) == names(package)[listed]
     with pytest.raises(ValueError, match="Extra inputs are not permitted"):
-        made(anything_else=1)
+        made(model="m", anything_else=1)
+
+
+@pytest.mark.parametrize("enumeration", ["CapacitySchedulerPolicy", "LoadFormat"])
+def test_an_enumeration_has_the_members_of_the_table(package: Any, enumeration: str) -> None:
+    settings = importlib.import_module("tensorrt_llm.settings")
+
+    assert set(getattr(settings, enumeration).__members__) == names(package)[enumeration]
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ({"tensor_parallel_size": 1.5}, "tensor_parallel_size"),
+        ({"tensor_parallel_size": None}, "tensor_parallel_size"),
+        ({"enable_attention_dp": "perhaps"}, "enable_attention_dp"),
+        ({"max_seq_len": "long"}, "max_seq_len"),
+        ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, "kv_cache_config.free_gpu_mem"),
+        ({"kv_cache_config": {"enable_block_reuse": 7}}, "kv_cache_config.enable_block_reuse"),
+        ({"kv_cache_config": {"dtype": "int3"}}, "kv_cache_config.dtype"),
+        ({"cuda_graph_config": {"batch_sizes": 8}}, "cuda_graph_config.batch_sizes"),
+        ({"cuda_graph_config": {"max_batch_size": -1}}, "cuda_graph_config.max_batch_size"),
+        ({"scheduler_config": {"capacity_scheduler_policy": "FIRST"}}, "scheduler_config.capacity"),
+        ({"allreduce_strategy": "FAST"}, "allreduce_strategy"),
+        ({"speculative_config": {"decoding_type": "NGram"}}, "speculative_config.NGramDecoding"),
+        ({"batch_wait_max_tokens_ratio": 2}, "batch_wait_max_tokens_ratio"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_place(
+    package: Any, said: dict[str, Any], refused: str
+) -> None:
+    with pytest.raises(ValueError, match="validation error") as error:
+        package.llmapi.TorchLlmArgs(model="m", **said)
+
+    places = [".".join(map(str, each["loc"])) for each in error.value.errors()]  # type: ignore[attr-defined]
+    assert any(place.startswith(refused) for place in places)
+
+
+def test_what_is_left_open_has_the_values_of_a_build(package: Any) -> None:
+    """But for the longest sequence, which its workers find out."""
+    args = package.llmapi.TorchLlmArgs(model="m")
+
+    assert (args.max_batch_size, args.max_num_tokens, args.max_input_len) == (2048, 8192, 1024)
+    assert (args.max_seq_len, args.max_beam_width, args.attn_backend) == (None, 1, "TRTLLM")
+    assert args.backend == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"tensor_parallel_size": 4}, "Only 2 GPUs are available, but 4 are required"),
+        ({"context_parallel_size": 4}, "Only 2 GPUs are available, but 4 are required"),
+        (
+            {"tensor_parallel_size": 2, "moe_expert_parallel_size": 4},
+            "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but got 0",
+        ),
+        (
+            {"tensor_parallel_size": 2, "moe_tensor_parallel_size": 2}
+            | {"moe_expert_parallel_size": 2},
+            "must equal to moe_world_size, but got 4 != 2",
+        ),
+    ],
+)
+def test_ranks_need_gpus_and_experts_are_those_of_tensor_parallelism(
+    package: Any,
+    counting: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, Any],
+    problem: str,
+) -> None:
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
+    with pytest.raises((RuntimeError, ValueError)) as error:
+        package.LLM(str(counting), skip_tokenizer_init=True, **said)
+    assert problem in str(error.value)
+
+
+@pytest.mark.process
+def test_ranks_of_a_model_end_with_it(
+    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in sessions of their own, as those of MPI, and give their GPU back at shutdown."""
+    monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
+    llm = package.LLM(
+        str(counting), skip_tokenizer_init=True, tensor_parallel_size=2, enable_attention_dp=True
+    )
+    ranks = [psutil.Process(pid) for pid in llm._ranks.pids]
+
+    assert [os.getsid(rank.pid) for rank in ranks] == [rank.pid for rank in ranks]
+    assert llm.generate([9], package.SamplingParams(end_id=2)).outputs[0].token_ids[-1] == 2
+    llm.shutdown()
+    assert not any(rank.is_running() for rank in ranks)
+
+
+def test_a_prompt_without_room_for_an_answer_is_an_error(package: Any, counting: Path) -> None:
+    with package.LLM(str(counting), skip_tokenizer_init=True, max_seq_len=3) as llm:
+        sampling = package.SamplingParams(end_id=2)
+        assert len(llm.generate([9, 9], sampling).outputs[0].token_ids) == 1
+        with pytest.raises(ValueError, match="leaves no room in max_seq_len 3"):
+            llm.generate([9, 9, 9], sampling)
 
 
 def test_sampling_parameters_and_arguments_are_refused_as_the_real_ones_are(
@@ -43,8 +151,9 @@ def test_sampling_parameters_and_arguments_are_refused_as_the_real_ones_are(
         package.SamplingParams(max_new_tokens=3)
     with pytest.raises(ValueError, match="LLM got invalid argument: kv_cache_dtype"):
         package.LLM(str(counting), skip_tokenizer_init=True, kv_cache_dtype="fp8")
+    graphs = package.llmapi.CudaGraphConfig(batch_sizes=[1], max_batch_size=2)
     with pytest.raises(ValueError, match="Please don't set both"):
-        package.llmapi.CudaGraphConfig(batch_sizes=[1], max_batch_size=2)
+        package.LLM(str(counting), skip_tokenizer_init=True, cuda_graph_config=graphs)
     with pytest.raises(ValueError, match="Invalid LoadFormat: gguf"):
         package.LLM(str(counting), skip_tokenizer_init=True, load_format="gguf")
 
@@ -89,3 +198,22 @@ def test_its_version_is_in_the_table_with_all_that_the_engine_uses(package: Any)
 
     assert problems(used(), version, dict(history)[version], history) == []
     assert json.loads(TABLE.read_text("utf-8"))["versions"][0]["source"]
+
+
+@pytest.mark.parametrize(
+    ("processors", "said", "set_to"), [(2, None, "0"), (8, None, None), (2, "1", "1")]
+)
+@pytest.mark.usefixtures("standin")
+def test_a_binding_to_processors_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, processors: int, said: str | None, set_to: str | None
+) -> None:
+    """As each replica has one; what a user says about it counts."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
+    monkeypatch.delenv(AFFINITY)
+    if said:
+        monkeypatch.setenv(AFFINITY, said)
+
+    import_package()
+
+    assert os.environ.get(AFFINITY) == set_to

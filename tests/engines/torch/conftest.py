@@ -51,3 +51,8 @@ def mute(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights that ends now and then."""
     return random_model(tmp_path_factory.mktemp("random"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Real models answer here, one thread each."""
+    item.add_marker("slow")

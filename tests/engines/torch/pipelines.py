@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from pytest_mlperf.engines.torch.diffusion import NEGATIVE_PROMPT, DiffusionEngine
+from pytest_mlperf.engines.torch._base import NEGATIVE_PROMPT
+from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
 from tests.engines import recording
 
 if TYPE_CHECKING:

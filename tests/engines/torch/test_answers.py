@@ -152,7 +152,7 @@ def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path, batching:
     texts = ["count from a", "é"]
     with open_engine(counting, texts) as engine:
         engine.load_samples(range(2))
-        ids = [engine._prompts[index] for index in range(2)]
+        ids = [engine._samples[index] for index in range(2)]
 
     assert [row[0] for row in ids] == [1, 1]
     assert [len(row) for row in ids] == [1 + 12, 1 + 2]

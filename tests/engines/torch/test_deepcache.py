@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.torch.deepcache import fits, install
+from pytest_mlperf.engines.torch.diffusion._images import fits, install
 from tests.engines.torch.pipelines import (
     PROMPTS,
     SIDE,

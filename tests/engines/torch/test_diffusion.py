@@ -247,7 +247,7 @@ def test_what_has_gathered_goes_in_one_batch(tiny: Path) -> None:
         sink.wait()
 
     assert sorted(sink.ids) == list(range(9))
-    assert max(sink.batches) <= 4
+    assert max(map(len, sink.batches)) <= 4
     assert len(sink.batches) < 9
     assert sink.outputs == {}
 
@@ -288,12 +288,10 @@ def test_weights_of_the_variant_fp16_are_taken_where_they_are_alone(copy: Path) 
         ("steps", 2.5, "is not a number of steps, at least 1"),
         ("guidance_scale", -1.0, "is not a number from 0 on"),
         ("guidance_scale", float("nan"), "is not a number from 0 on"),
-        ("negative_prompt", None, "is not text"),
         ("height", 0, "is not a number of pixels, at least 1"),
         ("seed", -1, "is not a number from 0 to 2147483647"),
         ("deepcache", 0, "is not a number of steps; 1 is off"),
         ("vae_dtype", "int8", "is not one of auto, fp32, bf16, fp16"),
-        ("vae_slicing", 1, "is not true or false"),
         ("attention", "xformers", "is not one of sdpa, eager"),
         ("compile", True, "is not false or one of default, max-autotune-no-cudagraphs"),
         ("compile", "reduce-overhead", "is not false or one of default, max-autotune-no-cu"),

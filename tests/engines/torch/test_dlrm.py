@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.torch.dlrm import Dlrm, dlrm_v2
-from pytest_mlperf.engines.torch.dlrm_files import Sizes
-from pytest_mlperf.engines.torch.dlrm_tables import BLOCK, Table, Tables, drawn_table, kept_table
+from pytest_mlperf.engines.torch.module.dlrm import (
+    BLOCK,
+    Dlrm,
+    EmbeddingTable,
+    EmbeddingTables,
+    LayerSizes,
+    dlrm_v2,
+    drawn_table,
+    kept_table,
+)
 from tests.engines.torch.modules import answer, open_engine
 
 SIZES = {
@@ -132,7 +139,9 @@ def test_in_float64_nothing_but_rounding_is_left(tmp_path: Path) -> None:
     """The module itself, but for the last step, which is float32 in any precision."""
     weights, (sample,) = write(tmp_path), samples(40)
     module = dlrm_v2(model=str(tmp_path)).double()
-    module.tables._tables = [Table(rows=each.rows.double()) for each in module.tables._tables]
+    module.tables._tables = [
+        EmbeddingTable(rows=each.rows.double()) for each in module.tables._tables
+    ]
     prepared = module.prepare(sample)
 
     with torch.no_grad():
@@ -186,7 +195,7 @@ def test_tables_move_with_the_module_unless_they_stay_on_the_cpu() -> None:
     """Torch's device without memory stands in for an accelerator."""
     table = drawn_table(10, 4, "int8", 1)
 
-    moved, kept = (Tables([table], on_cpu=on_cpu).to("meta") for on_cpu in (False, True))
+    moved, kept = (EmbeddingTables([table], on_cpu=on_cpu).to("meta") for on_cpu in (False, True))
 
     assert {each.rows.device.type for each in moved._tables} == {"meta"}
     assert {each.scales.device.type for each in moved._tables} == {"meta"}
@@ -236,9 +245,9 @@ def test_dummy_weights_are_the_same_every_time(tmp_path: Path) -> None:
 
 def test_the_default_sizes_are_those_of_mlperf() -> None:
     """204,184,588 rows, 214 lookups and 16,044,545 weights besides the tables."""
-    sizes = Sizes()
+    sizes = LayerSizes()
     with torch.device("meta"):
-        module = Dlrm(sizes, Tables([], on_cpu=True), {})
+        module = Dlrm(sizes, EmbeddingTables([], on_cpu=True), {})
 
     assert sum(sizes.num_embeddings_per_feature) == 204_184_588
     assert sum(sizes.hotness) == 214

@@ -11,6 +11,8 @@ from tests.engines.torch.modules import HERE
 from tests.engines.under_loadgen import run
 from tests.run.harness import settings, spec
 
+pytestmark = pytest.mark.process
+
 
 def quick(scenario: str, **changes: Any) -> Any:
     return settings(

@@ -9,6 +9,8 @@ import pytest
 from tests.engines.under_loadgen import run, token_settings
 from tests.run.harness import spec
 
+pytestmark = pytest.mark.process
+
 STARTS = [5 + number % 20 for number in range(24)]
 TOKENS_PER_SAMPLE = sum(start - 2 for start in STARTS) / len(STARTS)
 

@@ -430,7 +430,7 @@ def test_each_precision_computes_other_scores_but_close_ones(
     scores = []
     for each in ("fp32", precision):
         with open_engine(random, [[5]], precision=each, batching="static") as engine:
-            model = engine._one.__self__._model  # type: ignore[attr-defined]
+            model = engine._single.__self__._text.model  # type: ignore[attr-defined]
             with torch.inference_mode():
                 scores.append(model(input_ids=torch.arange(40)[None]).logits)
     exact, rounded = scores

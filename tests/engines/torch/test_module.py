@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.engines.torch import module_factories
-from pytest_mlperf.engines.torch.module_batches import BATCHINGS, join, length, tensors
+from pytest_mlperf.engines.torch.module import _runner as module_factories
+from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
 from tests.engines.recording import Tokenless
 from tests.engines.torch.modules import HERE, answer, linear, open_engine, rows
 
@@ -183,7 +183,7 @@ def test_workers_answer_in_threads_of_their_own() -> None:
         sink.wait()
 
     assert sorted(sink.ids) == list(range(20))
-    assert max(sink.batches) <= 3
+    assert max(map(len, sink.batches)) <= 3
     assert sink.outputs == {}
 
 
@@ -240,7 +240,6 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
         ("batching", "sort", "is not one of stack, concat, pad"),
         ("output", -1, "is not a name, or a position counted from 0"),
         ("compile", "fast", "is not false or one of default, reduce-overhead, "),
-        ("arguments", [1], "is not a table"),
         ("factory", "dlrm", 'is neither one of dlrm-v2, question-answering nor "package.module'),
     ],
 )

@@ -20,7 +20,8 @@ from transformers import (
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.engines.torch import quantising
+from pytest_mlperf.engines.torch import _base as options
+from pytest_mlperf.engines.torch import _devices as devices
 from tests.engines.torch import models, modules, pipelines
 from tests.engines.torch.models import answers, open_engine
 
@@ -79,7 +80,7 @@ def test_experts_are_quantised_one_by_one(
     exact, total = logits(model), sum(each.numel() for each in model.parameters())
     fused = model.model.layers[1].mlp.experts.down_proj.detach()
 
-    facts = quantising.quantise(model, precision, device=CPU)
+    facts = devices.quantise(model, precision, device=CPU)
 
     error = (logits(model) - exact).norm() / exact.norm()
     assert least < float(error) < most
@@ -119,7 +120,7 @@ def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
     model = GptOssForCausalLM(GptOssConfig(**SIZES, **own)).eval()
     exact = logits(model)
 
-    facts = quantising.quantise(model, "int8", device=CPU)
+    facts = devices.quantise(model, "int8", device=CPU)
 
     assert model.model.layers[0].mlp.experts.down_proj.ndim == 3
     assert facts["quantised"].startswith(f"{2 * 4 + 1} of {2 * (4 + 2 * 4) + 1} matrices, ")
@@ -134,7 +135,7 @@ def test_int4_keeps_sixteen_values_per_group() -> None:
     before = [layer.weight.detach().clone() for layer in layers]
     model = torch.nn.Sequential(*layers, torch.nn.Conv1d(4, 4, 3))
 
-    facts = quantising.quantise(model, "int4", device=CPU)
+    facts = devices.quantise(model, "int4", device=CPU)
 
     for layer, weight, group in zip(layers, before, (32, 16), strict=False):
         groups = values_of(layer.weight).unflatten(1, (-1, group))
@@ -163,7 +164,7 @@ def test_a_model_without_layers_to_quantise_is_refused(
     expected = f"precision {precision!r} quantises {needs} this model has none; use another"
 
     with pytest.raises(RunError, match=re.escape(expected)):
-        quantising.quantise(model, precision, device=CPU)
+        devices.quantise(model, precision, device=CPU)
 
 
 def engines(folder: Path, precision: str) -> dict[str, Engine]:
@@ -226,10 +227,10 @@ def test_gpus_without_kernels_are_refused(
     """By what the driver says of them."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
     if refused is None:
-        quantising.check(precision, GPU)
+        devices.require_kernels(precision, GPU)
         return
     with pytest.raises(EnvironmentFault, match=refused):
-        quantising.check(precision, GPU)
+        devices.require_kernels(precision, GPU)
 
 
 @pytest.mark.parametrize(
@@ -248,13 +249,13 @@ def test_what_is_not_quantised_has_a_type_that_the_kernels_take(
     precision: str, device: Any, expected: Any
 ) -> None:
     """Else that of the checkpoint, here float16."""
-    assert quantising.base_dtype(precision, torch.float16, device) == expected
+    assert devices.base_dtype(precision, torch.float16, device) == expected
 
 
-@pytest.mark.parametrize("precision", quantising.QUANTISED)
+@pytest.mark.parametrize("precision", options.QUANTISED)
 def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
     """They can be made without one; a weight has a step, or none."""
-    plan = quantising._plan(precision, GPU)
+    plan = devices._plan(precision, GPU)
 
     shapes = [(48, 128), (48, 40), (7, 128)]
     taken = [

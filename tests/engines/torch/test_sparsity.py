@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
-from pytest_mlperf.engines.torch.sparsity import check_layers, compress, no_kernels, sparse_layers
+from pytest_mlperf.engines.torch._devices import check_layers, compress, no_kernels, sparse_layers
 from tests.engines.torch.models import answers, open_engine, save
 
 PROMPTS = [[5, 9, 33], [7, 100], [250, 3, 17, 40]]

@@ -15,8 +15,9 @@ import pytest
 
 from pytest_mlperf.engines.serving import Server
 from pytest_mlperf.engines.triton import TritonEngine
-from pytest_mlperf.engines.triton.service import GRPC_PORT, HEALTH
-from tests.engines.onnxruntime.recorder import Listed, Recorder
+from pytest_mlperf.engines.triton._service import GRPC_PORT, HEALTH
+from tests.engines.onnxruntime.recorder import Listed
+from tests.engines.recording import Tokenless
 
 ROOT = Path(__file__).parents[3]
 
@@ -72,12 +73,12 @@ def engine(inputs: Any, **options: Any) -> TritonEngine:
     return TritonEngine(**given)
 
 
-def ask(opened: TritonEngine, count: int, *, wants_output: bool = True) -> Recorder:
+def ask(opened: TritonEngine, count: int, *, wants_output: bool = True) -> Tokenless:
     """Submit samples 0 to count as one list, by the ids 1000 and up, and wait for the end."""
-    sink = Recorder(wants_output=wants_output, expected=count)
+    sink = Tokenless(wants_output=wants_output, expected=count)
     opened.load_samples(range(count))
     opened.submit(range(1000, 1000 + count), range(count), sink)
-    assert sink.finished.wait(TIMEOUT_S)
+    sink.wait_for_end()
     return sink
 
 

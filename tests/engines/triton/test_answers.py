@@ -12,11 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_mlperf.engines.triton import http_client
-from pytest_mlperf.engines.triton.address import Address
-from pytest_mlperf.engines.triton.client import RequestError
-from pytest_mlperf.engines.triton.http_client import HttpClient
+from pytest_mlperf.engines.triton import TritonEngine
+from pytest_mlperf.engines.triton import _clients as http_client
+from pytest_mlperf.engines.triton._clients import Address, HttpClient, RequestError
+from pytest_mlperf.testing import check_engine
+from tests.engines.onnxruntime.recorder import Listed
 from tests.engines.triton.harness import answers, ask, engine, rows, scripted, server
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("tritonclient.http")
 
@@ -170,3 +173,13 @@ def test_the_files_of_a_server_of_our_own_are_part_of_the_description(tmp_path: 
     assert described(tmp_path / "same") == first
     assert described(tmp_path / "other") != first
     assert len(first) == 16
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_the_engine_keeps_the_contract(batch_size: int) -> None:
+    """Asked in every way of LoadGen, it owes a run nothing."""
+    options = {"served_model": "echo", "serve": scripted(), "batch_size": batch_size}
+
+    answered = check_engine(TritonEngine, Listed(rows(24)), options=options)
+
+    assert answered == dict(enumerate(EXPECTED[:24]))

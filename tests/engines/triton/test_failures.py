@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.onnxruntime.recorder import Recorder
+from tests.engines.recording import Tokenless
 from tests.engines.triton.harness import answers, ask, children, engine, rows, scripted, server
 from tests.engines.triton.scripted import NORMAL, TENSOR
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("tritonclient.http")
 
@@ -183,7 +185,7 @@ def test_requests_under_way_are_counted() -> None:
 def test_an_engine_ends_under_requests_that_hang() -> None:
     """Closing waits for no answer: the connections are broken off, and that is no error."""
     before = threading.active_count(), children()
-    sink = Recorder()
+    sink = Tokenless()
 
     with engine(rows(4), serve=scripted(first="hang"), concurrency=4) as opened:
         opened.load_samples(range(4))

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_mlperf.datasets.imagenet import ImageNetDataset
 from pytest_mlperf.engines.serving import HOST, free_port
-from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, parse_detail
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.onnxruntime import recorder
 from tests.engines.onnxruntime.models import encoder, question
 from tests.engines.triton.harness import ROOT, answers, models, needs_mlserver, server

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.triton.address import PORTS, SECURE, Address
+from pytest_mlperf.engines.triton._clients import PORTS, SECURE, Address
 from tests.engines.triton.harness import engine, scripted
 
 SERVE = scripted()
@@ -41,7 +41,6 @@ SERVE = scripted()
             {"binary": True, "protocol": "grpc"},
             'binary is for protocol = "http", but protocol = "grpc"',
         ),
-        ({"serve": "tritonserver"}, "serve = 'tritonserver' is no list of words"),
         ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
         ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
         ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),

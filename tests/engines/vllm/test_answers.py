@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from tests.engines.recording import Recorder, ask
+from pytest_mlperf.engines.vllm import VllmEngine
+from pytest_mlperf.testing import check_engine
+from tests.engines.recording import Recorder, SizedSamples, ask, packed
 from tests.engines.torch import models
 from tests.engines.torch.models import EOS, MIXED, write_tokenizer
 from tests.engines.vllm.running import answers, open_engine
 
-pytestmark = pytest.mark.usefixtures("standin")
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("standin")]
 
 LONGEST = 16
 
@@ -61,6 +63,16 @@ def test_ignored_ends_give_answers_of_fixed_length(counting: Path) -> None:
     assert [len(row) for row in found] == [7, 7]
 
 
+@pytest.mark.parametrize("api", ["async", "offline"])
+def test_answers_are_as_long_as_the_data_set_says(counting: Path, api: str) -> None:
+    dataset = SizedSamples([[6], [30], [9]], [3, 7, 3])
+    options: dict[str, Any] = {"api": api, "ignore_eos": True, "max_new_tokens": 7}
+
+    found = answers(counting, [None] * 3, dataset=dataset, **options)
+
+    assert [len(row) for row in found] == [3, 7, 3]
+
+
 def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     """vLLM sees token ids only; the fingerprint names the tokenizer's files."""
     write_tokenizer(counting)
@@ -91,15 +103,28 @@ def test_tokens_are_told_as_they_come(counting: Path, interval: int) -> None:
 
 @pytest.mark.parametrize("options", [{"stream": False}, {"api": "offline"}])
 def test_whole_answers_are_for_offline(counting: Path, options: dict[str, Any]) -> None:
-    """Lists are answered without first tokens; a single timed sample is refused."""
-    sink = Recorder(expected=2)
+    """Nothing is told before the end; where first tokens are needed, it is refused."""
+    sink = Recorder(expected=2, offline=True)
     with open_engine(counting, [[9], [4]], **options) as engine:
         ask(engine, sink, 2)
         with pytest.raises(SuiteError, match="first tokens cannot be timed; it is for Offline"):
-            engine.submit([5], [0], sink)
+            engine.submit([5, 6], [0, 1], Recorder(expected=2))
 
     assert sink.reports(100) == ["done"]
     assert sink.n_tokens == {100: 7, 101: 2}
+
+
+@pytest.mark.parametrize(("options", "told"), [({}, 0), ({"stream": True}, 7)])
+def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
+    counting: Path, options: dict[str, Any], told: int
+) -> None:
+    """LoadGen waits for no first token there, and every message costs."""
+    sink = Recorder(expected=1, offline=True)
+    with open_engine(counting, [[9]], **options) as engine:
+        ask(engine, sink, 1)
+        assert engine.describe().get("stream") == ("true" if told else None)
+
+    assert len(sink.reports(100)) == told + 1
 
 
 def test_stamps_are_compared_and_logged_when_samples_are_dropped(
@@ -134,7 +159,6 @@ def test_the_fingerprint_has_what_decides_speed_and_answers(counting: Path) -> N
         >= {
             "engine": "vllm",
             "api": "async",
-            "stream": "true",
             "dtype": "float32",
             "max_num_seqs": "24",
             "settled.max_num_seqs": "24",
@@ -171,3 +195,46 @@ def test_a_prompt_must_fit(counting: Path) -> None:
         pytest.raises(RunError, match="do not fit the model's context of 64"),
     ):
         engine.load_samples([0])
+
+
+@pytest.mark.parametrize("api", ["async", "offline"])
+def test_the_engine_keeps_the_contract(random: Path, expected: list[list[int]], api: str) -> None:
+    """Asked in every way of LoadGen, it owes a run nothing."""
+    answers = check_engine(
+        VllmEngine,
+        MIXED,
+        model=str(random),
+        options={"max_new_tokens": LONGEST, "api": api},
+        tokens=api == "async",  # the other one gives answers whole
+    )
+
+    assert answers == {index: packed(row) for index, row in enumerate(expected)}
+
+
+NGRAM = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
+
+
+@pytest.mark.parametrize("api", ["async", "offline"])
+def test_drafts_that_were_accepted_are_counted_from_question_to_question(
+    counting: Path, api: str
+) -> None:
+    """The answer's first token is the prompt's; of three others each step gives two by drafts."""
+    prompts = [[9], [9]]
+    with open_engine(counting, prompts, api=api, engine_args=NGRAM) as engine:
+        engine.accepted_drafts()
+        ask(engine, Recorder(expected=2, offline=True), 2)
+        found = [engine.accepted_drafts(), engine.accepted_drafts()]
+        facts = engine.describe()
+
+    assert found == [2 * 4, 0]  # 7 tokens: 1, then 3 and 3
+    assert facts["work.drafts"] == "true"
+    assert facts["work.batch"] == "256"
+
+
+@pytest.mark.parametrize("options", [{}, {"engine_args": NGRAM, "request_metrics": False}])
+def test_drafts_that_nobody_counts_are_not_known(counting: Path, options: dict[str, Any]) -> None:
+    with open_engine(counting, [[9]], **options) as engine:
+        ask(engine, Recorder(expected=1, offline=True), 1)
+
+        assert engine.accepted_drafts() is None
+        assert ("work.drafts" in engine.describe()) is bool(options)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.engines.vllm import VllmEngine
-from pytest_mlperf.engines.vllm.arguments import engine_arguments
-from pytest_mlperf.engines.vllm.options import RESERVED
+from pytest_mlperf.engines.vllm import RESERVED, VllmEngine, engine_arguments
+from pytest_mlperf.suite.trial import wrong_values
 from tests.engines.recording import Samples
 
 
@@ -41,7 +40,6 @@ def arguments(folder: Path, precision: str = "bf16", **options: Any) -> dict[str
         ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
         ({"batch_size": 8}, 'batch_size is of api = "offline"'),
         ({"api": "offline", "batch_size": 0}, "batch_size = 0 is not a whole number"),
-        ({"engine_args": [1]}, "engine_args = [1] is not a table of engine arguments"),
         ({"precision": "tf32"}, "precision = 'tf32' is not one of fp32, bf16, fp16, fp8"),
         ({"quantization": "fp8"}, 'precision = "bf16" says that they are not'),
         (
@@ -66,6 +64,13 @@ def test_engine_args_say_nothing_that_has_another_way_in(folder: Path, name: str
     """Nothing is said twice, and nothing is said past the checks."""
     with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
         engine(folder, engine_args={name: 1})
+
+
+def test_engine_args_are_a_table() -> None:
+    """By the option's declaration: a suite is refused before an engine is made."""
+    assert wrong_values("engines", "vllm", {"engine_args": [1]}) == {
+        "engine_args": "engine_args is [1]; a table is needed"
+    }
 
 
 def test_a_model_is_needed_and_must_be_here(tmp_path: Path) -> None:
@@ -148,31 +153,33 @@ def test_the_precision_is_that_of_the_weights(
     folder: Path, said: dict[str, Any], right: list[str], wrong: list[str]
 ) -> None:
     """A baseline of one precision is never compared with weights of another."""
-    from pytest_mlperf.engines.vllm.quantisation import check_agrees
+    from pytest_mlperf.engines.llm.model_folder import Config
+    from pytest_mlperf.engines.vllm import check_agrees
 
     for precision in right:
-        check_agrees(folder, precision, None, said)
+        check_agrees(folder, precision, None, Config(quantization=said))
     for precision in wrong:
         with pytest.raises(SuiteError, match=f'precision = "{precision}", but'):
-            check_agrees(folder, precision, None, said)
+            check_agrees(folder, precision, None, Config(quantization=said))
 
 
 def test_modelopt_says_it_in_a_file_of_its_own(folder: Path) -> None:
     """hf_quant_config.json counts before config.json; one that cannot be read is an error."""
-    from pytest_mlperf.engines.vllm.quantisation import precisions
+    from pytest_mlperf.engines.llm.model_folder import Config, read_quantisation
 
     file = folder / "hf_quant_config.json"
     file.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}), "utf-8")
-    assert precisions(folder, {}) == ("fp8",)
+    assert read_quantisation(folder, Config()).names == ("fp8",)
     file.write_text("[]", "utf-8")
     with pytest.raises(RunError, match=r"hf_quant_config\.json: is no JSON object"):
-        precisions(folder, {})
+        read_quantisation(folder, Config())
 
 
 def test_plain_weights_may_be_quantised_while_they_are_loaded(folder: Path) -> None:
-    from pytest_mlperf.engines.vllm.quantisation import check_agrees
+    from pytest_mlperf.engines.llm.model_folder import Config
+    from pytest_mlperf.engines.vllm import check_agrees
 
-    check_agrees(folder, "fp8", "fp8", {})
+    check_agrees(folder, "fp8", "fp8", Config())
 
 
 @pytest.mark.usefixtures("absent")

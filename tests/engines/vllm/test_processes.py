@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
-from pytest_mlperf.engines.vllm.processes import Started, below
+import pytest
+
+from pytest_mlperf.engines.vllm._library import Started, below
+
+pytestmark = pytest.mark.process
 
 SLEEPS = "import time; print(flush=True); time.sleep(600)"
 FORKS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"

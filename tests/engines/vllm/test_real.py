@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.run.accuracy_log import ACCURACY, AccuracyLog
-from pytest_mlperf.run.builds import PACKAGE, Build
+from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.child.process import Patience, WorkerProcess
+from pytest_mlperf.run.child.protocol import PACKAGE
 from pytest_mlperf.run.logs import parse_detail
-from pytest_mlperf.run.supervisor import Patience, Worker
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.under_loadgen import token_settings
 from tests.engines.vllm.tiny import DATA, LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm
 from tests.run.harness import spec
@@ -34,7 +35,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     ("scenario", "options"),
-    [("Server", {}), ("Offline", {"api": "offline"}), ("Offline", {"stream": False})],
+    [("Server", {}), ("Offline", {"api": "offline"}), ("Offline", {})],
     ids=str,
 )
 def test_vllm_itself_answers_as_the_torch_engine_does(
@@ -55,7 +56,7 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
         settings=token_settings(scenario, SAMPLES, target_qps=4.0, min_query_count=SAMPLES),
     )
     patience = Patience(progress_s=900)
-    with Worker(case, patience, lambda event: None, build=build) as worker:
+    with WorkerProcess(case, patience, lambda event: None, build=build) as worker:
         loaded = worker.wait_for("loaded")
         finished = worker.wait_for("finished")
         worker.wait_for("ready")

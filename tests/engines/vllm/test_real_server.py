@@ -8,7 +8,7 @@ from pytest_mlperf.engines.openai import OpenAiEngine
 from tests.engines.recording import Recorder, Samples
 from tests.engines.vllm.tiny import LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm, prompts
 
-pytest.importorskip("aiohttp", reason="needs pytest-mlperf[openai]")
+pytest.importorskip("httptools", reason="needs pytest-mlperf[openai]")
 
 pytestmark = needs_vllm
 

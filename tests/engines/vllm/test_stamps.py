@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.engines.vllm.stamps import Gaps, Seen
+from pytest_mlperf.engines.llm.engine import StampGaps
+from pytest_mlperf.engines.vllm._library import SeenRequest, compare
 
 
 def theirs(first_s: float, last_s: float, tokens: int = 3) -> Any:
@@ -19,16 +20,20 @@ def theirs(first_s: float, last_s: float, tokens: int = 3) -> Any:
     )
 
 
-def seen(first_s: float, last_s: float, tokens: int = 3) -> Seen:
-    return Seen(index=7, tokens=tokens, first_s=first_s, last_s=last_s)
+def seen(first_s: float, last_s: float, tokens: int = 3) -> SeenRequest:
+    return SeenRequest(index=7, tokens=tokens, first_s=first_s, last_s=last_s)
+
+
+def new_gaps() -> StampGaps:
+    return StampGaps("vllm", "vLLM")
 
 
 @given(st.lists(st.integers(0, 15).map(lambda ms: ms / 1e3), min_size=1, max_size=120))
 def test_the_line_has_the_middle_and_the_tail(gaps_s: list[float]) -> None:
     """p50 and p99 are values that occurred: at least that share is not above them."""
-    gaps = Gaps()
+    gaps = new_gaps()
     for gap_s in gaps_s:
-        gaps.add(seen(10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
+        compare(gaps, seen(10.0 + gap_s, 11.0 + gap_s), theirs(10.0, 11.0))
 
     line = gaps.take()
 
@@ -43,8 +48,8 @@ def test_the_line_has_the_middle_and_the_tail(gaps_s: list[float]) -> None:
 
 
 def test_a_slow_way_here_is_a_warning() -> None:
-    gaps = Gaps()
-    gaps.add(seen(10.03, 11.03), theirs(10.0, 11.0))
+    gaps = new_gaps()
+    compare(gaps, seen(10.03, 11.03), theirs(10.0, 11.0))
 
     assert "WARNING: the median is above 20 ms" in gaps.take()
 
@@ -58,16 +63,16 @@ def test_a_slow_way_here_is_a_warning() -> None:
         (seen(10.1, 11.1), theirs(10.0, 11.0, 4), "vLLM counts 4 tokens in the answer, and 3 came"),
     ],
 )
-def test_what_cannot_be_ends_the_run(ours: Seen, other: Any, said: str) -> None:
+def test_what_cannot_be_ends_the_run(ours: SeenRequest, other: Any, said: str) -> None:
     with pytest.raises(RunError, match=said) as fault:
-        Gaps().add(ours, other)
+        compare(new_gaps(), ours, other)
 
     assert "sample 7 of the data set" in str(fault.value)
 
 
 @pytest.mark.parametrize("other", [None, theirs(0.0, 0.0, 0)])
 def test_where_vllm_keeps_no_stamps_nothing_is_said(other: Any) -> None:
-    gaps = Gaps()
-    gaps.add(seen(10.0, 11.0), other)
+    gaps = new_gaps()
+    compare(gaps, seen(10.0, 11.0), other)
 
     assert gaps.take() == ""

@@ -6,21 +6,15 @@ import datetime as dt
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.roofline.cost import GpuPrice, PerDollar
+from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.reports.html.model import (
-    Beside,
-    GpuTrace,
-    Moment,
-    Percentiles,
-    PowerTrace,
-    Spent,
-)
+from pytest_mlperf.reports.html.model import Percentiles, RunFiles
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, run, verdict
 
@@ -131,7 +125,7 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
     )
 
 
-def hostile() -> tuple[Results, Beside]:
+def hostile() -> tuple[Results, RunFiles]:
     """Return a session in which every text that a file can hold is hostile."""
     found = []
     for number, text in enumerate(HOSTILE):
@@ -146,7 +140,8 @@ def hostile() -> tuple[Results, Beside]:
             verdicts.DROP,
             case=case,
             headline=text,
-            notes=(text, f"log: {text}"),
+            notes=(text,),
+            log_tail=(text,),
             changed=(text,),
             baseline_file=text,
             baseline_set=text,
@@ -162,10 +157,10 @@ def hostile() -> tuple[Results, Beside]:
     records = {one.test: record(30, reason=one.test) for one in found}
     results = verdicts.session(*found, skipped={text: text for text in HOSTILE})
     results = replace(results, run=HOSTILE[0], started=HOSTILE[1], commit=HOSTILE[2])
-    return results, Beside(records=records, notes=HOSTILE)
+    return results, RunFiles(records=records, notes=HOSTILE)
 
 
-def everything() -> tuple[Results, Beside]:
+def everything() -> tuple[Results, RunFiles]:
     """Return a session with every kind of verdict and every figure."""
     found = [
         result(replace(one, case=replace(one.case, engine=f"{one.case.engine}{number}")))
@@ -176,18 +171,19 @@ def everything() -> tuple[Results, Beside]:
         case=replace(verdicts.CASE, engine="hungry"),
         runs=tuple(run(n, throughput=90.0, samples_per_joule=0.5 + n / 100) for n in (1, 2)),
     )
-    found += [result(_served()), result(hungry)]
-    fallen, test = found[0].test, found[-2].test
+    found += [result(_served()), result(hungry), result(_curve()), result(_open())]
+    fallen, test = found[0].test, found[-3].test
     logged = [(0.0, 0.004), (0.5, 0.02), (0.9, 0.03), (0.99, 0.06), (0.999, 0.08)]
-    moments = [Moment(time_s=n / 2, p50_s=0.02, p99_s=0.05, outstanding=n % 4) for n in range(60)]
-    beside = Beside(
+    moments = [(n / 2, 0.02, 0.05, n % 4) for n in range(60)]
+    took = {"before": 3.0, "measured": 4.0, "accuracy pass": 1.5}
+    beside = RunFiles(
         records={fallen: record(30), test: record(2)},
         percentiles={
-            test: [Percentiles(what="latency", points=logged, limit_s=0.1, limit_share=0.99)]
+            test: [Percentiles(timed="latency", points=logged, limit_s=0.1, limit_share=0.99)]
         },
         moments={test: moments},
         power={test: _trace()},
-        spent={one.test: [Spent(before_s=3.0, window_s=4.0, accuracy_s=1.5)] for one in found[:9]},
+        spent={one.test: [took] for one in found[:9]},
         folder=True,
     )
     return verdicts.session(*found, skipped={"suites/x.toml::test_accuracy[y]": "no model"}), beside
@@ -208,17 +204,74 @@ def _served() -> Verdict:
     )
 
 
-def _trace() -> PowerTrace:
-    """Return two GPUs of which heat and the power cap held the clocks back."""
-    readings = [(s / 5, 480.0 + s % 7) for s in range(-20, 100)]
-    gpus = [
-        GpuTrace(
-            name=f"GPU {n}", power=readings, clock=readings, temperature=readings, limit_w=700.0
+CURVE = {1: (96.0, 95.0), 8: (700.0, 82.0), 64: (2900.0, 41.0)}
+"""Tokens/s of all and of one user, by requests under way."""
+
+
+def _curve() -> Verdict:
+    """Return a curve of which one point fell."""
+    metrics: dict[str, Any] = {
+        name: value
+        for point, (rate, user) in CURVE.items()
+        for name, value in (
+            (f"tokens_per_second@{point}", rate),
+            (f"tps_per_user@{point}", user),
         )
-        for n in range(2)
-    ]
-    held = [
-        ("heat (hardware) 12 %", "fault", [(3.0, 4.8)]),
-        ("power cap 31 %", "cap", [(6.0, 9.0)]),
-    ]
-    return PowerTrace(window_s=15.0, gpus=gpus, held=held)
+    }
+    judged = tuple(
+        metric(
+            f"tokens_per_second@{point}",
+            Outcome.PERF_DROP if point == 64 else Outcome.OK,
+            now=rate,
+            baseline=rate / (0.92 if point == 64 else 1.0),
+            change=-0.08 if point == 64 else 0.0,
+            low=-0.1 if point == 64 else -0.02,
+            high=-0.06 if point == 64 else 0.02,
+            limit=0.05,
+        )
+        for point, (rate, _) in CURVE.items()
+    )
+    return replace(
+        verdicts.DROP,
+        case=replace(verdicts.CASE, scenario="Concurrency", engine="curve"),
+        runs=(run(1, **metrics), run(2, **metrics)),
+        metrics=judged,
+    )
+
+
+def _open() -> Verdict:
+    """Return an open loop at two rates, one of them below 1/s."""
+    took, ends = {0.5: 0.11, 4: 0.18}, {"change": 0.02, "low": -0.01, "high": 0.05}
+    judged = tuple(
+        metric(f"ttft_p50@{rate}", Outcome.OK, now=s, baseline=s / 1.02, **ends)
+        for rate, s in took.items()
+    )
+    metrics: dict[str, Any] = {f"ttft_p50@{rate}": s for rate, s in took.items()}
+    return replace(
+        verdicts.OK,
+        case=replace(verdicts.CASE, scenario="OpenLoop", engine="open"),
+        runs=(run(1, **metrics), run(2, **metrics)),
+        metrics=judged,
+    )
+
+
+def _trace() -> dict[str, Any]:
+    """Return two GPUs of which heat and the power cap held the clocks back."""
+    times = [s / 5 for s in range(-20, 100)]
+    values = [None if 10 < s / 5 < 12 else 480.0 + s % 7 for s in range(-20, 100)]
+    series = {name: [times, values] for name in ("power", "clock", "temperature")}
+    machine = "2 x NVIDIA H200, driver 595.45.04; the window began 2026-11-20 10:11:12 UTC"
+    held = "heat (hardware) 12 %, power cap 31 %"
+    return {
+        "plot": "power",
+        "says": (
+            f"{machine}. LoadGen's window is shaded; so is where clocks were held back: {held}. By "
+            "NVML, not MLPerf Power."
+        ),
+        "window": 15.0,
+        "gpus": [{"name": f"GPU {n}", "limit": 700.0, **series} for n in range(2)],
+        "held": [
+            ("heat (hardware) 12 %", "fail", [(3.0, 4.8)]),
+            ("power cap 31 %", "open", [(6.0, 9.0), (9.5, 9.6)]),
+        ],
+    }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,31 +12,26 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.roofline.cost import GpuPrice, PerDollar
+from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.reports.html.model import (
-    Beside,
-    Cell,
-    Figure,
-    Grouped,
-    Spent,
-    grouped,
-    rounded,
-    tone,
+from pytest_mlperf.reports.html._figures import (
+    accuracy,
+    cost,
+    energy,
+    forest,
+    heat_map,
+    relative,
+    spent,
+    spread,
+    strip,
 )
-from pytest_mlperf.reports.html.overview import accuracy, forest, heat_map, relative
-from pytest_mlperf.reports.html.runs import cost, energy, spent, spread, strip
+from pytest_mlperf.reports.html.model import Grouped, Row, RunFiles, grouped, rounded, tone
 from tests.reports import verdicts
 from tests.reports.html.made import record
 from tests.reports.verdicts import CASE, metric, result, run, verdict
 
 
-def rows(figure: Figure) -> list[Mapping[str, Cell]]:
-    """Return a figure's rows by field."""
-    return [dict(zip(figure.fields, row, strict=True)) for row in figure.rows]
-
-
-def shown(row: Mapping[str, Cell], *fields: str) -> tuple[Cell, ...]:
+def shown(row: Row, *fields: str) -> tuple[Any, ...]:
     return tuple(row[field] for field in fields)
 
 
@@ -116,17 +111,17 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
     ],
     ids=["rate", "latency rose", "latency fell"],
 )
-def test_changes_are_better_to_the_right(judged: object, expected: tuple[Cell, ...]) -> None:
+def test_changes_are_better_to_the_right(judged: object, expected: tuple[Any, ...]) -> None:
     """Whatever the metric's direction; the table keeps its own sign."""
     outcome = judged.outcome  # type: ignore[attr-defined]
-    (row,) = rows(forest(cases(verdict(outcome, "", judged))))  # type: ignore[arg-type]
+    (row,) = forest(cases(verdict(outcome, "", judged))).rows  # type: ignore[arg-type]
 
     fields = ("better", "low", "high", "limit", "change", "allowed", "tone")
     assert shown(row, *fields) == expected
 
 
 def test_a_score_that_fell_is_a_change_in_per_cent_of_its_baseline() -> None:
-    (row,) = rows(forest(cases(verdicts.ACC_DROP)))
+    (row,) = forest(cases(verdicts.ACC_DROP)).rows
 
     assert shown(row, "row", "better", "limit", "change", "outcome") == (
         "rouge1",
@@ -142,7 +137,7 @@ def test_the_nearest_to_its_limit_is_drawn_first() -> None:
     wide = on("B", metrics=(metric(outcome=Outcome.OK, change=-0.05, limit=0.4),))
     found = cases(on("C"), wide, small, replace(verdicts.DROP, case=replace(CASE, engine="x")))
 
-    order = [found[int(str(row["case"]))].case for row in rows(forest(found))]
+    order = [found[int(str(row["case"]))].case for row in forest(found).rows]
     assert [one.accelerator for one in order] == ["H200", "A", "B", "C"]
 
 
@@ -165,7 +160,7 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
     )
 
     told = {
-        row["accelerator"]: shown(row, "used", "text", "outcome") for row in rows(heat_map(found))
+        row["accelerator"]: shown(row, "used", "text", "outcome") for row in heat_map(found).rows
     }
     assert told == {
         "H200": (-1.0, "−6.3 % PERF DROP", "PERF DROP"),
@@ -184,7 +179,7 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
     ids=["what failed", "accuracy alone", "nothing"],
 )
 def test_a_cell_without_speed_has_what_failed_or_its_verdict(told: Verdict, text: str) -> None:
-    (row,) = rows(heat_map(cases(told)))
+    (row,) = heat_map(cases(told)).rows
 
     assert row["text"] == text
 
@@ -195,7 +190,7 @@ def test_accelerators_are_compared_where_a_workload_ran_on_two() -> None:
 
     told = [
         shown(row, "accelerator", "share", "text")
-        for row in rows(relative(cases(fast, slow, alone)))
+        for row in relative(cases(fast, slow, alone)).rows
     ]
     assert told == [("H200", 100.0, "100 %"), ("H100", 75.0, "75 %")]
 
@@ -204,7 +199,7 @@ def test_accelerators_are_compared_where_a_workload_ran_on_two() -> None:
 
 
 def test_a_score_stands_beside_its_reference_and_gate() -> None:
-    (row,) = rows(accuracy(cases(verdicts.GATE_FAIL)))
+    (row,) = accuracy(cases(verdicts.GATE_FAIL)).rows
 
     assert shown(row, "share", "gate", "now", "reference", "needed", "tone") == (
         93.71,
@@ -217,7 +212,7 @@ def test_a_score_stands_beside_its_reference_and_gate() -> None:
 
 
 def test_a_score_without_a_reference_is_not_drawn() -> None:
-    assert rows(accuracy(cases(verdicts.UNGATED, verdicts.NOT_EVALUATED))) == []
+    assert accuracy(cases(verdicts.UNGATED, verdicts.NOT_EVALUATED)).rows == []
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -231,14 +226,14 @@ def with_runs(*values: float) -> list[CaseResult]:
 def test_the_spread_of_runs_is_their_standard_deviation() -> None:
     found = with_runs(99.0, 101.0)
     kept = record()
-    (row,) = rows(spread(grouped(found), Beside(records={found[0].test: kept})))
+    (row,) = spread(grouped(found), RunFiles(records={found[0].test: kept})).rows
 
     assert shown(row, "now", "detectable", "limit", "now_text") == (1.41, 2.1, 3.0, "1.41 %")
     assert 0 < float(str(row["before"])) < 1
 
 
 def test_one_run_has_no_spread() -> None:
-    (row,) = rows(spread(grouped(with_runs(99.0)), Beside()))
+    (row,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
 
     assert shown(row, "now", "before", "now_text") == (None, None, "")
 
@@ -246,7 +241,7 @@ def test_one_run_has_no_spread() -> None:
 @pytest.mark.parametrize(("value", "drawn"), [(99.0, True), (0.0, False), (-1.0, False)])
 def test_a_value_that_no_run_gives_is_not_drawn(value: float, drawn: bool) -> None:
     """A results file from elsewhere may hold it."""
-    assert rows(strip(grouped(with_runs(value)))) == [{"case": 0, "row": "samples/s"}] * drawn
+    assert strip(grouped(with_runs(value))).rows == [{"case": 0, "row": "samples/s"}] * drawn
 
 
 def test_energy_is_that_of_a_token_where_tokens_are_counted() -> None:
@@ -256,7 +251,7 @@ def test_energy_is_that_of_a_token_where_tokens_are_counted() -> None:
     plain = run(throughput=90.0, samples_per_joule=0.5)
     found = cases(on("A", runs=(both,)), on("B", runs=(plain,)), on("C"))
 
-    assert [shown(row, "unit", "rate", "joules") for row in rows(energy(found, Beside()))] == [
+    assert [shown(row, "unit", "rate", "joules") for row in energy(found, RunFiles()).rows] == [
         ("tokens", 500.0, 0.4),
         ("samples", 90.0, 2.0),
     ]
@@ -267,13 +262,13 @@ def test_what_costs_nothing_is_not_drawn(value: float) -> None:
     price = GpuPrice(usd_per_gpu_hour=3.29, as_of=dt.date(2026, 11, 1))
     paid = PerDollar(value=value, of="tokens", gpus=1, price=price)
 
-    assert rows(cost(cases(replace(verdicts.OK, cost=paid)))) == []
+    assert cost(cases(replace(verdicts.OK, cost=paid))).rows == []
 
 
 def test_a_cost_is_that_of_a_million() -> None:
     price = GpuPrice(usd_per_gpu_hour=3.29, as_of=dt.date(2026, 11, 1))
     paid = PerDollar(value=4e6, of="tokens", gpus=8, price=price)
-    (row,) = rows(cost(cases(replace(verdicts.OK, cost=paid))))
+    (row,) = cost(cases(replace(verdicts.OK, cost=paid))).rows
 
     assert shown(row, "usd", "text", "of", "price") == (
         0.25,
@@ -286,15 +281,15 @@ def test_a_cost_is_that_of_a_million() -> None:
 def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     found = cases(verdicts.OK)
     test = found[0].results[0].test
-    each = Spent(before_s=3.0, window_s=60.0, accuracy_s=0.0)
-    with_logs = spent(found, Beside(spent={test: [each, each]}, folder=True))
-    without = spent(found, Beside())
+    each = {"before": 3.0, "measured": 60.0, "accuracy pass": 0.0}
+    with_logs = spent(found, RunFiles(spent={test: [each, each]}, folder=True))
+    without = spent(found, RunFiles())
 
-    assert [shown(r, "part", "seconds", "text") for r in rows(with_logs)] == [
+    assert [shown(r, "part", "seconds", "text") for r in with_logs.rows] == [
         ("before", 6.0, "6 s"),
         ("measured", 120.0, "2 min"),
     ]
-    assert [shown(row, "part", "seconds") for row in rows(without)] == [("measured", 120.0)]
+    assert [shown(row, "part", "seconds") for row in without.rows] == [("measured", 120.0)]
     assert "logs are not here" in without.says
 
 

@@ -10,10 +10,13 @@ import pytest
 
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.reports.html import render
-from pytest_mlperf.reports.html.model import Beside
+from pytest_mlperf.reports.html.model import RunFiles
 from tests.reports.html.browser import PHONE, WIDE, Browser, Opened
 from tests.reports.html.made import HOSTILE, everything, hostile, many
+from tests.reports.test_precisions import RESULTS as PRECISIONS
 from tests.reports.verdicts import session
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
 pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
@@ -25,9 +28,9 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """Write a session's page and return the file."""
 
-    def made(results: Results, beside: Beside | None = None) -> Path:
+    def made(results: Results, beside: RunFiles | None = None) -> Path:
         file = tmp_path / "report.html"
-        file.write_text(render(results, beside or Beside()), "utf-8")
+        file.write_text(render(results, beside or RunFiles()), "utf-8")
         return file
 
     return made
@@ -57,7 +60,7 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
 
         assert opened.said == []
         assert min(drawn) > 0
-        assert set(kinds) == {"history", "latency", "moments", "power"}
+        assert set(kinds) == {"curve", "history", "latency", "moments", "power", "rates"}
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
@@ -98,12 +101,13 @@ def test_a_table_has_the_figures_of_its_plot(write: Write, browser: Browser) -> 
         opened.unfold()
         tables = opened.tables(opened.page.query_selector("#plots"))
         plots = opened.page.evaluate(
-            "report.figures.map(one => ({columns: one.rows().columns,"
+            "report.figures.map(one => ({columns: Object.entries(one.columns),"
             " rows: one.view.data('rows')}))"
         )
         assert len(tables) == len(plots) >= 7
         for (head, *rows), plot in zip(tables, plots, strict=True):
             assert head == [title for _, title in plot["columns"]]
+            assert len(set(head)) == len(head)
             assert len(rows) == len(plot["rows"])
             for cells, drawn in zip(rows, plot["rows"], strict=True):
                 assert cells == [_text(drawn, field) for field, _ in plot["columns"]]
@@ -119,10 +123,22 @@ def _text(drawn: dict[str, Any], field: str) -> str:
     return f"{number:,}".replace(",", " ").replace("-", "−")
 
 
+def test_the_table_of_precisions_says_which_score_it_is(write: Write, browser: Browser) -> None:
+    with browser.opened(write(PRECISIONS)) as opened:
+        opened.unfold()
+        ((head, *rows),) = opened.tables(opened.page.query_selector("[data-figure=precisions]"))
+
+        found = [dict(zip(head, row, strict=True)) for row in rows]
+        assert [(one["score of"], one["score"]) for one in found] == [
+            ("top1", "100.000 %"),
+            ("top1", "99.079 %"),
+        ]
+
+
 def test_every_run_is_a_dot_beside_those_of_the_baseline(write: Write, browser: Browser) -> None:
     """How far each is from the baseline's mean; the runs are those of the case's history."""
     results, records = many(2, 3)
-    with browser.opened(write(results, Beside(records=records))) as opened:
+    with browser.opened(write(results, RunFiles(records=records))) as opened:
         opened.unfold()
         ((_, *rows),) = opened.tables(opened.page.query_selector("[data-figure=strip]"))
 
@@ -134,7 +150,7 @@ def test_every_run_is_a_dot_beside_those_of_the_baseline(write: Write, browser: 
 def test_a_cases_history_is_told_in_words(write: Write, browser: Browser) -> None:
     """The newest baselines with their reasons, the runs of the last one and those of now."""
     results, records = many(1, 30)
-    with browser.opened(write(results, Beside(records=records))) as opened:
+    with browser.opened(write(results, RunFiles(records=records))) as opened:
         (history,) = opened.tables(opened.open_case(0))
         (kept,) = records.values()
 
@@ -188,7 +204,7 @@ def test_filters_leave_what_fits(
         else:
             page.select_option(f"#{field}", value)
         counted(page, f"{count} of 120 cases")
-        rows = page.evaluate("report.figures[0].rows().objects.length")
+        rows = page.evaluate("report.figures[0].rows().length")
         left, none = len(opened.visible_cases()), page.is_visible("#none")
         page.click("button[type=reset]")
         counted(page, "120 cases")

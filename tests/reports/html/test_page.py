@@ -10,18 +10,20 @@ import sys
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.core.merging import Absent
-from pytest_mlperf.core.results import LABEL, Results
+from pytest_mlperf.core.results import LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.reports.html import headline, render
-from pytest_mlperf.reports.html.case_figures import figures_of
-from pytest_mlperf.reports.html.model import Beside, Moment, Percentiles, grouped
-from pytest_mlperf.reports.html.page import TRACES
+from pytest_mlperf.reports.formats import ReportedSession, make_report
+from pytest_mlperf.reports.html import _page as headline
+from pytest_mlperf.reports.html import render
+from pytest_mlperf.reports.html._cases import figures_of
+from pytest_mlperf.reports.html._page import TRACES
+from pytest_mlperf.reports.html.model import Percentiles, RunFiles, grouped
 from tests.reports import verdicts
 from tests.reports.html.made import HOSTILE, hostile, many, record
 from tests.reports.verdicts import result, run, session
@@ -106,7 +108,7 @@ def test_hostile_texts_come_through_as_text() -> None:
 def test_what_is_no_number_is_not_drawn(value: float) -> None:
     judged = replace(verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value)
     told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
-    data = data_of(render(session(result(told)), Beside()))
+    data = data_of(render(session(result(told)), RunFiles()))
 
     (row,) = data["figures"]["forest"]["rows"]
     assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
@@ -119,7 +121,7 @@ def test_a_missing_library_is_named_with_its_cure(
     monkeypatch.setitem(sys.modules, missing, None)
 
     with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[html\]'"):
-        render(session(), Beside())
+        make_report("html", ReportedSession(results=session(), file=Path("results.json")))
 
 
 # --- first words -----------------------------------------------------------------------------
@@ -151,10 +153,10 @@ def test_a_missing_library_is_named_with_its_cure(
 def test_the_first_line_is_the_verdict(
     results: Results, absent: int, said: tuple[str, str]
 ) -> None:
-    missing = [Absent(test=f"t{n}", why="the machine was lost") for n in range(absent)]
+    missing = [Absent(test=f"t{n}", reason="the machine was lost") for n in range(absent)]
 
     assert headline.verdict(results, missing) == said
-    page = render(results, Beside(), missing)
+    page = render(results, RunFiles(), missing)
     assert page.index(said[1]) < page.index("<h1")
     assert page.count("the machine was lost") == absent
     assert page.count(LABEL) == 2
@@ -183,8 +185,10 @@ def test_a_limit_that_no_baseline_can_prove_is_told() -> None:
 
 
 def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> None:
-    plain = render(session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), Beside())
-    slowed = render(session(result(verdicts.DROP, handicap=0.5)), Beside())
+    plain = render(
+        session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), RunFiles()
+    )
+    slowed = render(session(result(verdicts.DROP, handicap=0.5)), RunFiles())
 
     words = re.sub("</?span>", "", plain)
     assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
@@ -198,7 +202,7 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
 def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
     kept = record(30)
     one = result(verdicts.DROP)
-    (found,) = figures_of(grouped([one])[0], Beside(records={one.test: kept}), 200)
+    (found,) = figures_of(grouped([one])[0], RunFiles(records={one.test: kept}), 200)
 
     assert found["value"] == [round(entry.new["throughput"]) for entry in kept.history]
     assert sum(int(step) for step in found["step"]) == 19_723 + sum(
@@ -222,12 +226,12 @@ def test_latencies_have_the_limits_that_they_must_keep() -> None:
         runs=(run(throughput=9.0, latency_p50=0.02, latency_p90=0.03, latency_p99=0.06),),
     )
     one = result(served)
-    logged = Percentiles(what="latency", points=[(0.5, 0.02)], limit_s=0.1, limit_share=0.99)
+    logged = Percentiles(timed="latency", points=[(0.5, 0.02)], limit_s=0.1, limit_share=0.99)
     by_name = {
         name: figures_of(grouped([one])[0], beside, 200)[-1]["rows"]
         for name, beside in {
-            "results alone": Beside(),
-            "with logs": Beside(percentiles={one.test: [logged]}),
+            "results alone": RunFiles(),
+            "with logs": RunFiles(percentiles={one.test: [logged]}),
         }.items()
     }
 
@@ -248,10 +252,8 @@ def test_latencies_have_the_limits_that_they_must_keep() -> None:
 def test_figures_over_time_are_left_out_where_the_page_would_be_too_large() -> None:
     """The cases that failed keep theirs; the page says of how many others they are missing."""
     results, records = many(40, 1)
-    moments = [
-        Moment(time_s=n / 7, p50_s=n / 9, p99_s=n / 3, outstanding=n) for n in range(1, 2500)
-    ]
-    page = render(results, Beside(moments=dict.fromkeys(records, moments)))
+    moments = [(n / 7, n / 9, n / 3, n) for n in range(1, 2500)]
+    page = render(results, RunFiles(moments=dict.fromkeys(records, moments)))
     data = data_of(page)
     kept = [any(one["plot"] == "moments" for one in drawn) for drawn in data["drawn"]]
 
@@ -264,7 +266,7 @@ def test_figures_over_time_are_left_out_where_the_page_would_be_too_large() -> N
 def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
     """Older history goes first, then cases; those that failed stay longest."""
     results, records = many(110, 60)
-    beside = Beside(records=records)
+    beside = RunFiles(records=records)
     whole = render(results, beside)
     shorter = render(results, beside, largest=len(whole.encode()) - 1)
     shortest = render(results, beside, largest=1000)
@@ -284,3 +286,64 @@ def test_gates_that_were_not_decided_are_counted_first(evaluated: bool, said: in
     found = [text for _, text in headline.doubts(session(result(kept), result(verdicts.OK)))]
 
     assert sum("1 of 1 accuracy gate not decided" in text for text in found) == said
+
+
+def test_an_open_loop_is_drawn_over_its_rates() -> None:
+    judged = tuple(
+        verdicts.metric(
+            f"ttft_p50@{rate}",
+            Outcome.OK,
+            now=took_s,
+            baseline=0.1,
+            change=took_s / 0.1 - 1,
+            low=-0.1,
+            high=0.1,
+            limit=0.05,
+        )
+        for rate, took_s in ((0.5, 0.1), (4, 0.11))
+    )
+    measured: dict[str, Any] = {"ttft_p50@0.5": 0.1, "ttft_p50@4": 0.11}
+    case = replace(verdicts.OK.case, scenario="OpenLoop")
+    one = result(replace(verdicts.OK, case=case, metrics=judged, runs=(run(**measured),)))
+
+    drawn = figures_of(grouped([one])[0], RunFiles(), 200)
+
+    (curve,) = [figure for figure in drawn if figure["plot"] == "rates"]
+    assert curve["unit"] == "p50 TTFT, milliseconds"
+    assert curve["rows"] == [
+        ["now", 0.5, 0.5, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],
+        ["now", 4, 4, 110.0, 90.0, 110.0, "good", "ok +10.0 %", 1],
+    ]
+
+
+def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
+    """Each point with what one user sees; the interval of now is that of its change."""
+    judged = tuple(
+        verdicts.metric(
+            f"tokens_per_second@{point}",
+            outcome,
+            now=rate,
+            baseline=100.0,
+            change=rate / 100 - 1,
+            low=-0.1,
+            high=0.1,
+            limit=0.05,
+        )
+        for point, rate, outcome in ((1, 100.0, Outcome.OK), (8, 90.0, Outcome.PERF_DROP))
+    )
+    measured: dict[str, Any] = {
+        "tokens_per_second@1": 100.0,
+        "tps_per_user@1": 50.0,
+        "tokens_per_second@8": 90.0,
+        "tps_per_user@8": 40.0,
+    }
+    one = result(replace(verdicts.OK, metrics=judged, runs=(run(**measured),)))
+
+    drawn = figures_of(grouped([one])[0], RunFiles(), 200)
+
+    (curve,) = [figure for figure in drawn if figure["plot"] == "curve"]
+    assert curve["title"] == "tokens/s over tokens/s of a user"
+    assert curve["rows"] == [
+        ["now", 1, 50.0, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],
+        ["now", 8, 40.0, 90.0, 90.0, 110.0, "fail", "PERF DROP −10.0 %", 0],
+    ]

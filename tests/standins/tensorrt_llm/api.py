@@ -14,7 +14,8 @@ from .executor import Executor, Work, now
 from .faults import fault
 from .llama import load_llama
 from .outputs import RequestOutput, TimingMetrics
-from .settings import LlmArgs, LoadFormat, SamplingParams
+from .ranks import Ranks
+from .settings import LoadFormat, SamplingParams, TorchLlmArgs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -36,12 +37,21 @@ class LLM:
         **kwargs: Any,
     ) -> None:
         explicit = {name: value for name, value in locals().items() if name in EXPLICIT}
-        args: Any = LlmArgs({**explicit, **kwargs})
+        for name in kwargs:
+            if name not in TorchLlmArgs.model_fields:
+                raise ValueError(f"LLM got invalid argument: {name}")
+        args: Any = TorchLlmArgs(**explicit, **kwargs)
         self.args = args
+        self._ranks = Ranks()
         if fault("load"):
             raise RuntimeError(fault("load"))
-        if self.args.tensor_parallel_size * self.args.pipeline_parallel_size > 1:
-            raise RuntimeError("Only 1 GPUs are available, but more are required.")
+        args.parallel_config.check_experts()
+        world = args.parallel_config.world_size
+        if world > 1:
+            gpus = fault("gpus") or 1
+            if gpus < world:
+                raise RuntimeError(f"Only {gpus} GPUs are available, but {world} are required.")
+            self._ranks.start(world)
         folder = Path(model)
         config = json.loads((folder / "config.json").read_text("utf-8"))
         # What is left open its workers find out; `args` of this process keeps None.
@@ -55,7 +65,7 @@ class LLM:
         self._requests = 0
 
     def _load(self, folder: Path) -> Any:
-        dummy = self.args.load_format is LoadFormat["DUMMY"]
+        dummy = self.args.load_format is LoadFormat.DUMMY
         return load_llama(folder, DTYPES.get(self.args.dtype), dummy=dummy)
 
     def generate_async(
@@ -104,6 +114,7 @@ class LLM:
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
+        self._ranks.end()
 
     def __enter__(self) -> Self:
         return self

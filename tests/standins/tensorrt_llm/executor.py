@@ -27,6 +27,7 @@ class Work:
         tokens: Prompt and answer.
         timing: When what happened.
         told: Tokens of the answer that were sent.
+        iterations: Steps that gave it tokens, the prompt's too.
     """
 
     output: RequestOutput
@@ -35,6 +36,7 @@ class Work:
     tokens: list[int]
     timing: TimingMetrics
     told: int = 0
+    iterations: int = 0
     prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,6 +60,8 @@ class Executor:
         self._most = args.max_batch_size or 2048
         self._longest = longest
         self._batch = Batch(model)
+        drafts = args.speculative_config
+        self._guesses = drafts.max_draft_len or 0 if drafts else 0
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
@@ -87,7 +91,12 @@ class Executor:
             if new:
                 self._move(new, self._batch.admit(new))
             elif self._batch.rows:
-                self._move(list(self._batch.rows), self._batch.step())
+                rows = list(self._batch.rows)
+                self._move(rows, self._batch.step())
+                for _ in range(self._guesses):  # each of them is right
+                    rows = list(self._batch.rows)
+                    if rows:
+                        self._move(rows, self._batch.step(), guessed=True)
         except Exception as error:
             for row in {*new, *self._batch.rows}:
                 row.output._put(Response(error=error))
@@ -104,6 +113,12 @@ class Executor:
                 break
             if work is None:
                 return None
+            if work.prompt >= self._longest:
+                error = ValueError(
+                    f"prompt length {work.prompt} leaves no room in max_seq_len {self._longest}"
+                )
+                work.output._put(Response(error=error))
+                continue
             if work.output.request_id == fault("fail"):
                 if fault("told_error"):
                     vars(work.output)["error"] = "CUDA error: out of memory"
@@ -120,7 +135,7 @@ class Executor:
             found.append(work)
         return found
 
-    def _move(self, rows: list[Work], scores: Any) -> None:
+    def _move(self, rows: list[Work], scores: Any, *, guessed: bool = False) -> None:
         """Give each row its next token, and let those go that are finished."""
         gone = set()
         for row, score in zip(rows, scores, strict=True):
@@ -131,6 +146,7 @@ class Executor:
             if held_back:
                 score[-1 if sampling.ignore_eos else sampling.end_id] = -float("inf")
             row.tokens.append(int(score.argmax()))
+            row.iterations += not guessed
             row.timing.last_token_time = now()
             if len(row.answer) == 1:
                 row.timing.first_token_time = now()
@@ -162,7 +178,8 @@ class Executor:
                 by_stop_token and not row.sampling.include_stop_str_in_output
             ):
                 tokens = tokens[:-1]
-        row.output._put(Response(tuple(tokens), reason, self._metrics(row)))
+        a_step = None if fault("no_metrics") else len(row.answer) / row.iterations
+        row.output._put(Response(tuple(tokens), reason, self._metrics(row), a_step))
 
     def _metrics(self, row: Work) -> RequestPerfMetrics | None:
         if not row.sampling.return_perf_metrics or fault("no_metrics"):

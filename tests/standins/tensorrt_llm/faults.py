@@ -6,7 +6,7 @@ to first token are so much longer than they were; "no_metrics": it keeps no stam
 "load": what loading fails with; "min_of_answer": min_tokens are counted of the answer alone, as
 newer ones than 1.2 do; "min_ignored": of nothing; "longest": tokens of prompt and answer that
 fit, whatever the arguments say; "told_error": the request that fails tells it in
-its attribute, as newer ones do.
+its attribute, as newer ones do; "gpus": so many are here instead of one.
 """
 
 from __future__ import annotations

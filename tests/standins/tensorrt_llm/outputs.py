@@ -34,6 +34,7 @@ class Response:
     tokens: tuple[int, ...] = ()
     reason: str | None = None
     metrics: RequestPerfMetrics | None = None
+    a_step: float | None = None
     error: BaseException | None = None
 
     @property
@@ -85,6 +86,7 @@ class RequestOutput:
         self.prompt_token_ids = prompt_token_ids
         self.outputs = [CompletionOutput()]
         self.finished = False
+        self.avg_decoded_tokens_per_iter: float | None = None
         self._queue: queue.Queue[Response] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         try:
@@ -128,6 +130,7 @@ class RequestOutput:
 
     def _take(self, response: Response) -> None:
         self.finished = response.last
+        self.avg_decoded_tokens_per_iter = response.a_step
         if response.error is not None:
             raise response.error
         self.outputs[0]._take(response)

@@ -1,12 +1,20 @@
-"""Arguments: which there are comes from the contract's table, what they mean is here."""
+"""Arguments with their types and defaults, checked by pydantic as the original's are.
+
+Names are those of the contract's table, types and checks those of llmapi/llm_args.py of 1.2; what
+is a configuration there that no test needs may be anything here.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 SERIES = "1.2"
 TABLE = Path(__file__).resolve().parents[2] / "contracts" / "tensorrt_llm.json"
@@ -21,144 +29,274 @@ def _names() -> Mapping[str, list[str]]:
 NAMES = _names()
 
 
-class ValidationError(ValueError):
-    """As pydantic's: a configuration is given what it does not have, or a wrong value."""
+class CapacitySchedulerPolicy(Enum):
+    MAX_UTILIZATION = "MAX_UTILIZATION"
+    GUARANTEED_NO_EVICT = "GUARANTEED_NO_EVICT"
+    STATIC_BATCH = "STATIC_BATCH"
 
 
-class Config:
-    """A configuration: keyword arguments only, unknown ones are refused."""
-
-    cls = ""
-    defaults: Mapping[str, Any] = {}
-
-    def __init__(self, **given: Any) -> None:
-        accepted = NAMES[self.cls]
-        for name in given:
-            if name not in accepted:
-                raise ValidationError(
-                    f"1 validation error for {self.cls}\n{name}\n  Extra inputs are not permitted "
-                    "[type=extra_forbidden]"
-                )
-        for name in accepted:
-            setattr(self, name, given.get(name, self.defaults.get(name)))
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        """Take a configuration, or a table of its arguments."""
-        if isinstance(value, Mapping):
-            return cls(**value)
-        if value is None or isinstance(value, cls):
-            return value
-        raise ValidationError(
-            f"1 validation error for {cls.cls}\n  Input should be a valid dictionary or instance"
-        )
+class LoadFormat(Enum):
+    AUTO = 0
+    DUMMY = 1
+    VISION_ONLY = 2
 
 
-def _enumeration(cls: str) -> Any:
-    made: Any = Enum
-    return made(cls, {name: name for name in NAMES[cls]})
+class StrictBaseModel(BaseModel):
+    """Refuses what it does not have."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
-CapacitySchedulerPolicy = _enumeration("CapacitySchedulerPolicy")
-LoadFormat = _enumeration("LoadFormat")
+class KvCacheConfig(StrictBaseModel):
+    enable_block_reuse: bool = True
+    max_tokens: int | None = None
+    max_attention_window: list[int] | None = None
+    sink_token_length: int | None = None
+    free_gpu_memory_fraction: float | None = Field(0.9, ge=0, le=1)
+    host_cache_size: int | None = None
+    onboard_blocks: bool = True
+    cross_kv_cache_fraction: float | None = None
+    secondary_offload_min_priority: int | None = None
+    event_buffer_max_size: int = 0
+    attention_dp_events_gather_period_ms: int = 5
+    enable_partial_reuse: bool = True
+    copy_on_partial_reuse: bool = True
+    use_uvm: bool = False
+    max_gpu_total_bytes: int = Field(0, ge=0)
+    dtype: Literal["auto", "fp8", "nvfp4"] = "auto"
+    mamba_ssm_cache_dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    tokens_per_block: int = 32
 
 
-class KvCacheConfig(Config):
-    cls = "KvCacheConfig"
-    defaults: Mapping[str, Any] = {
-        "enable_block_reuse": True,
-        "free_gpu_memory_fraction": 0.9,
-        "dtype": "auto",
-        "tokens_per_block": 32,
-        "enable_partial_reuse": True,
-    }
+class CudaGraphConfig(StrictBaseModel):
+    batch_sizes: list[int] | None = None
+    max_batch_size: int = Field(0, ge=0)
+    enable_padding: bool = False
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        if given.get("dtype") not in (None, "auto", "fp8", "nvfp4"):
-            raise ValidationError(
-                "1 validation error for KvCacheConfig\ndtype\n  Input should be 'auto', 'fp8' or "
-                "'nvfp4'"
+    def sizes(self) -> list[int]:
+        """Return the sizes that its largest one stands for."""
+        most = self.max_batch_size or 128
+        few = [1, 2, 4, *range(8, 129, 8)] if self.enable_padding else [*range(1, 32), 32, 64, 128]
+        powers = [2**power for power in range(8, math.ceil(math.log2(most)))]
+        return sorted({size for size in (*few, *powers) if size <= most} | {most})
+
+
+class TorchCompileConfig(StrictBaseModel):
+    enable_fullgraph: bool = True
+    enable_inductor: bool = False
+    enable_piecewise_cuda_graph: bool = False
+    capture_num_tokens: list[int] | None = None
+    enable_userbuffers: bool = True
+    max_num_streams: int = Field(1, ge=1)
+
+
+class SchedulerConfig(StrictBaseModel):
+    capacity_scheduler_policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
+    context_chunking_policy: (
+        Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS", "FORCE_CHUNK"] | None
+    ) = None
+    dynamic_batch_config: dict[str, Any] | None = None
+
+
+class MoeConfig(StrictBaseModel):
+    backend: Literal["CUTLASS", "CUTEDSL", "WIDEEP", "TRTLLM", "DEEPGEMM", "VANILLA", "TRITON"] = (
+        "CUTLASS"
+    )
+    max_num_tokens: int | None = None
+    load_balancer: Any = None
+    disable_finalize_fusion: bool = False
+    use_low_precision_moe_combine: bool = False
+
+
+class AttentionDpConfig(StrictBaseModel):
+    enable_balance: bool = False
+    timeout_iters: int = 50
+    batching_wait_iters: int = 10
+
+
+class DecodingBaseConfig(StrictBaseModel):
+    """What all kinds of drafts have; which kind it is, the class says and no argument."""
+
+    decoding_type: ClassVar[str]
+    max_draft_len: int | None = None
+    max_total_draft_tokens: int | None = None
+    speculative_model_dir: str | Path | None = None
+    max_concurrency: int | None = None
+    load_format: str | None = None
+    acceptance_window: int | None = Field(None, ge=0)
+    acceptance_length_threshold: float | None = Field(None, ge=0)
+
+
+class NGramDecodingConfig(DecodingBaseConfig):
+    decoding_type: ClassVar[str] = "NGram"
+    max_matching_ngram_size: int = 0
+    is_keep_all: bool = True
+    is_use_oldest: bool = True
+    is_public_pool: bool = True
+
+
+class MTPDecodingConfig(DecodingBaseConfig):
+    decoding_type: ClassVar[str] = "MTP"
+    num_nextn_predict_layers: int = 1
+    use_relaxed_acceptance_for_thinking: bool = False
+    relaxed_topk: int = 1
+    relaxed_delta: float = 0.0
+    use_mtp_vanilla: bool = False
+    mtp_eagle_one_model: bool = True
+
+
+class ParallelConfig(StrictBaseModel):
+    """How many ranks there are; data parallel attention has those of tensor parallelism."""
+
+    tp_size: int = 1
+    pp_size: int = 1
+    cp_size: int = 1
+    gpus_per_node: int = 8
+    moe_cluster_size: int = -1
+    moe_tp_size: int = -1
+    moe_ep_size: int = -1
+    enable_attention_dp: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.tp_size * self.pp_size * self.cp_size
+
+    def check_experts(self) -> None:
+        """Refuse ranks of experts that are not those of tensor parallelism."""
+        cluster = max(1, self.moe_cluster_size)
+        experts, tensors = self.moe_ep_size, self.moe_tp_size
+        if experts == -1:
+            experts = 1 if tensors == -1 else self.tp_size // (tensors * cluster)
+        if tensors == -1:
+            tensors = self.tp_size // (experts * cluster)
+        if tensors * experts * cluster != self.tp_size:
+            raise ValueError(
+                "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but "
+                f"got {tensors * experts * cluster} != {self.tp_size}"
             )
 
 
-class CudaGraphConfig(Config):
-    cls = "CudaGraphConfig"
-    defaults: Mapping[str, Any] = {
-        "batch_sizes": None,
-        "max_batch_size": 0,
-        "enable_padding": False,
-    }
+class TorchLlmArgs(StrictBaseModel):
+    """All arguments of LLM."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        if given.get("batch_sizes") and given.get("max_batch_size"):
-            raise ValidationError(
+    model: str | Path
+    tokenizer: Any = None
+    tokenizer_mode: Literal["auto", "slow"] = "auto"
+    skip_tokenizer_init: bool = False
+    trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    dtype: str = "auto"
+    revision: str | None = None
+    tokenizer_revision: str | None = None
+    pipeline_parallel_size: int = 1
+    context_parallel_size: int = 1
+    gpus_per_node: int | None = None
+    moe_cluster_parallel_size: int | None = None
+    moe_tensor_parallel_size: int | None = None
+    moe_expert_parallel_size: int | None = None
+    enable_attention_dp: bool = False
+    enable_lm_head_tp_in_adp: bool = False
+    cp_config: dict[str, Any] | None = Field(default_factory=dict)
+    load_format: LoadFormat = LoadFormat.AUTO
+    fail_fast_on_attention_window_too_large: bool = False
+    enable_lora: bool = False
+    lora_config: Any = None
+    kv_cache_config: KvCacheConfig = KvCacheConfig.model_validate({})
+    enable_chunked_prefill: bool = False
+    guided_decoding_backend: Literal["xgrammar", "llguidance"] | None = None
+    batched_logits_processor: Any = None
+    iter_stats_max_iterations: int | None = None
+    request_stats_max_iterations: int | None = None
+    peft_cache_config: Any = None
+    scheduler_config: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    cache_transceiver_config: Any = None
+    sparse_attention_config: Any = None
+    speculative_config: NGramDecodingConfig | MTPDecodingConfig | None = None
+    max_batch_size: int | None = None
+    max_input_len: int | None = None
+    max_seq_len: int | None = None
+    max_beam_width: int | None = None
+    max_num_tokens: int | None = 8192
+    gather_generation_logits: bool = False
+    num_postprocess_workers: int = 0
+    postprocess_tokenizer_dir: str | None = None
+    reasoning_parser: str | None = None
+    decoding_config: Any = None
+    backend: str | None = "pytorch"
+    return_perf_metrics: bool = False
+    orchestrator_type: Literal["rpc", "ray"] | None = None
+    build_config: Any = None
+    garbage_collection_gen0_threshold: int = 20000
+    cuda_graph_config: CudaGraphConfig | None = CudaGraphConfig.model_validate({})
+    attention_dp_config: AttentionDpConfig | None = None
+    disable_overlap_scheduler: bool = False
+    moe_config: MoeConfig = Field(default_factory=MoeConfig)
+    attn_backend: str = "TRTLLM"
+    sampler_type: str = "auto"
+    enable_iter_perf_stats: bool = False
+    enable_iter_req_stats: bool = False
+    print_iter_log: bool = False
+    perf_metrics_max_requests: int = 0
+    batch_wait_timeout_ms: float = Field(0, ge=0)
+    batch_wait_timeout_iters: int = Field(0, ge=0)
+    batch_wait_max_tokens_ratio: float = Field(0, ge=0, le=1)
+    torch_compile_config: TorchCompileConfig | None = None
+    enable_autotuner: bool = True
+    enable_layerwise_nvtx_marker: bool = False
+    enable_min_latency: bool = False
+    stream_interval: int = 1
+    force_dynamic_quantization: bool = False
+    allreduce_strategy: (
+        Literal["AUTO", "NCCL", "UB", "MINLATENCY", "ONESHOT", "TWOSHOT"]
+        | Literal["LOWPRECISION", "MNNVL", "NCCL_SYMMETRIC"]
+        | None
+    ) = "AUTO"
+    checkpoint_loader: Any = None
+    checkpoint_format: str | None = None
+    kv_connector_config: Any = None
+    mm_encoder_only: bool = False
+    ray_worker_extension_cls: str | None = None
+
+    @field_validator("load_format", mode="before")
+    @classmethod
+    def _format(cls, value: Any) -> Any:
+        if isinstance(value, LoadFormat):
+            return value
+        if value.upper() not in LoadFormat.__members__:
+            raise ValueError(f"Invalid LoadFormat: {value}")
+        return LoadFormat[value.upper()]
+
+    @model_validator(mode="after")
+    def _settle(self) -> Self:
+        if self.stream_interval <= 0:
+            raise ValueError(f"stream_interval must be positive, got {self.stream_interval}")
+        graphs = self.cuda_graph_config
+        both = graphs and graphs.batch_sizes and graphs.max_batch_size
+        if graphs and both and sorted(graphs.batch_sizes or ()) != graphs.sizes():
+            raise ValueError(
                 "Please don't set both cuda_graph_config.batch_sizes and "
                 "cuda_graph_config.max_batch_size."
             )
+        # What a build's own defaults are; the longest sequence its workers find out.
+        self.max_batch_size = self.max_batch_size or 2048
+        self.max_input_len = self.max_input_len or 1024
+        self.max_beam_width = self.max_beam_width or 1
+        return self
+
+    @property
+    def parallel_config(self) -> ParallelConfig:
+        return ParallelConfig(
+            tp_size=self.tensor_parallel_size,
+            pp_size=self.pipeline_parallel_size,
+            cp_size=self.context_parallel_size,
+            moe_cluster_size=self.moe_cluster_parallel_size or -1,
+            moe_tp_size=self.moe_tensor_parallel_size or -1,
+            moe_ep_size=self.moe_expert_parallel_size or -1,
+            enable_attention_dp=self.enable_attention_dp,
+        )
 
 
-class TorchCompileConfig(Config):
-    cls = "TorchCompileConfig"
-    defaults: Mapping[str, Any] = {"enable_fullgraph": True}
-
-
-class SchedulerConfig(Config):
-    cls = "SchedulerConfig"
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        policy = given.get("capacity_scheduler_policy")
-        if policy is not None and not isinstance(policy, CapacitySchedulerPolicy):
-            raise ValidationError("1 validation error for SchedulerConfig\n  Input should be enum")
-
-
-CONFIGS: Mapping[str, type[Config]] = {
-    "kv_cache_config": KvCacheConfig,
-    "cuda_graph_config": CudaGraphConfig,
-    "torch_compile_config": TorchCompileConfig,
-    "scheduler_config": SchedulerConfig,
-}
-
-
-class LlmArgs:
-    """All arguments of LLM with their values."""
-
-    defaults: Mapping[str, Any] = {
-        "skip_tokenizer_init": False,
-        "trust_remote_code": False,
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "dtype": "auto",
-        "load_format": "auto",
-        "max_num_tokens": 8192,
-        "stream_interval": 1,
-        "return_perf_metrics": False,
-        "enable_chunked_prefill": False,
-        "kv_cache_config": {},
-        "cuda_graph_config": {},
-    }
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        for name in given:
-            if name not in NAMES["LLM()"]:
-                raise ValueError(f"LLM got invalid argument: {name}")
-        for name in NAMES["LLM()"]:
-            value = given.get(name, self.defaults.get(name))
-            kind = CONFIGS.get(name)
-            setattr(self, name, kind.of(value) if kind is not None else value)
-        self.load_format: Any
-        self.stream_interval: int
-        if isinstance(self.load_format, str):
-            if self.load_format.upper() not in LoadFormat.__members__:
-                raise ValidationError(f"Invalid LoadFormat: {self.load_format}")
-            self.load_format = LoadFormat[self.load_format.upper()]
-        if self.stream_interval <= 0:
-            raise ValidationError(f"stream_interval must be positive, got {self.stream_interval}")
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"'TorchLlmArgs' object has no attribute {name!r}")
+ValidationError = pydantic.ValidationError
 
 
 class SamplingParams:

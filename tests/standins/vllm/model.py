@@ -19,6 +19,7 @@ from vllm.faults import fault_of
 from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from vllm.sampling_params import SamplingParams
+from vllm.v1.metrics.reader import COUNTED
 
 NO_MEMORY = "No available memory for the cache blocks."
 
@@ -78,7 +79,15 @@ class Model:
         return Row(list(tokens), sampling)
 
     def step(self, row: Row) -> None:
-        """Give a row its next token."""
+        """Give a row its next token, and with drafts those that follow: each guess is right."""
+        begun = bool(row.answer)
+        self._next(row)
+        for _ in range((self.args.speculative_config or {}).get("num_speculative_tokens", 0)):
+            if begun and row.reason is None:
+                self._next(row)
+                COUNTED.value += not self.args.disable_log_stats
+
+    def _next(self, row: Row) -> None:
         sampling = row.sampling
         with torch.inference_mode():
             scores = self._model.scores(row.prompt + row.answer)

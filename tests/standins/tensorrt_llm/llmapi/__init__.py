@@ -5,9 +5,12 @@ from ..settings import (  # noqa: TID252
     CapacitySchedulerPolicy,
     CudaGraphConfig,
     KvCacheConfig,
+    MTPDecodingConfig,
+    NGramDecodingConfig,
     SamplingParams,
     SchedulerConfig,
     TorchCompileConfig,
+    TorchLlmArgs,
 )
 
 __all__ = [
@@ -15,7 +18,10 @@ __all__ = [
     "CapacitySchedulerPolicy",
     "CudaGraphConfig",
     "KvCacheConfig",
+    "MTPDecodingConfig",
+    "NGramDecodingConfig",
     "SamplingParams",
     "SchedulerConfig",
     "TorchCompileConfig",
+    "TorchLlmArgs",
 ]

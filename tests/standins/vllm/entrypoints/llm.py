@@ -21,8 +21,11 @@ class LLM:
         )
 
     def generate(self, prompts: Any, sampling_params: Any, *, use_tqdm: bool = True) -> list[Any]:
-        assert sampling_params.output_kind is RequestOutputKind.FINAL_ONLY
-        rows = [self._model.row(prompt, sampling_params) for prompt in prompts]
+        paired = sampling_params
+        if not isinstance(paired, list):
+            paired = [sampling_params] * len(prompts)
+        assert all(each.output_kind is RequestOutputKind.FINAL_ONLY for each in paired)
+        rows = [self._model.row(*each) for each in zip(prompts, paired, strict=True)]
         if self._model.fault == "dies":
             raise RuntimeError("EngineCore encountered an issue. See stack trace (above)")
         for row in rows:

@@ -1,0 +1,323 @@
+"""The accuracy of one case: gate and accepted scores, when a pass may stop, what is accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf import registry
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept, why_not_comparable
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.accuracy import PassContext, apart, pooled, rule_on_scores
+from pytest_mlperf.core.judge.gate import OWN, Pass, combine, gate
+from pytest_mlperf.core.judge.rule_a import looks
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.recording import changes, set_by
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run.accuracy import Ask, fixed_order
+from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.suite.plan import Planned, gate_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredBaseline:
+    """An accuracy baseline with each sample's scores, by metric and data set index.
+
+    Attributes:
+        scores: By metric and data set index.
+        outputs: A digest of each output by data set index; None in files of older releases.
+    """
+
+    baseline: AccuracyBaseline
+    scores: dict[str, list[float | None]]
+    outputs: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredPass:
+    """One accuracy pass with the scores of its samples, and what was measured."""
+
+    accuracy: Accuracy
+    scored: Scored
+    subject: Subject
+
+
+class CaseAccuracy:
+    """What a case's scores are compared with.
+
+    Attributes:
+        file: The accuracy baseline, of the case's own engine entry or of the suite's reference.
+        by_reference: The name of the reference entry, or None when it is the case's own.
+    """
+
+    def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
+        """Load nothing yet; `whole`: the whole data set is wanted whatever the first scores say."""
+        entry, case = planned.accuracy_reference, planned.case
+        self._planned = planned
+        self._whole = whole
+        self.by_reference = None if entry is planned.engine else entry.full_label
+        self.file = accuracy_baselines.path_for(
+            root, workload=case.workload, engine=entry.label, precision=entry.precision
+        )
+        self.accepted: ScoredBaseline | None = None
+
+    def load(self) -> None:
+        """Load the accepted scores: a defect in them must not cost a measurement."""
+        entry, case = self._planned.accuracy_reference, self._planned.case
+        loaded = accuracy_baselines.load(self.file)
+        if loaded:
+            outputs = accuracy_baselines.load_outputs(self.file)
+            baseline = replace(loaded[0], scorer=_by_name(loaded[0].scorer))
+            self.accepted = ScoredBaseline(baseline=baseline, scores=loaded[1], outputs=outputs)
+            ours = (case.workload, entry.label, entry.precision)
+            theirs = (loaded[0].workload, loaded[0].engine, loaded[0].precision)
+            if ours != theirs:
+                raise BaselineError(
+                    f"{self.file}: holds the accuracy of {'-'.join(theirs)}, not of "
+                    f"{'-'.join(ours)}; move it away, or rename the engine entry"
+                )
+
+    @property
+    def ask(self) -> Ask:
+        """How the pass is made: until its scores decide, or over the whole data set."""
+        return Ask(looks=self._looks, enough=self._enough)
+
+    @property
+    def sequential(self) -> bool:
+        """The pass may stop before the end of the data set."""
+        quick = self._planned.suite.profile == "quick"
+        return quick and self.accepted is not None and not self._whole
+
+    @property
+    def may_record(self) -> bool:
+        """This case writes the accuracy baseline: of its own engine, in the first scenario."""
+        return self.by_reference is None and self._planned.is_first_scenario
+
+    @property
+    def set_by(self) -> str | None:
+        """Where the accepted scores come from."""
+        return set_by(self.accepted.baseline.history) if self.accepted else None
+
+    def changes(self, subject: Subject) -> tuple[str, ...]:
+        """Return what differs from the fingerprint of the accepted scores."""
+        return (
+            changes(self.accepted.baseline.fingerprint, subject.fingerprint)
+            if self.accepted
+            else ()
+        )
+
+    @property
+    def missing(self) -> str:
+        """What to do where no scores are accepted yet."""
+        first = self._planned.suite.scenarios[0].name
+        entry = self._planned.accuracy_reference.full_label
+        if self.by_reference:
+            return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
+        if not self.may_record:
+            return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
+        return "no accuracy baseline: record it with --mlperf-update=missing"
+
+    def judge(self, now: ScoredPass) -> Ruling:
+        """Judge a pass by the gate and against the accepted scores."""
+        planned, suite, accuracy = self._planned, self._planned.suite, now.accuracy
+        total = max(gate_samples(suite, planned.round_scenario) or 0, accuracy.total)
+        measured = Pass(
+            accuracy=accuracy,
+            scored=now.scored,
+            order=[] if accuracy.samples >= total else fixed_order(accuracy.total),
+            total=total,
+        )
+        gated = gate(
+            measured,
+            planned.bounds(accuracy.lower),
+            whose="MLPerf's" if suite.is_mlperf else OWN,
+            complete=suite.profile == "official",
+            rerun_sd=self._rerun_sd(now),
+        )
+        return combine(gated, self._against_accepted(now), self.missing)
+
+    def _against_accepted(self, now: ScoredPass) -> Ruling | None:
+        """Judge scores against the accepted ones; None when there are none."""
+        if self.accepted is None:
+            return None
+        baseline, total = self.accepted.baseline, now.accuracy.total
+        if reason := why_not_comparable(baseline, now.subject, self._scorer, total):
+            return Ruling(outcome=Outcome.INVALID, headline=reason, paired=(), more=False, notes=())
+        return rule_on_scores(
+            baseline,
+            self.accepted.scores,
+            now.accuracy,
+            now.scored,
+            fixed_order(total),
+            margin=self._planned.margin,
+            sequential=self.sequential,
+            beside=PassContext(
+                same_build=self._same_build(now.subject), outputs=self.accepted.outputs
+            ),
+        )
+
+    def _same_build(self, subject: Subject) -> bool:
+        """Whether engine, weights, options, data and machine are those of the accepted scores."""
+        if self.accepted is None or self.by_reference:
+            return False
+        theirs = self.accepted.baseline
+        ours = (dict(subject.fingerprint), dict(subject.identity), self._scorer)
+        return ours == (theirs.fingerprint, theirs.identity, theirs.scorer)
+
+    def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
+        """Return by metric how far passes of one build are apart, points; empty where unknown.
+
+        The baseline knows where passes were repeated; else this pass is a repeat itself, if it is
+        of the same build.
+        """
+        if self.accepted is None or self.by_reference:
+            return {}
+        reruns = self.accepted.baseline.rerun or self._apart(now)
+        return {name: rerun.sd for name, rerun in reruns.items()}
+
+    def _apart(self, now: ScoredPass) -> dict[str, Rerun]:
+        """Return how far a pass of the same build is from the accepted one; empty: it is none."""
+        if self.accepted is None or not now.accuracy.full or not self._same_build(now.subject):
+            return {}
+        if now.accuracy.total != self.accepted.baseline.samples:
+            return {}
+        return apart(self.accepted.baseline, self.accepted.scores, now.scored)
+
+    # --- recording ---------------------------------------------------------------------------
+
+    def records(self, policy: Policy) -> bool:
+        """Whether this session is to accept the scores of this case, or to keep a repeat."""
+        return self.may_record and policy.update in {
+            "replace",
+            "append" if self.accepted else "missing",
+        }
+
+    def record(
+        self, now: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
+    ) -> Ruling:
+        """Accept the scores of a whole data set and return the answer that says so."""
+        if policy.update == "append":
+            return self._repeated(now, policy, answer)
+        self._accept(now, reason=policy.reason or "first baseline", commit=commit)
+        headline = f"{now.accuracy.samples:,} samples in {policy.shown(self.file)}"
+        note = f"{headline}; commit it with its .scores.npz"
+        return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=(note,))
+
+    def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
+        """Keep how far a pass of the baseline's build is from the accepted one, if it is one."""
+        if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
+            return answer
+        reruns = self._repeat(now)
+        if not reruns:
+            note = "not kept as a repeat: it is no pass of the baseline's own build on its machine"
+            return replace(answer, notes=(*answer.notes, note))
+        passes = max(rerun.passes for rerun in reruns.values())
+        headline = f"pass {passes + 1} of one build in {policy.shown(self.file)}"
+        spread = ", ".join(
+            f"{name} {rerun.sd:.2g}"
+            + (f" (r = {rerun.correlation:.4f})" if rerun.correlation is not None else "")
+            for name, rerun in reruns.items()
+        )
+        note = f"{headline}; re-run standard deviation, points: {spread}; commit it"
+        notes = (*answer.notes, note)
+        return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
+
+    def _repeat(self, now: ScoredPass) -> dict[str, Rerun]:
+        """Keep how far a pass of the same build is from the accepted one; the scores stay.
+
+        Returns:
+            What is known now, by metric; empty where the pass was no repeat.
+        """
+        new = self._apart(now)
+        if self.accepted is None or not new:
+            return {}
+        digest = self.accepted.baseline.scores_sha256
+
+        def put(there: AccuracyBaseline | None) -> AccuracyBaseline:
+            if there is None or there.scores_sha256 != digest:
+                raise BaselineError(
+                    f"{self.file}: other scores were accepted while this session ran, and this "
+                    "pass repeats the ones before; run it again"
+                )
+            return replace(there, rerun=pooled(there.rerun, new))
+
+        baseline = accuracy_baselines.FILE.update(self.file, put)
+        self.accepted = replace(self.accepted, baseline=baseline)
+        return baseline.rerun
+
+    def _accept(self, now: ScoredPass, *, reason: str, commit: str | None) -> None:
+        """Write the scores of a whole data set as the accuracy baseline."""
+        again = self._apart(now)
+        repeated = self.accepted.baseline.scores_sha256 if self.accepted else None
+
+        def put(old: AccuracyBaseline | None) -> AccuracyBaseline:
+            new = self._new_baseline(now, old, reason=reason, commit=commit)
+            if old is None or not again or old.scores_sha256 != repeated:
+                return new
+            return replace(new, rerun=pooled(old.rerun, again))
+
+        outputs, per_sample = now.scored.outputs, now.scored.per_sample
+        written = accuracy_baselines.replace_scores(self.file, put, per_sample, outputs)
+        scores = {name: kept(values, written.steps[name]) for name, values in per_sample.items()}
+        self.accepted = ScoredBaseline(baseline=written, scores=scores, outputs=outputs)
+
+    def _new_baseline(
+        self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
+    ) -> AccuracyBaseline:
+        """Return what is accepted, behind the history of what was."""
+        case, accuracy, subject = self._planned.case, now.accuracy, now.subject
+        action: Literal["record", "replace"] = "replace" if old else "record"
+        entry = Accepted(
+            date=dt.datetime.now(dt.UTC).date().isoformat(),
+            commit=commit,
+            reason=reason,
+            action=action,
+            old=dict(old.scores) if old else {},
+            new=dict(accuracy.scores),
+        )
+        return AccuracyBaseline(
+            round=self._planned.suite.round,
+            workload=case.workload,
+            engine=case.engine,
+            precision=case.precision,
+            scenario=case.scenario,
+            samples=accuracy.samples,
+            scores=dict(accuracy.scores),
+            steps={},
+            scores_sha256="",
+            scorer=self._scorer,
+            identity=dict(subject.identity),
+            fingerprint=dict(subject.fingerprint),
+            history=(*(old.history if old else ()), entry),
+            rerun={},
+        )
+
+    @property
+    def _scorer(self) -> str:
+        scorer = self._planned.scorer
+        return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
+
+    def _looks(self, samples: int) -> Sequence[int]:
+        return looks(samples, sequential=self.sequential)
+
+    def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
+        now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
+        ruling = self._against_accepted(now)
+        return ruling is not None and not ruling.more
+
+
+def _by_name(scorer: str) -> str:
+    """Return a scorer and its options as JSON, by the name that suites use: its module may move."""
+    if not scorer:
+        return ""
+    written = json.loads(scorer)
+    if "target" in written:
+        written["use"] = registry.name_of("scorers", written.pop("target"))
+    return json.dumps(written, sort_keys=True)

@@ -1,0 +1,475 @@
+"""Ruling for each test of a session: measure until the verdict is decided, judge, record."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import confirm, not_made
+from pytest_mlperf.bench.pair import judge_pair
+from pytest_mlperf.bench.performance import judge_efficiency, judge_performance, reported
+from pytest_mlperf.bench.policy import ALONE, Phase, Policy
+from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.contention import busiest
+from pytest_mlperf.core.control import clocks_moved, steady
+from pytest_mlperf.core.energy import LABEL, Power
+from pytest_mlperf.core.energy.host import LABEL as HOST_LABEL
+from pytest_mlperf.core.energy.meter import LABEL as METER_LABEL
+from pytest_mlperf.core.errors import (
+    BaselineError,
+    MlperfError,
+    RunError,
+    SuiteError,
+    UnavailableError,
+)
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.judge.stragglers import stragglers
+from pytest_mlperf.core.judge.together import FALLS
+from pytest_mlperf.core.measurement import Accuracy, GpuRun, Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.promise import Promise, promise
+from pytest_mlperf.core.reason import Sign, SignKey, of_each
+from pytest_mlperf.core.results import Known, expect
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.processes import log_tail
+from pytest_mlperf.run.child.process import Designed
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.light import cost_of
+from pytest_mlperf.stores.results import require_readable
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
+
+
+def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
+    """Whether one kind of what is no drop fails a test.
+
+    Args:
+        word: The kind: "skips", "inconclusive" or "no-baseline".
+        fail_on: Words of `--mlperf-fail-on`: those that fail, and behind "no:" those that do not.
+    """
+    return word in fail_on or (usual and f"no:{word}" not in fail_on)
+
+
+def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
+    """Return whether a verdict fails its test.
+
+    Args:
+        named: The case is on an accelerator that has a name of its own, see `is_named`: without a
+            baseline it fails under CI.
+    """
+    outcome = verdict.outcome
+    if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
+        return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
+    if outcome is Outcome.NO_BASELINE:
+        return fails_on("no-baseline", fail_on, usual=bool(os.environ.get("CI")) and named)
+    return verdict.fails
+
+
+def is_named(accelerator: str, *, pretended: bool) -> bool:
+    """Whether an accelerator can have a baseline that others share: no CPU, and not pretended."""
+    return accelerator != "cpu" and not pretended
+
+
+def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
+    """Return a verdict that says why it passes under CI, where nothing was compared."""
+    usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
+    if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
+        return verdict
+    note = (
+        "nothing was compared, and it passes: only on a named accelerator that fails under CI; "
+        "--mlperf-fail-on=no-baseline fails it here too"
+    )
+    return replace(verdict, notes=(*verdict.notes, note))
+
+
+def require_power_source(case: Case) -> None:
+    """Make sure that something may measure the energy of a case without a wall meter."""
+    if case.accelerator == "cpu":
+        lack = (
+            "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
+            "file with --mlperf-meter"
+        )
+        raise UnavailableError(f"{case.accelerator} has {lack}")
+
+
+def broken(
+    case: Case, kind: Kind, error: RunError | BaselineError, shown: Callable[[Path], str]
+) -> Verdict:
+    """Return the verdict of a test whose engine, data, scorer or baseline broke."""
+    layer, log = "baseline", None
+    if isinstance(error, RunError):
+        layer, log = error.layer, error.log
+    # What we raise ourselves is a sentence for the user; below it a traceback would only hide it.
+    tail = [] if isinstance(error, Designed) else log_tail(log)
+    return Verdict(
+        case=case,
+        kind=kind,
+        outcome=Outcome.ERROR,
+        headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
+        log_tail=tuple(tail),
+        log=shown(Path(log)) if log else None,
+        folder=shown(Path(log).parent) if log else None,
+    )
+
+
+def energy_notes(runs: Sequence[Run]) -> list[str]:
+    """Return what the runs were seen to do, and what the last one used."""
+    if not runs:
+        return []
+    power, wall, notes = runs[-1].power, runs[-1].wall, of_all_runs(runs)
+    if power is not None and power.joules is not None and power.mean_w is not None:
+        peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
+        notes.append(
+            f"{power.joules:,.0f} J ({_uncertain(power.uncertainty_j)}) in {power.window_s:.1f} "
+            f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}{_net(power)}: {LABEL}"
+        )
+        if each := [_of_gpu(gpu) for gpu in runs[-1].gpus]:
+            notes.append(f"by GPU: {', '.join(each)}")
+        notes += power.notes
+    notes += each_once([_unknown_energy(run) for run in runs])
+    if (host := runs[-1].host) is not None:
+        if host.joules is not None and host.mean_w is not None:
+            notes.append(
+                f"{host.joules:,.0f} J ({_uncertain(host.uncertainty_j)}) in {host.window_s:.1f} "
+                f"s, {host.mean_w:,.0f} W: {HOST_LABEL}"
+            )
+        notes += [f"the host's energy: {note}" for note in host.notes]
+    if wall is not None and wall.joules is not None and wall.mean_w is not None:
+        notes.append(
+            f"{wall.joules:,.0f} J ({_uncertain(wall.uncertainty_j)}) at the wall in "
+            f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W{_per_unit(runs[-1], '_wall')}: "
+            f"{METER_LABEL}"
+        )
+    notes += wall.notes if wall is not None else ()
+    return list(dict.fromkeys(notes))
+
+
+def _of_gpu(gpu: GpuRun) -> str:
+    """Return "GPU 3 6,000 J (± 51)"."""
+    energy = "not known" if gpu.joules is None else f"{gpu.joules:,.0f} J"
+    off = "" if gpu.uncertainty_j is None else f" (± {gpu.uncertainty_j:,.0f})"
+    return f"{gpu.name or gpu.uuid} {energy}{off}"
+
+
+def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
+    """Return how clocks and power cap are other than the baseline's, beside a verdict that stands.
+
+    A drop has it among its likely causes, and what is recorded now is its own baseline.
+    """
+    if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
+        return None
+    if not any(run.state for run in runs):
+        return None
+    moved = clocks_moved([run.state for run in runs], [run.state for run in record.runs])
+    return f"beside the baseline: {moved}" if moved else None
+
+
+def of_all_runs(runs: Sequence[Run]) -> list[str]:
+    """Return what was noted of runs, each once: in the words of the last one that has it."""
+    return each_once([_noted(run) for run in runs])
+
+
+def _noted(run: Run) -> dict[Hashable, str]:
+    """Return what was noted of a run, by its kind; what each of several GPUs showed, in one."""
+    signs = {sign.in_words(): sign for sign in run.signs}
+    alike: dict[Hashable, list[Sign]] = {}
+    for sign in run.signs:
+        alike.setdefault(sign.kind[1:], []).append(sign)
+    noted: dict[Hashable, str] = {}
+    for note in run.notes:
+        of_note = signs.get(note)
+        same = alike[of_note.kind[1:]] if of_note else []
+        if of_note is None:
+            noted[note] = note
+        elif 1 < len(run.gpus) == len(same):
+            noted[of_note.kind[1:]] = of_each(same)
+        else:
+            noted[of_note.kind] = note
+    return noted
+
+
+def _unknown_energy(run: Run) -> dict[Hashable, str]:
+    """Return why no energy is known of a run; that its sampler broke is of one kind whenever."""
+    if not run.power_unknown:
+        return {}
+    broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
+    return {broke or run.power_unknown: f"energy is not known: {run.power_unknown}"}
+
+
+def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
+    """Return the notes of several runs, by their kinds: each once, as the last one has it."""
+    runs = len(noted)
+    lines = []
+    for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
+        texts = [by_kind[kind] for by_kind in noted if kind in by_kind]
+        lines.append(
+            texts[-1] if len(texts) == runs else f"in {len(texts)} of {runs} runs: {texts[-1]}"
+        )
+    return lines
+
+
+def _net(power: Power) -> str:
+    """Return what was used above idle: ", 8,888 J above an idle 120 W"."""
+    if power.net_joules is None or power.idle_w is None:
+        return ""
+    return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
+
+
+def _uncertain(joules: float | None) -> str:
+    """Return by how much an energy may be off: "± 101"."""
+    return "uncertainty not known" if joules is None else f"± {joules:,.0f}"
+
+
+def measured(run: Run, limits: Collection[str]) -> str:
+    """Return what a run measured of some metrics: "samples/s 919"."""
+    names = (name for name in limits if name in run.metrics)
+    return ", ".join(f"{METRICS[n].title} {quantity(n, run.metrics[n])}" for n in names)
+
+
+def _per_unit(run: Run, suffix: str = "") -> str:
+    """Return what a token, else a sample, cost: ", 0.412 J/token"."""
+    for of in ("token", "sample"):
+        if rate := run.metrics.get(f"{of}s_per_joule{suffix}"):
+            return f", {quantity('', 1 / rate)} J/{of}"
+    return ""
+
+
+class Bench:
+    """Measures each case of a session once and answers for each of its tests."""
+
+    def __init__(self, conditions: Conditions, policy: Policy, show: Callable[[str], None]) -> None:
+        """Keep the session's settings."""
+        self._conditions = conditions
+        self._policy = policy
+        self._show = show
+        self._cases: dict[tuple[Path, str], CaseRuns] = {}
+
+    def verdict(
+        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = ALONE
+    ) -> Verdict:
+        """Return the verdict of one test, measuring what is still missing.
+
+        Whatever breaks, there is a verdict: a session's results lack no test that it ran.
+
+        Args:
+            kinds: The kinds of this case that the session will ask for in all, so that one
+                process serves them together.
+            phase: Whether a run more may be made now, and beside how many pairs it is judged.
+
+        Raises:
+            UnavailableError: Model or data set is not here.
+            SuiteError: Two Python tests give one case different settings.
+        """
+        verdict = self._answered(
+            planned.case, kind, lambda: self._judged(planned, kind, kinds, phase)
+        )
+        case = self._cases.get((planned.path, planned.case.id))
+        if case is None or verdict.outcome is not Outcome.ERROR:
+            return verdict
+        return replace(verdict, invalid_runs=tuple(case.invalid_runs))
+
+    def pair(self, pair: PlannedPair) -> Verdict:
+        """Return the verdict on a claim about two engine entries, from runs of their own."""
+
+        def judged() -> Verdict:
+            verdict = judge_pair(pair, self._conditions, self._policy, self._show)
+            return _expected(pair, verdict)
+
+        return self._answered(pair.case, "pair", judged)
+
+    def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
+        """Return a verdict, also on what broke, foreseen or not."""
+        try:
+            verdict = judged()
+            require_readable(verdict)  # one that could not be kept would end the session
+        except (RunError, BaselineError) as error:
+            return broken(case, kind, error, self._policy.shown)
+        except MlperfError:
+            raise
+        except Exception as error:
+            log = self._conditions.folder / f"{case.id}.{kind}.log"
+            return broken(case, kind, unforeseen(error, log), self._policy.shown)
+        return verdict
+
+    def _judged(
+        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
+    ) -> Verdict:
+        case = self._case(planned)
+        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
+        answer = answers.get(kind, self._performance)
+        try:
+            verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
+        except Unjudgeable as error:
+            first, *more = map(str, error.run.invalid)
+            more += [f"not judged: {measured(error.run, planned.limits)}"]
+            ruling = Ruling(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
+            verdict = self._verdict(case, kind, ruling)
+            verdict = self._with_files(verdict, error.run)
+        return _expected(planned, verdict)
+
+    def record(self, case: Case) -> Record | None:
+        """Return the record that the runs of a case are judged against."""
+        return next((own.record for own in self._cases.values() if own.planned.case == case), None)
+
+    def rate(self, planned: Testable) -> tuple[float | None, str | None]:
+        """Return the rate a case is offered or sized by, and where it comes from."""
+        case = self._cases.get((planned.path, planned.case.id))
+        return (case.rate, case.rate_source) if case else (None, None)
+
+    def _case(self, planned: Planned) -> CaseRuns:
+        key = (planned.path, planned.case.id)
+        if key not in self._cases:
+            self._cases[key] = CaseRuns(planned, self._conditions, self._policy, self._show)
+        case = self._cases[key]
+        if case.planned.suite != planned.suite:
+            raise SuiteError(
+                f"{planned.path}:{planned.line}: case {planned.case.id} is measured by the test in "
+                f'line {case.planned.line} with other settings; tell them apart by engine="..." '
+                "in the marker"
+            )
+        return case
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        del phase  # scores are judged alone
+        try:
+            case.first(kinds)
+        except Unjudgeable:
+            # The performance runs of the same processes may not be judged; the scores may.
+            if case.accuracy is None:
+                raise
+        if case.accuracy is None and case.unscored:
+            raise case.unscored
+        if case.accuracy is None:
+            headline = "the weights are dummy: speed may be judged, accuracy never"
+            return Ruling(outcome=Outcome.NOT_EVALUATED, headline=headline)
+        answer, scores, policy = case.judge_accuracy(), case.scores, case.policy
+        if scores.records(policy) and answer.outcome is not Outcome.GATE_FAIL:
+            commit = self._conditions.commit
+            return scores.record(case.scored_pass, policy, answer, commit=commit)
+        return answer
+
+    def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        ruling = judge_performance(case, kinds, phase)
+        answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
+        return replace(answer, notes=(*answer.notes, *reported(case, answer)))
+
+    def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        return self._confirmed(case, judge_efficiency(case, kinds, phase), Outcome.POWER_DROP)
+
+    def _confirmed(self, case: CaseRuns, answer: Ruling, failing: Outcome) -> Ruling:
+        return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
+
+    def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:
+        """Return a verdict that the others of its session decided, after its drop was confirmed."""
+
+        def confirmed() -> Verdict:
+            case = self._case(planned)
+            before = Ruling(
+                outcome=verdict.outcome,
+                headline=verdict.headline,
+                metrics=verdict.metrics,
+                paired=verdict.paired,
+                notes=verdict.notes,
+                unchecked=verdict.unchecked,
+            )
+            ruling = self._confirmed(case, before, FALLS[verdict.kind])
+            return replace(
+                verdict,
+                outcome=ruling.outcome,
+                headline=ruling.headline,
+                metrics=ruling.metrics,
+                notes=ruling.notes,
+                turns=ruling.turns or verdict.turns,
+            )
+
+        return self._answered(verdict.case, verdict.kind, confirmed)
+
+    def unconfirmed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that nothing can be measured for any more, saying so."""
+        return not_made(verdict, self._policy)
+
+    # --- verdicts ------------------------------------------------------------------------
+
+    def _verdict(self, case: CaseRuns, kind: Kind, answer: Ruling) -> Verdict:
+        subject, against = case.subject, case.scores if kind == "accuracy" else case
+        notes = answer.notes + (case.notes if kind == "accuracy" else _notes(case, answer.outcome))
+        if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
+            notes = (case.formerly.in_words, *notes)
+        if self._conditions.handicap:
+            slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
+            notes = (slowed, *notes)
+        cost = None
+        if kind != "accuracy" and subject is not None and case.job.price:
+            cost = cost_of(case.job, case.runs, subject.identity)
+        verdict = Verdict(
+            case=case.planned.case,
+            kind=kind,
+            outcome=answer.outcome,
+            headline=answer.headline,
+            metrics=answer.metrics,
+            paired=answer.paired,
+            runs=tuple(case.runs),
+            invalid_runs=tuple(case.invalid_runs),
+            reasons=case.reasons,
+            accuracy=case.accuracy,
+            gate=case.judged.gate if case.judged else None,
+            subject=subject,
+            changed=against.changes(subject) if subject else (),
+            notes=notes,
+            baseline_file=self._policy.shown(against.file),
+            baseline_set=against.set_by,
+            cost=cost,
+            steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
+            machine=case.machine if kind != "accuracy" else (),
+            promise=None if kind == "accuracy" else promised(case, answer),
+            turns=answer.turns,
+            unchecked=answer.unchecked,
+            handicap=self._conditions.handicap,
+        )
+        return self._with_files(verdict, case.runs[-1] if case.runs else case.accuracy)
+
+    def _with_files(self, verdict: Verdict, last: Run | Accuracy | None) -> Verdict:
+        """Return a verdict with where what a run or pass left lies, as messages show it."""
+        if last is None:
+            return verdict
+        folder = self._policy.shown(Path(last.folder))
+        return replace(verdict, folder=folder)
+
+
+def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
+    """Return what is to be said of the runs of a case beside its verdict."""
+    load = busiest([run.contention for run in case.runs]) if case.watched else None
+    beside = (clock_note(case.runs, case.record, outcome), load, case.noise)
+    behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
+    return (*(one.text for one in behind), *energy_notes(case.runs), *filter(None, beside))
+
+
+def promised(case: CaseRuns, answer: Ruling) -> Promise | None:
+    """Return what the baseline lets rule R promise of an answer; None where it judged nothing."""
+    judged = next((m.metric for m in answer.metrics if m.runs_baseline and m.outcome), None)
+    if case.record is None or judged is None:
+        return None
+    now = dt.datetime.now(dt.UTC)
+    return promise(
+        case.record, case.rule, metric=judged, calibrated=case.noise is not None, now=now
+    )
+
+
+def known_failures(planned: Testable) -> tuple[Known, ...]:
+    """Return the failures that a suite expects."""
+    return tuple(Known(**entry.model_dump()) for entry in planned.suite.expected_failures)
+
+
+def _expected(planned: Testable, verdict: Verdict) -> Verdict:
+    if not planned.suite.expected_failures:
+        return verdict
+    return expect(verdict, known_failures(planned), dt.datetime.now(dt.UTC).date())

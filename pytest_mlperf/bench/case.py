@@ -1,0 +1,297 @@
+"""One case in one session: its baseline record, its runs so far, and how to get one more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
+from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
+from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
+from pytest_mlperf.core.baseline import Baseline, Property, Record, find
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
+from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
+from pytest_mlperf.core.judge.disturbance import usual_share
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.reason import Reason
+from pytest_mlperf.core.recording import changes, first_runs, set_by
+from pytest_mlperf.core.verdict import Outcome, Unchecked
+from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.conditions import Conditions, placed
+from pytest_mlperf.run.measure import ProcessResult
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.suite.plan import Planned
+
+
+class CaseRuns(CaseRunner):
+    """What is known of one case in this session; grows by one process at a time.
+
+    Attributes:
+        record: The accepted measurement of this machine, or None.
+        formerly: Without a record: the nearest one, and what changed since; None: there is none.
+        noise: Where its noise comes from; None: nobody calibrated this machine.
+        notes: What is to be said of its processes that made no performance run.
+        unscored: Why there are none, when the scorer broke.
+        judged: What gate and accepted scores say of them; None before anyone asked.
+        uncompared: What of the machine's speed could not be compared, in words.
+        machine: The machine's own speed beside the baseline's, where `compare_machine` looked.
+    """
+
+    def __init__(
+        self, planned: Planned, conditions: Conditions, policy: Policy, show: Callable[[str], None]
+    ) -> None:
+        """Load the baseline: a defect in it must not cost a measurement."""
+        case = planned.case
+        calibrated = conditions.machine.identity(case.accelerator)
+        machine = replace(conditions.machine, harness=planned.harness)
+        conditions = replace(conditions, machine=machine)
+        identity = machine.identity(case.accelerator)
+        self.policy = policy
+        self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
+        self.file = baseline_file(self._root, case, planned.suite.profile)
+        self.formerly: Formerly | None = None
+        self.record = self._load(case, identity)
+        self.rule, self.noise = rule_beside(
+            self.file, case.accelerator, calibrated, policy.max_runs
+        )
+        suite_rate = planned.scenario.rate_on(case.accelerator)
+        # A search offers no rate of its own, and one that a baseline was offered is none it found.
+        offered = None if planned.scenario.find else self.record
+        super().__init__(
+            planned,
+            conditions,
+            show,
+            rate=suite_rate or (offered.target_qps if offered else None),
+            record=self.record,
+            usual=usual_share(self.record.runs) if self.record and conditions.watched else 0.0,
+        )
+        source = "suite" if suite_rate else offered.qps_source if offered else None
+        self.rate_source: Literal["suite", "probe"] | None = source
+        self.notes: tuple[str, ...] = ()
+        self.accuracy: Accuracy | None = None
+        self.scored: Scored | None = None
+        self.unscored: RunError | None = None
+        self.judged: Ruling | None = None
+        if planned.scorer_name:
+            self.scores.load()
+        self.machine: tuple[ControlComparison, ...] = ()
+        self.watched = conditions.watched  # a busy machine makes a verdict INVALID
+        self.uncompared: str | None = None
+        self._broken: RunError | Unjudgeable | None = None
+
+    def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
+        """Return the record of this machine; without one note the nearest."""
+        loaded = load_checked(self.file, case)
+        record = find(loaded, identity) if loaded else None
+        if record is None:
+            self.formerly = applied_before(loaded, identity, self._root, self.file, case)
+        if self.policy.update:
+            _require_writable(self.file)
+        return record
+
+    @cached_property
+    def scores(self) -> CaseAccuracy:
+        """What the scores of its samples are compared with."""
+        whole = self.policy.update is not None
+        return CaseAccuracy(self.planned, self._root, whole=whole)
+
+    @cached_property
+    def _passes(self) -> AccuracyPasses:
+        return AccuracyPasses(self.policy.accuracy)
+
+    def first(self, kinds: Collection[Kind]) -> None:
+        """Do the case's first process: everything that the session wants of it at once."""
+        missing = self.accuracy is None and self.unscored is None
+        accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
+        if {"performance", "efficiency"} & set(kinds) and not self.runs:
+            self.add_run(ask=self.scores.ask if accuracy else None)
+        elif accuracy:
+            self.process(performance=False, ask=self.scores.ask)
+
+    def add_run(self, *, ask: Ask | None = None) -> Run:
+        """Add one run that may be judged; a case whose tries were all INVALID is over."""
+        try:
+            return super().add_run(ask=ask)
+        except Unjudgeable as error:
+            self._broken = error
+            raise
+
+    def find_accuracy(self, *, required: bool) -> Accuracy | None:
+        """Return an accuracy pass of the same fingerprint; measure it where it is required."""
+        if not self.planned.scorer_name:
+            return None
+        assert self.subject is not None
+        if self.subject.dummy:
+            return None
+        if self.accuracy is None and (stored := self._passes.load(self._accuracy_key)):
+            self.accuracy, self.scored = stored
+        partial = self.accuracy is not None and not self.accuracy.full
+        if required and self.unscored:
+            raise self.unscored
+        if required and (self.accuracy is None or partial):
+            self.process(performance=False, ask=self.scores.ask)
+            if self.unscored:
+                raise self.unscored
+        return self.accuracy
+
+    @property
+    def scored_pass(self) -> ScoredPass:
+        """The accuracy pass, which is there."""
+        assert self.accuracy is not None
+        assert self.scored is not None
+        assert self.subject is not None
+        return ScoredPass(accuracy=self.accuracy, scored=self.scored, subject=self.subject)
+
+    def judge_accuracy(self) -> Ruling:
+        """Judge the accuracy pass by its gate and against the accepted scores."""
+        self.judged = self.scores.judge(self.scored_pass)
+        return self.judged
+
+    @property
+    def unchecked(self) -> Unchecked | None:
+        """Why a verdict on performance does not vouch for accuracy; None where it does."""
+        if self.subject is not None and self.subject.dummy:
+            return Unchecked.DUMMY
+        if self.unscored is not None:
+            return Unchecked.SCORER_BROKE
+        if not self.planned.scorer_name:
+            return None
+        # A pass that nothing could be held against vouches for nothing.
+        vague = self.judged is None or self.judged.outcome in {Outcome.NO_BASELINE, Outcome.INVALID}
+        return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
+
+    def compare_machine(self) -> ControlComparison | None:
+        """Look once more at the machine, and say how it differs from the baseline's, if it does."""
+        baseline = [run.control for run in self.record.runs] if self.record else []
+        if not any(baseline) or not self._conditions.control:
+            return None
+        accelerator = self.planned.case.accelerator
+        with placed(accelerator, self._conditions, self._show) as place:
+            after = place.control(accelerator)
+            now = [*(run.control for run in self.runs), after.values]
+        self.machine = compared(now, baseline, floor=floor_of(self.planned.case.accelerator))
+        self.uncompared = cannot_say(now, baseline)
+        return furthest(self.machine)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why the last run may not be judged, where no further one was made."""
+        return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
+
+    @property
+    def set_by(self) -> str | None:
+        """Where the performance baseline comes from."""
+        return set_by(self.record.history) if self.record else None
+
+    def changes(self, subject: Subject) -> tuple[str, ...]:
+        """Return what differs from what the performance baseline was recorded with, and where."""
+        if self.record is None:
+            return ()
+        beside = self.record.surroundings
+        return (
+            *changes(self.record.fingerprint, subject.fingerprint),
+            *(changes(beside, subject.surroundings) if beside else ()),
+            *first_runs(self.runs, self.record.runs),
+        )
+
+    @property
+    def _accuracy_key(self) -> str:
+        assert self.subject is not None
+        return accuracy_key(self.job, self.subject.fingerprint)
+
+    def process(
+        self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
+    ) -> ProcessResult:
+        """Run one fresh process and keep what it gave; a case that broke stays broken."""
+        if self._broken:
+            raise self._broken
+        try:
+            process = super().process(performance=performance, ask=ask, at=at)
+        except RunError as error:
+            self._broken = error
+            raise
+        except MlperfError:
+            raise
+        except Exception as error:
+            log = self._conditions.folder / f"{self.planned.case.id}.{self._processes}.log"
+            self._broken = unforeseen(error, log)
+            raise self._broken from error
+        if process.probed and not at:
+            self.rate_source = "probe"
+        self.unscored = process.unscored or self.unscored
+        self.notes = (*self.notes, *process.notes)
+        if process.accuracy and process.scored:
+            self.accuracy, self.scored = process.accuracy, process.scored
+            self._passes.save(self._accuracy_key, process.accuracy, process.scored)
+        return process
+
+
+def load_checked(file: Path, case: Case) -> Baseline | None:
+    """Load a baseline file and make sure that it is this case's."""
+    loaded = baselines.load(file)
+    if loaded is None:
+        return None
+    names = ("workload", "scenario", "engine", "precision", "accelerator")
+    ours, theirs = ([getattr(one, name) for name in names] for one in (case, loaded))
+    if ours != theirs:
+        raise BaselineError(
+            f"{file}: this is the baseline of {'-'.join(theirs)}, not of {case.id}; "
+            "move it away, or rename the engine entry"
+        )
+    return loaded
+
+
+def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
+    """Return where the baselines of a suite lie; the open division has its own."""
+    root = folder or nearest_baselines(suite)
+    return root / "open" if division == "open" else root
+
+
+def clashes(
+    planned: Sequence[Planned], claimed: dict[tuple[Path, str, str], Path], folder: Path | None
+) -> Iterator[str]:
+    """Claim the baselines of a suite's cases; yield those that another suite claimed before."""
+    first = planned[0]
+    root = baselines_root(folder, first.path, first.suite.division)
+    for one in planned:
+        other = claimed.setdefault((root, one.suite.profile, one.case.id), one.path)
+        if other != one.path:
+            yield (
+                f"{one.path}:{one.line}: {one.case.id} is described by {other} too, and both would "
+                "share one baseline: rename the workload or the engine entry in one"
+            )
+
+
+def nearest_baselines(suite: Path) -> Path:
+    """Return the nearest `baselines/` above a suite file, else the place for one beside it."""
+    for folder in suite.resolve().parents:
+        if (folder / "baselines").is_dir():
+            return folder / "baselines"
+    return suite.resolve().parent / "baselines"
+
+
+def baseline_file(root: Path, case: Case, profile: str) -> Path:
+    """Return where the baseline of a case is kept."""
+    return baselines.path_for(
+        root,
+        accelerator=case.accelerator,
+        profile=profile,
+        workload=case.workload,
+        scenario=case.scenario,
+        engine=case.engine,
+        precision=case.precision,
+    )
+
+
+def _require_writable(file: Path) -> None:
+    """Refuse before measuring what could not be written afterwards."""
+    folder = next(parent for parent in file.parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise BaselineError(f"{folder} cannot be written; nothing was measured")

@@ -1,0 +1,470 @@
+"""Was it the build? A drop is measured again, in turns with the build of its baseline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
+from pytest_mlperf.core.baseline import SESSIONS, Record
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
+from pytest_mlperf.core.judge.rule_r import RuleR, sharing
+from pytest_mlperf.core.judge.ruling import Ruling, ruling_of, values
+from pytest_mlperf.core.judge.sample import countable
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.numbers import change, interval
+from pytest_mlperf.core.numbers import limit as shown_limit
+from pytest_mlperf.core.reason import measured_again
+from pytest_mlperf.core.verdict import (
+    InTurns,
+    MetricVerdict,
+    Outcome,
+    Turns,
+    Verdict,
+    beside_accuracy,
+    worst,
+)
+from pytest_mlperf.run.builds import LABEL, Build, baseline_build
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.suite.elsewhere import earlier_build
+
+
+class NotComparable(Exception):
+    """Runs in turns that prove nothing; the text says why."""
+
+
+def side(
+    case: CaseRuns,
+    conditions: Conditions,
+    show: Show,
+    *,
+    rate: float | None,
+    build: Build | None = None,
+    done: int = 0,
+    record: Record | None = None,
+    label: str = "",
+) -> CaseRunner:
+    """Return one of two sides that run in turns; nothing starts yet.
+
+    What both have in common cancels: the machine's own speed is not asked for.
+
+    Args:
+        rate: The rate, or None to probe it.
+        done: Processes of the case so far; the next one's number follows.
+    """
+    return CaseRunner(
+        case.planned,
+        replace(conditions, control=False),
+        show,
+        rate=rate,
+        build=build,
+        done=done,
+        record=record,
+        label=label,
+        job=case.job,
+    )
+
+
+Turn = TypeVar("Turn", bound=CaseRunner)
+
+
+def turn(first: Turn, second: Turn) -> tuple[Turn, Turn]:
+    """Return two sides in the order of their next pair of runs: A B, B A, A B, …"""
+    return (second, first) if len(first.runs) % 2 else (first, second)
+
+
+def in_turns(
+    now: CaseRunner,
+    before: CaseRunner,
+    limits: Mapping[str, float],
+    rule: RuleR,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, Ratio]:
+    """Run two sides in turns, A B, B A, A B, …, until a drop is proven or all are decided.
+
+    Args:
+        before: The side that it is set against; runs first.
+        limits: The metrics to judge with their limits, as shares.
+        check: Called after the first process, which may be enough to see that more are of no use.
+
+    Raises:
+        NotComparable: A metric is missing, or may not be judged.
+        Unjudgeable: No try of a run was valid.
+    """
+    while True:
+        for one in turn(before, now):
+            one.add_run()
+            if not (now.runs and before.runs):
+                check()
+        ratios = _ratios(now.runs, before.runs, limits, rule)
+        decisions = {ratio.decision for ratio in ratios.values()}
+        if Decision.FAIL in decisions or Decision.MORE not in decisions:
+            return ratios
+
+
+def _ratios(
+    now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+) -> dict[str, Ratio]:
+    """Return what each metric with enough queries says so far."""
+    runs = [*now, *before]
+    judged = countable(runs, limits)
+    if not judged:
+        few = min(run.queries for run in runs)
+        raise NotComparable(f"{few:,} queries a run are too few for {', '.join(limits)}")
+    for metric in judged:
+        _require(metric, runs)
+    return {
+        metric: judge_drop(
+            values(now, metric),
+            values(before, metric),
+            direction=METRICS[metric].direction,
+            limit=limit,
+            rule=sharing(rule, metric, judged),
+        )
+        for metric, limit in judged.items()
+    }
+
+
+# --- what may be compared --------------------------------------------------------------------
+
+
+def _require(metric: str, runs: Sequence[Run]) -> None:
+    """Make sure that all runs have a metric that may be judged."""
+    for run in runs:
+        if metric not in run.metrics:
+            raise NotComparable(
+                f"{METRICS[metric].title} was not measured in {Path(run.folder).parent.name}"
+            )
+        if not run.may_judge(metric):
+            source = run.energy_of(metric)
+            reason = "; ".join(source.notes) if source else run.power_unknown
+            raise NotComparable(f"{METRICS[metric].title} may not be judged: {reason}")
+
+
+ITSELF = "this build without the handicap"
+
+
+def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
+    """Return why there is nothing to measure beside this build; None: there is something."""
+    if case.planned.engine.baseline_engine is not None:
+        return None
+    if not _same_engine(case):
+        return Turns.NO_BUILD
+    if conditions.handicap:
+        return None
+    return Turns.UNCHANGED if _same_commit(case, conditions) else Turns.NO_BUILD
+
+
+def _same_engine(case: CaseRuns) -> bool:
+    """Whether engine, weights, options and data are those of the baseline."""
+    if case.record is None or case.subject is None:
+        return False
+    return dict(case.subject.fingerprint) == dict(case.record.fingerprint)
+
+
+def _same_commit(case: CaseRuns, conditions: Conditions) -> bool:
+    """Whether the tested project is at the commit of the baseline, and nothing in it differs."""
+    now, runs = conditions.commit, case.record.runs if case.record else ()
+    return bool(now) and not str(now).endswith("+") and {run.commit for run in runs} == {now}
+
+
+class NoBuild(Exception):
+    """The build of a baseline that the suite names cannot be had; the text says why."""
+
+
+class Sides:
+    """This build, and beside it that of the baseline."""
+
+    def __init__(self, case: CaseRuns, conditions: Conditions, show: Show) -> None:
+        self._case = case
+        self._conditions = conditions
+        self._show = show
+        self._both: list[CaseRunner] = []
+        self.build = ""
+
+    @property
+    def runs(self) -> int:
+        """Runs so far, of both sides."""
+        return sum(len(one.runs) + len(one.invalid_runs) for one in self._both)
+
+    @property
+    def how(self) -> str:
+        """How they were made, in words."""
+        invalid = [run.invalid for one in self._both for run in one.invalid_runs]
+        return f"with {self.build}" + (f"; {measured_again(invalid)}" if invalid else "")
+
+    def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
+        """Return what runs in turns say of these metrics.
+
+        Raises:
+            NoBuild: The build of the baseline cannot be had.
+            NotComparable: They say nothing.
+            Unjudgeable: No try of a run was valid.
+        """
+        case, show = self._case, self._show
+        rate, record = case.rate, case.record
+        with contextlib.ExitStack() as stack:
+            try:
+                build = stack.enter_context(self._build_of_baseline())
+            except MlperfError as error:
+                raise NoBuild(str(error)) from None
+            self.build = build.title if build else ITSELF
+            now = side(case, self._conditions, show, rate=rate, done=len(case.runs), record=record)
+            as_it_was = replace(self._conditions, handicap=0.0)
+            before = side(case, as_it_was, show, rate=rate, build=build, record=record, label=LABEL)
+            self._both = [now, before]
+            ratios = in_turns(
+                now, before, limits, case.rule, check=lambda: _require_same(before, record)
+            )
+        if few := [METRICS[name].title for name in limits if name not in ratios]:
+            raise NotComparable(f"too few queries a run for {', '.join(few)}")
+        return ratios
+
+    def _build_of_baseline(self) -> contextlib.AbstractContextManager[Build | None]:
+        planned = self._case.planned
+        earlier = earlier_build(planned)
+        if earlier is None:
+            return contextlib.nullcontext(None)
+        folder = new_folder(self._conditions.folder, f"{planned.case.id}.{LABEL}")
+        return baseline_build(earlier, folder)
+
+
+def _require_same(before: CaseRunner, record: Record | None) -> None:
+    """Make sure that a build is the baseline's, as far as engines say what they are."""
+    if not before.runs or before.subject is None or record is None:
+        return
+    then, now = record.fingerprint, before.subject.fingerprint
+    unlike = [
+        f"{key} {then[key]} there, {now[key]} here"
+        for key in then
+        if key.startswith("engine.") and key in now and then[key] != now[key]
+    ]
+    if unlike:
+        raise NotComparable(
+            f"baseline_engine is not the build of the baseline: {'; '.join(unlike)}"
+        )
+
+
+DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
+
+NO_BUILD = (
+    "not confirmed: there is no build of the baseline to measure beside this one; baseline_engine "
+    "in the suite names one"
+)
+
+MORE_SESSIONS = (
+    ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
+)
+
+UNCHANGED = (
+    "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
+    "baseline's own), so a drop can only be the machine's, or of what nobody records"
+)
+
+NOT_MADE = (
+    "not confirmed: it was decided at the end of the session, when nothing was measured any more; "
+    "this test alone measures it again"
+)
+
+AS_SLOW = "the baseline's own build is as slow today"
+
+SMALL = "worse than the baseline's own build today, by less than the limit"
+
+NO_METRIC = "not confirmed by A/B: a missed latency limit is not compared in turns"
+
+
+def confirm(
+    case: CaseRuns,
+    answer: Ruling,
+    policy: Policy,
+    conditions: Conditions,
+    show: Show,
+    *,
+    failing: Outcome = Outcome.PERF_DROP,
+) -> Ruling:
+    """Return the answer of a drop after it was measured again beside the baseline's own build.
+
+    An answer that is no drop, and one that needs no confirmation by the policy, is returned as it
+    is. So is a drop, with the reason, where the other build cannot be had, broke, or is not the
+    baseline's: what is proven stays proven until something better speaks.
+    """
+    if not _may_confirm(answer, policy):
+        return answer
+    dropped = _dropped(case, answer, policy)
+    if not dropped:
+        return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
+    why_not = why_no_build(case, conditions)
+    if why_not:
+        few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
+        note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + MORE_SESSIONS * few
+        return _ended(answer, InTurns(state=why_not, metrics=tuple(dropped)), note)
+    limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
+    sides = Sides(case, conditions, show)
+    try:
+        ratios = sides.run(limits)
+    except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
+        state = Turns.NO_BUILD if isinstance(error, NoBuild) else Turns.NOT_COMPARABLE
+        return _uncompared(answer, f"not confirmed by A/B: {error}", dropped, sides, state)
+    how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
+    return _decided(answer, ratios, dropped, sides, how, failing)
+
+
+def not_made(verdict: Verdict, policy: Policy) -> Verdict:
+    """Return a drop that nothing can be measured for any more, saying so where it matters."""
+    names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
+    if not names or verdict.outcome not in DROPS:
+        return verdict
+    turns = InTurns(state=Turns.NOT_MADE, metrics=names, reason=NOT_MADE)
+    return replace(verdict, turns=turns, notes=(NOT_MADE, *verdict.notes))
+
+
+# --- what is to be confirmed -----------------------------------------------------------------
+
+
+def _may_confirm(answer: Ruling, policy: Policy) -> bool:
+    """Whether an answer says that something dropped, and the policy wants that confirmed."""
+    drops = answer.outcome in DROPS or any(map(_leans, answer.metrics))
+    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL}
+    return judged and drops and policy.confirm != "never"
+
+
+def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
+    """Return the metrics to measure again, by name.
+
+    A latency limit that was missed twice is none: no pair excuses it.
+    """
+    if sum(run.limit_missed for run in case.runs) > 1:
+        return {}
+    return {m.metric: m for m in answer.metrics if _to_confirm(m, policy)}
+
+
+def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
+    """Whether a metric seems to have dropped, and the policy wants that confirmed."""
+    if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
+        return False
+    few = metric.sessions_baseline < SESSIONS
+    return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
+
+
+def _leans(metric: MetricVerdict) -> bool:
+    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "drop"
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def _decided(
+    answer: Ruling,
+    ratios: Mapping[str, Ratio],
+    dropped: Mapping[str, MetricVerdict],
+    sides: Sides,
+    how: str,
+    failing: Outcome,
+) -> Ruling:
+    """Return the answer that the runs in turns give."""
+    proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
+    excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
+    undecided = [name for name in ratios if name not in excluded]
+    name = (*proven, *undecided, *worse(ratios), *ratios)[0]
+    pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
+    turns = f"{pairs} pairs in turns, {in_short}"
+    all_excluded = len(excluded) == len(dropped)
+    state = Turns.PROVEN if proven else Turns.EXCLUDED if all_excluded else Turns.UNDECIDED
+    about = InTurns(
+        state=state, metrics=tuple(dropped), build=sides.build, pairs=pairs, runs=sides.runs
+    )
+    if proven:
+        return _ended(_proven(answer, proven, failing), about, f"decided by A/B: {turns} {how}")
+    metrics = tuple(
+        _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
+    )
+    before = f"against the stored baseline: {answer.outcome} {answer.headline}"
+    limit = shown_limit(name, dropped[name].limit or 0.0)
+    if not all_excluded:
+        headline = f"{METRICS[name].title} {in_short} by A/B; neither no drop nor {limit} excluded"
+        note = f"not confirmed by A/B, not refuted either: {turns} {how}"
+    else:
+        headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"
+        note = f"not confirmed by A/B: {turns}: {SMALL if worse(ratios) else AS_SLOW}; {how}"
+    outcomes = [m.outcome for m in metrics if m.outcome is not None]
+    now = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
+    return _ended(replace(now, notes=(before, *answer.notes)), about, note)
+
+
+def worse(ratios: Mapping[str, Ratio]) -> list[str]:
+    """Return the metrics of which runs in turns prove that they got worse, by however little."""
+    return [name for name, ratio in ratios.items() if ratio.high < 1]
+
+
+def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
+    """Return an answer whose drop is there beside the baseline's own build as well."""
+    metrics = tuple(
+        replace(m, confirmed=True, outcome=failing, leans=None, note="" if _leans(m) else m.note)
+        if m.metric in proven
+        else m
+        for m in answer.metrics
+    )
+    if answer.outcome in DROPS:
+        return replace(answer, metrics=metrics)
+    headline = beside_accuracy(ruling_of(metrics).headline, answer.unchecked)
+    return replace(answer, outcome=failing, headline=headline, metrics=metrics)
+
+
+def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
+    """Return what a metric says that was not confirmed; rule R's p no longer counts."""
+    excluded = ratio.decision is Decision.PASS
+    return replace(
+        metric,
+        outcome=Outcome.OK if excluded else Outcome.INCONCLUSIVE,
+        note=f"A/B {change(raw(metric.metric, ratio)[0])}",
+        p=None,
+        leans=None,
+    )
+
+
+def _uncompared(
+    answer: Ruling,
+    reason: str,
+    dropped: Mapping[str, MetricVerdict],
+    sides: Sides | None = None,
+    state: Turns = Turns.NOT_COMPARABLE,
+) -> Ruling:
+    """Return an answer that stands, as the runs in turns decided nothing."""
+    about = InTurns(
+        state=state,
+        metrics=tuple(dropped),
+        build=sides.build if sides else "",
+        runs=sides.runs if sides else 0,
+        reason=reason,
+    )
+    return _ended(answer, about, reason)
+
+
+def _ended(answer: Ruling, turns: InTurns, note: str) -> Ruling:
+    return replace(answer, turns=turns, notes=(note, *answer.notes))
+
+
+def in_words(metric: str, ratio: Ratio) -> str:
+    """Return the change of a metric's raw value with its interval: "−6.1 % (−7.0 to −5.2 %)"."""
+    middle, low, high = raw(metric, ratio)
+    return f"{change(middle)} ({interval(low, high)})"
+
+
+def raw(metric: str, ratio: Ratio) -> tuple[float, float, float]:
+    """Return the relative change of a metric's raw value, and the ends of its interval."""
+    ends = (ratio.ratio, ratio.low, ratio.high)
+    if METRICS[metric].direction is Direction.HIGHER:
+        middle, low, high = (end - 1 for end in ends)
+        return middle, low, high
+    middle, high, low = (1 / end - 1 for end in ends)
+    return middle, low, high

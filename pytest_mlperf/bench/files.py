@@ -1,0 +1,168 @@
+"""Baseline files: which one a verdict names, and the past of each in git."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from pytest_mlperf.bench.case import baseline_file
+from pytest_mlperf.core.baseline import Baseline, Record, geometric_means
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.trend import TrendPoint, distinct
+from pytest_mlperf.run.project import git, git_text
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.suite.find import LOADED
+
+LARGEST = 32 * 2**20
+"""Bytes of a baseline file that is read."""
+
+
+def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
+    """Return the baseline file of a verdict on performance or energy, if it is here.
+
+    A results file may be from elsewhere, so a path in it is only followed where its end is that of
+    this case's baseline.
+    """
+    verdict = result.verdict
+    if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline_file:
+        return None
+    named = Path(verdict.baseline_file)
+    end = baseline_file(Path(), verdict.case, result.profile).parts
+    if named.parts[-len(end) :] != end or ".." in named.parts:
+        return None
+    file = _first_of(folders, named)
+    return file if file and file.stat().st_size <= LARGEST else None
+
+
+def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
+    """Return the suite file of a test, if it is here."""
+    named = Path(result.test.partition("::")[0])
+    return None if named.is_absolute() or ".." in named.parts else _first_of(folders, named)
+
+
+def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
+    """Return the first file of a name in these folders."""
+    try:
+        return next((folder / named for folder in folders if (folder / named).is_file()), None)
+    except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
+        return None
+
+
+NOT_COMMITTED = "not committed"
+"""Where the commit of a point stands: it is in the work tree alone."""
+
+
+def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
+    """Return each accepted baseline of a file: what git has, and what the file tells beyond.
+
+    A file holds a record for each machine; of each the oldest comes first. What only the history
+    in the file knows, as in a shallow clone, has means and no runs.
+    """
+    by_machine: dict[str, list[tuple[TrendPoint, Record]]] = {}
+    for commit, baseline in _versions(file, notes):
+        for record in baseline.records:
+            point = _point(baseline, record, commit)
+            machine = repr((point.case.accelerator, sorted(record.identity.items())))
+            by_machine.setdefault(machine, []).append((point, record))
+    points: list[TrendPoint] = []
+    for made in by_machine.values():
+        kept = distinct([point for point, _ in made])
+        points += [*_from_history(made[-1], kept), *kept]
+    return points
+
+
+def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
+    """Yield the file's content at each commit that changed it, oldest first, and as it is now."""
+    if git("rev-parse", "--is-shallow-repository") == b"true\n":
+        notes.append("this clone is shallow: older baselines have no runs: git fetch --unshallow")
+    for commit, name in reversed(list(_commits(file))):
+        try:
+            yield commit, baseline_at(commit, name)
+        except BaselineError as error:
+            notes.append(f"left out: {error}")
+    loaded = baselines.load(file)
+    if loaded:
+        yield NOT_COMMITTED, loaded
+
+
+def _commits(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield each commit that changed a file with its name there, newest first, through renames.
+
+    `git log --follow` takes a new file that is like an older one for its copy, and baselines of
+    different cases are much alike: only a file that its commit moved away is the same.
+    """
+    name, before = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
+    while name := name.rstrip("\0"):
+        top = f":(top,literal){name}"
+        commits = git_text("log", "--diff-filter=AMT", "--format=%H", before, "--", top).split()
+        yield from ((commit, name) for commit in commits)
+        if not commits:
+            return
+        before = f"{commits[-1]}^"
+        renamed = git_text(
+            "show", "-M", "--diff-filter=R", "--name-status", "-z", "--format=", before[:-1]
+        )
+        parts = renamed.split("\0")
+        moved = dict(zip(parts[2::3], parts[1::3], strict=False))
+        name = moved.get(name, "")
+
+
+def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
+    last = record.history[-1] if record.history else None
+    means = geometric_means(record.runs)
+    gated = [name for name in record.minimum_detectable_change if name in means]
+    return TrendPoint(
+        date=last.date if last else record.runs[-1].started[:10],
+        commit=commit,
+        reason=last.reason if last else "",
+        case=case_of(baseline),
+        profile=baseline.profile,
+        identity=record.identity,
+        fingerprint=record.fingerprint,
+        rate=record.target_qps if baseline.scenario in LOADED else None,
+        means={name: means[name] for name in (*gated, *(n for n in means if n not in gated))},
+        runs=record.runs,
+    )
+
+
+def _from_history(
+    newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
+) -> Iterator[TrendPoint]:
+    """Yield what the newest record's history tells beyond the points that git has."""
+    point, record = newest
+    kept_means = [one.means for one in kept]
+    for entry, after in zip_longest(record.history, record.history[1:]):
+        # What was appended to is part of the entry after it.
+        if entry.new in kept_means or (after is not None and after.action == "append"):
+            continue
+        yield TrendPoint(
+            date=entry.date,
+            commit="",
+            reason=entry.reason,
+            case=point.case,
+            profile=point.profile,
+            identity=point.identity,
+            fingerprint={},
+            rate=None,
+            means=entry.new,
+        )
+
+
+def case_of(baseline: Baseline) -> Case:
+    """Return the case of a baseline file."""
+    return Case(
+        workload=baseline.workload,
+        scenario=baseline.scenario,  # type: ignore[arg-type]
+        engine=baseline.engine,
+        precision=baseline.precision,
+        accelerator=baseline.accelerator,
+    )
+
+
+def baseline_at(commit: str, name: str) -> Baseline:
+    """Return a committed baseline file."""
+    content = git("cat-file", "blob", f"{commit}:{name}") or b""
+    return baselines.FILE.read(content, f"{commit[:12]}:{name}")

@@ -1,0 +1,151 @@
+"""Answer for a pair: run two engine entries in turns until the claim about them is decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.confirm import turn
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
+from pytest_mlperf.core.judge.rule_r import Value
+from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import times
+from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.suite.pairs import PlannedPair
+
+OUTCOMES = {
+    Decision.PASS: Outcome.OK,
+    Decision.FAIL: Outcome.PAIR_FAIL,
+    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+}
+
+WORDS = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.INCONCLUSIVE: "undecided"}
+
+
+def judge_pair(
+    pair: PlannedPair, conditions: Conditions, policy: Policy, show: Callable[[str], None]
+) -> Verdict:
+    """Run both sides in turns, A B, B A, …, each run a fresh process, and judge their ratio."""
+    policy = dataclasses.replace(policy, update=None)
+    a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
+    noisier = max((a, b), key=lambda case: case.rule.prior_sd)
+    ratio: Ratio | None = None
+    while ratio is None or ratio.decision is Decision.MORE:
+        for case in turn(a, b):
+            try:
+                case.add_run()
+            except Unjudgeable as error:
+                return _unjudgeable(pair, a, b, case, error)
+        if reason := _not_comparable(pair, a) or _not_comparable(pair, b):
+            return _verdict(pair, a, b, Outcome.INVALID, reason)
+        ratio = judge_ratio(
+            values(a.runs, pair.metric),
+            values(b.runs, pair.metric),
+            direction=METRICS[pair.metric].direction,
+            least=pair.least,
+            rule=noisier.rule,
+        )
+    title = METRICS[pair.metric].title
+    headline = (
+        f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
+        f">= {pair.least:g}x {WORDS[ratio.decision]}"
+    )
+    notes = [noisier.noise] if noisier.noise else []
+    verdict = _verdict(pair, a, b, OUTCOMES[ratio.decision], headline, notes)
+    return dataclasses.replace(verdict, ratio=_claim(pair, a, b, ratio))
+
+
+def _unjudgeable(
+    pair: PlannedPair, a: CaseRuns, b: CaseRuns, case: CaseRuns, error: Unjudgeable
+) -> Verdict:
+    """Return the verdict of a claim of which no try of one side's run was valid."""
+    first, *notes = map(str, error.run.invalid)
+    headline = f"{_name(case)}: {first}"
+    other = b if case is a else a
+    return dataclasses.replace(
+        _verdict(pair, a, b, Outcome.INVALID, headline, notes),
+        invalid_runs=(*other.invalid_runs, *case.invalid_runs),
+        reasons=case.reasons,
+    )
+
+
+def _claim(pair: PlannedPair, a: CaseRuns, b: CaseRuns, ratio: Ratio) -> RatioVerdict:
+    """Return what the runs of both sides say of the claim."""
+    return RatioVerdict(
+        metric=pair.metric,
+        outcome=OUTCOMES[ratio.decision],
+        a=pair.a.case.id,
+        b=pair.b.case.id,
+        value_a=_mean(values(a.runs, pair.metric)[: ratio.pairs]),
+        value_b=_mean(values(b.runs, pair.metric)[: ratio.pairs]),
+        ratio=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+        least=pair.least,
+        pairs=ratio.pairs,
+    )
+
+
+def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
+    """Return why the runs of a side may not be compared: a fast wrong answer proves nothing."""
+    metric, name = METRICS[pair.metric], _name(case)
+    if any(pair.metric not in run.metrics for run in case.runs):
+        return f"{metric.title} is not measured with {name}"
+    fewest = min(run.queries for run in case.runs)
+    if fewest < metric.min_queries:
+        return (
+            f"{metric.title} needs {metric.min_queries:,} queries a run, {name} had {fewest:,}: "
+            "raise min_query_count"
+        )
+    if sum(run.limit_missed for run in case.runs) > 1:
+        return f"{name} missed its latency limit twice at {case.rate:.4g}/s: lower target_qps"
+    if len(case.runs) > 1:
+        return None
+    accuracy = case.find_accuracy(required=case.planned.suite.profile == "official")
+    answer = case.judge_accuracy() if accuracy else None
+    if answer and answer.failed:
+        return f"not judged: accuracy of {name} failed, {answer.outcome} {answer.headline}"
+    return None
+
+
+def _name(case: CaseRuns) -> str:
+    """Return what messages call a side."""
+    return f"{case.planned.engine.full_label}-{case.planned.case.accelerator}"
+
+
+def _verdict(
+    pair: PlannedPair,
+    a: CaseRuns,
+    b: CaseRuns,
+    outcome: Outcome,
+    headline: str,
+    notes: Sequence[str] = (),
+) -> Verdict:
+    runs = [run for both in zip(a.runs, b.runs, strict=False) for run in both]
+    if outcome is not Outcome.INVALID:
+        left_out = [(case, case.unchecked) for case in (a, b)]
+        notes = [*notes, *(f"{_name(case)}: {why.in_words}" for case, why in left_out if why)]
+    return Verdict(
+        case=pair.case,
+        kind="pair",
+        outcome=outcome,
+        headline=headline,
+        runs=tuple(runs),
+        invalid_runs=(*a.invalid_runs, *b.invalid_runs),
+        subject=a.subject,
+        notes=tuple(notes),
+        folder=a.policy.shown(Path(runs[-1].folder)) if runs else None,
+    )
+
+
+def _mean(sample: Sequence[Value]) -> float:
+    """Return the geometric mean: ratios are judged on logarithms."""
+    return geometric_mean(run.value for run in sample)

@@ -1,0 +1,356 @@
+"""Ruling for the performance of a case: measure until it is decided, judge, or record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_mlperf.bench.baseline import grow, write
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import ALONE, Phase, Update
+from pytest_mlperf.bench.runner import condition_differs
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.control import locked_clock_moved
+from pytest_mlperf.core.errors import BaselineError, UnavailableError
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.core.judge.disturbance import busy_drop, busy_miss, outlying
+from pytest_mlperf.core.judge.ruling import Ruling, behind_title, other_length, rule_on
+from pytest_mlperf.core.judge.sample import (
+    countable,
+    in_part,
+    only_reported,
+    places,
+    remedies,
+    unrecordable,
+)
+from pytest_mlperf.core.judge.together import may_fall
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import BY_METER, METRICS, point_of
+from pytest_mlperf.core.numbers import change, quantity
+from pytest_mlperf.core.recording import APPEND_RUNS, detectable_notes, lacking, provable, recorded
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
+
+OUTLIER_EXTRA_RUNS = 2
+"""Runs added at most when the leave-one-out screen rejects one; all of them are kept."""
+
+RATE_BACK = (
+    "latencies at different rates cannot be compared: set target_qps back, "
+    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+FIND_BACK = (
+    "rates found under different conditions cannot be compared: set find back, "
+    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+POINTS_BACK = (
+    "means over other points cannot be compared: set points back, "
+    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+LENGTH_BACK = (
+    "answers of another length are other work: look for stop tokens, templates and "
+    'max_new_tokens; or record anew with --mlperf-update=replace --mlperf-reason "..."'
+)
+
+CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
+"""What may be the machine's doing as well; and so may be what leans to a drop."""
+
+
+def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALONE) -> Ruling:
+    """Measure what is missing, then judge the runs by rule R, or record them."""
+    recording = _recording(case)
+    if differs := _other_rate(case, recording):
+        return differs
+    case.first(kinds)
+    if failed := accuracy_failed(case, required=bool(recording)):
+        return failed
+    if recording:
+        return _record(case, recording)
+    while True:
+        if missed := _limit_missed(case):
+            return missed
+        ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
+        if moved := _other_length(case):
+            return moved
+        if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
+            break
+        case.add_run()
+    answer = unless_off(case, answer_of(case, ruling, case.planned.limits), phase)
+    final = not (phase.once and ruling.more)
+    return grow(case, answer) if case.policy.update == "missing" and final else answer
+
+
+def _other_length(case: CaseRuns) -> Ruling | None:
+    """Return the answer of a curve whose answers have another length: who says less is faster."""
+    other = other_length(case.runs, case.record.runs) if case.record else None
+    if other is None:
+        return None
+    return Ruling(outcome=Outcome.INVALID, headline=other, notes=(LENGTH_BACK,))
+
+
+def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
+    """Return the note on a curve that is worse at one point and better at another."""
+    points = [m for m in metrics if point_of(m.metric) is not None and m.change is not None]
+    worse = [m for m in points if m.fails]
+    better = [m for m in points if m.outcome is Outcome.IMPROVED]
+    if not (worse and better):
+        return ()
+    lost, won = (
+        " and ".join(f"{change(m.change or 0.0)} at {point_of(m.metric):,}" for m in each)
+        for each in (worse, better)
+    )
+    return (f"traded: {lost} for {won}; one point is never set off against another",)
+
+
+def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
+    """Return what a ruling says, and what to do about runs that may not be judged."""
+    unfit, unvouched = ruling.outcome is Outcome.INVALID, case.unchecked
+    notes = remedies(case.runs, limits, case.record) if unfit else ()
+    return Ruling(
+        outcome=ruling.outcome,
+        headline=beside_accuracy(first_line(case, ruling), unvouched),
+        unchecked=unvouched,
+        metrics=ruling.metrics,
+        notes=(*traded(ruling.metrics), *notes, *in_part(case.record, limits)),
+    )
+
+
+def first_line(case: CaseRuns, ruling: Ruling) -> str:
+    """Return the first line of a verdict by rule R.
+
+    Of a rate that was found it says what was found and under what; without a baseline of this
+    machine, which one there is.
+    """
+    find, deciding = case.planned.scenario.find, ruling.deciding
+    if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
+        return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
+    if not find or deciding is None or deciding.metric != "throughput" or deciding.now is None:
+        return ruling.headline
+    rate = f"{quantity('throughput', deciding.now)} {METRICS['throughput'].title}"
+    return f"{rate} at {find.in_words}{behind_title(ruling.outcome, deciding)}"
+
+
+def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
+    """Return the answer of speed or energy where accuracy is not what it was, else None."""
+    official = case.planned.suite.profile == "official"
+    accuracy = case.find_accuracy(required=official or required)
+    answer = case.judge_accuracy() if accuracy else None
+    if answer is None or not answer.failed:
+        return None
+    headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
+    return Ruling(outcome=Outcome.INVALID, headline=headline)
+
+
+def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
+    """Return an answer, INVALID where the machine itself explains that something changed."""
+    leans = any(metric.leans == "drop" for metric in answer.metrics)
+    changed = answer.outcome in CHANGED or leans or (phase.many and may_fall(answer.metrics))
+    control = case.compare_machine() if changed else None
+    reason = None
+    if changed:
+        before = case.record.runs if case.record else ()
+        busy = busy_drop(answer.metrics, case.runs, before) if case.watched else None
+        reason = control.in_words if control else _locked_clock(case) or busy
+    if reason is None:
+        uncompared = [case.uncompared] if changed and case.uncompared else []
+        return replace(answer, notes=(*answer.notes, *uncompared))
+    notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
+    return Ruling(outcome=Outcome.INVALID, headline=reason, metrics=answer.metrics, notes=notes)
+
+
+def _locked_clock(case: CaseRuns) -> str | None:
+    """Return how a clock moved that is locked, if one did."""
+    if case.record is None or case.subject is None:
+        return None
+    clocks = case.subject.identity.get("clocks")
+    if clocks is None:
+        return None
+    before = [run.state for run in case.record.runs]
+    return locked_clock_moved([run.state for run in case.runs], before, clocks)
+
+
+def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
+    """Return which limits these runs have too few queries for."""
+    if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
+        return ()
+    kept = None if answer.outcome is Outcome.RECORDED else case.record
+    return only_reported(case.runs, case.planned.limits, kept)
+
+
+def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
+    """Return the answer of a baseline at another rate, or found under other conditions, or None."""
+    record, planned = case.record, case.planned
+    if record is None or recording == "replace":
+        return None
+    if differs := condition_differs(case.job, record):
+        return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(FIND_BACK,))
+    ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
+    if ours != theirs:
+        differs = f"points of the curve differ: suite {ours}, baseline {theirs}"
+        return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(POINTS_BACK,))
+    loaded = planned.case.scenario in {"Server", "Interactive"} and not planned.scenario.find
+    if not loaded or case.rate == record.target_qps:
+        return None
+    differs = f"offered rate differs: suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
+    return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(RATE_BACK,))
+
+
+def _limit_missed(case: CaseRuns) -> Ruling | None:
+    """Return the answer of a latency limit missed twice; measure again after the first."""
+    missed = [run for run in case.runs if run.limit_missed]
+    if missed and len(case.runs) == 1:
+        case.add_run()
+        missed = [run for run in case.runs if run.limit_missed]
+    if len(missed) < 2:
+        return None
+    before = case.record.runs if case.record else ()
+    busy = busy_miss(missed, case.planned.latency_limits, before) if case.watched else None
+    if busy:
+        return Ruling(outcome=Outcome.INVALID, headline=f"a latency limit was missed, but {busy}")
+    ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
+    shown = against_limits(missed, case.job.settings)
+    if case.record:
+        outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
+    else:
+        outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
+    return Ruling(outcome=outcome, headline=f"{headline}: {shown}", metrics=ruling.metrics)
+
+
+def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
+    """Return what the runs that missed a latency limit measured, beside the limit."""
+    limits = {
+        "ttft_p99": settings.ttft_limit_ns,
+        "tpot_p99": settings.tpot_limit_ns,
+        "latency_p99": None if settings.tokens else settings.latency_limit_ns,
+    }
+    texts = []
+    for name, limit_ns in limits.items():
+        if limit_ns is None or all(run.metrics[name] <= limit_ns / 1e9 for run in missed):
+            continue
+        figures = " and ".join(quantity(name, run.metrics[name]) for run in missed)
+        texts.append(f"{METRICS[name].title} {figures}, limit {quantity(name, limit_ns / 1e9)}")
+    return "; ".join(texts) or "too few queries met it (early stopping)"
+
+
+# --- recording -------------------------------------------------------------------------------
+
+
+def _recording(case: CaseRuns) -> Update | None:
+    update = case.policy.update
+    if update == "missing" and case.record:
+        return None
+    if update == "append" and not case.record:
+        raise BaselineError(
+            f"{case.policy.shown(case.file)}: there is no baseline of this machine to append "
+            "to; record one with --mlperf-update=missing"
+        )
+    return update
+
+
+def _record(case: CaseRuns, action: Update) -> Ruling:
+    least = APPEND_RUNS if action == "append" else case.policy.baseline_runs
+    while len(case.runs) < least:
+        case.add_run()
+    if missed := _limit_missed(case):
+        return missed
+    for _ in range(OUTLIER_EXTRA_RUNS):
+        if outlying(case.runs, case.planned.limits, case.rule) is None:
+            break
+        case.add_run()
+    old = case.record if action == "append" else None
+    if unfit := unrecordable(case.runs, case.planned.limits, old):
+        notes = remedies(case.runs, case.planned.limits, old)
+        return Ruling(outcome=Outcome.INVALID, headline=f"nothing recorded: {unfit}", notes=notes)
+    if outlier := outlying(case.runs, case.planned.limits, case.rule):
+        return Ruling(
+            outcome=Outcome.INVALID,
+            headline=f"nothing recorded: {outlier}",
+            notes=("the machine was disturbed during one run; record again when it is quiet",),
+        )
+    case.record = record = write(case, action)
+    metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
+    headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
+    beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    beside += filter(None, [lacking(record)])
+    notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
+    return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
+
+
+def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALONE) -> Ruling:
+    """Measure what is missing and judge the energy of the runs by rule R.
+
+    Of the metrics that the suite limits, those are judged whose power source is there and saw
+    enough in every run; no other is recorded either.
+
+    Raises:
+        UnavailableError: No energy is known.
+    """
+    case.first(kinds)
+    if failed := accuracy_failed(case):
+        return failed
+    limits = case.planned.efficiency_limits
+    if not any(name in run.metrics for run in case.runs for name in limits):
+        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+    while True:
+        if unfit := _unfit(case.runs, limits):
+            return unfit
+        gated = {n: limit for n, limit in limits.items() if case.runs[0].may_judge(n)}
+        if not gated:
+            return Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(case.runs, limits))
+        if case.record and case.record.runs[-1].session == case.runs[-1].session:
+            metrics = recorded(case.record, gated, len(case.runs))
+            count = len(case.record.runs)
+            headline = f"{count} run{'s' * (count != 1)}, which are those of performance"
+            return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics)
+        ruling = rule_on(case.runs, case.record, gated, case.rule, Outcome.POWER_DROP, phase.pairs)
+        if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
+            break
+        case.add_run()
+    answer = answer_of(case, ruling, gated)
+    others = [
+        f"{METRICS[name].title} is not judged: {_unknown(case, name)}"
+        for name in limits
+        if name not in gated
+    ]
+    return unless_off(case, replace(answer, notes=(*answer.notes, *others)), phase)
+
+
+def _unfit(runs: Sequence[Run], limits: Collection[str]) -> Ruling | None:
+    """Return the answer of runs of which some have an energy to judge by, and others not."""
+    for name in limits:
+        lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
+        if 0 < len(lacking) < len(runs):
+            run, title = runs[lacking[0] - 1], METRICS[name].title
+            reason = "; ".join(_notes(run, name)) or run.power_unknown or "its notes say why"
+            return Ruling(
+                outcome=Outcome.INVALID,
+                headline=f"{title}: no energy to judge by in {places(lacking, len(runs))}",
+                notes=(f"{run.folder}: {reason}; keep what measures it running until the end",),
+            )
+    return None
+
+
+def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
+    """Return why the energy of these runs may not be judged: what the first such run says."""
+    run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
+    where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
+    return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")
+
+
+def _notes(run: Run, name: str) -> tuple[str, ...]:
+    source = run.energy_of(name)
+    return source.notes if source else ()
+
+
+def _unknown(case: CaseRuns, name: str) -> str:
+    """Return why a metric of efficiency was not measured."""
+    run = case.runs[0]
+    if case.planned.case.accelerator == "cpu" and name not in BY_METER:
+        return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"
+    if notes := _notes(run, name):
+        return "; ".join(notes)
+    if name in BY_METER:
+        return "no wall meter is read: name its file with --mlperf-meter"
+    return run.power_unknown or f"{name} needs what this engine does not count"

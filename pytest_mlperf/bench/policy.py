@@ -1,0 +1,204 @@
+"""How the verdicts of a session are reached and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.core.baseline import Baseline, Difference, Property, Record, nearest
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.many import FEW
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.noise import uncalibrated
+from pytest_mlperf.core.noise.calibration import Calibrated
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.stores import baselines, calibration
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
+
+Update = Literal["missing", "append", "replace"]
+
+Confirm = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How verdicts are reached and recorded.
+
+    Attributes:
+        max_runs: Most runs of a case before INCONCLUSIVE.
+        confirm: Which drops are measured again in turns with the build of their baseline:
+            PROVISIONAL ones and those from a baseline of few sessions, every one, or none.
+        baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
+        root: Folder that shown paths are relative to.
+    """
+
+    update: Update | None = None
+    baseline_runs: int = 8
+    reason: str | None = None
+    max_runs: int = 5
+    confirm: Confirm = "auto"
+    baselines: Path | None = None
+    accuracy: Path
+    root: Path
+    runs_dir: Path | None = None
+
+    def shown(self, path: Path) -> str:
+        """Return a path as messages show it: relative to the root where it lies below it."""
+        resolved, root = path.resolve(), self.root.resolve()
+        return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One of the two phases of a session of many pairs, or the only one of any other.
+
+    Attributes:
+        pairs: Gated pairs of case and metric that are judged together; up to `FEW` each alone.
+        once: Every case is run once before any is run again.
+    """
+
+    pairs: int = 1
+    once: bool = False
+
+    @property
+    def many(self) -> bool:
+        """Whether the pairs are judged together at the end of the session."""
+        return self.pairs > FEW
+
+    @property
+    def together(self) -> int:
+        """The pairs that are judged together, 0 where each is judged alone."""
+        return self.pairs if self.many else 0
+
+
+ALONE = Phase()
+
+
+def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
+    """Return how many pairs of case and metric one test adds to those that are judged together."""
+    if isinstance(planned, PlannedPair):
+        return 0  # a claim has no baseline
+    if kind == "performance":
+        return len(planned.limits)
+    source = meter or (power and planned.case.accelerator != "cpu")
+    return len(planned.efficiency_limits) if kind == "efficiency" and source else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formerly:
+    """The nearest baseline, where none is of this machine."""
+
+    date: str
+    differences: tuple[Difference, ...]
+
+    @property
+    def in_words(self) -> str:
+        """All that changed: "baseline of 2026-11-20 applied to power_limit_w 700, here 500"."""
+        return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
+
+    @property
+    def brief(self) -> str:
+        """The first of what changed, for a first line."""
+        more = len(self.differences) - 1
+        return f"{self._begin} {_changed(self.differences[0])}" + (f" and {more} more" * bool(more))
+
+    @property
+    def _begin(self) -> str:
+        return f"baseline of {self.date} applied to"
+
+
+def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
+    """Return the record of a file that is nearest to a machine, with what differs; None: none."""
+    closest = nearest(baseline, identity)
+    return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
+
+
+def accepted(record: Record) -> str:
+    """Return the day on which a record was accepted last."""
+    return record.history[-1].date if record.history else record.runs[-1].started[:10]
+
+
+def _changed(difference: Difference) -> str:
+    return f"{difference.name} {_shown(difference.theirs)}, here {_shown(difference.ours)}"
+
+
+def _shown(value: Property) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def applied_before(
+    loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
+) -> Formerly | None:
+    """Return the nearest baseline of a case that has none on this machine.
+
+    Args:
+        case: The case; other counts of its accelerator are looked at where its file has no record.
+    """
+    former = formerly(loaded, identity) if loaded else None
+    return former or min(
+        _of_other_counts(root, file, case),
+        key=lambda one: str(one.differences[0].theirs),
+        default=None,
+    )
+
+
+def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
+    """Yield what the same case has on another number of the same accelerator."""
+    _, kind = split(case.accelerator)
+    behind = file.relative_to(root).parts[1:]
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        if folder.name == case.accelerator or split(folder.name)[1] != kind:
+            continue
+        try:
+            baseline = baselines.load(folder.joinpath(*behind))
+        except BaselineError:
+            continue  # damage in a file that nothing rests on
+        for record in baseline.records[:1] if baseline else ():
+            count = Difference(name="accelerator", theirs=folder.name, ours=case.accelerator)
+            yield Formerly(date=accepted(record), differences=(count,))
+
+
+def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
+    """Return rule R with the noise that is expected of an accelerator (uncalibrated)."""
+    return uncalibrated(accelerator).rule(max_runs)
+
+
+def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
+    """Return what was calibrated on exactly this hardware; None: nothing.
+
+    Args:
+        root: Folder of the baselines; that of the closed division, also for open cases: noise is
+            the machine's.
+    """
+    stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
+    return stored.of(identity) if stored else None
+
+
+def closed_root(file: Path) -> Path:
+    """Return the folder of the baselines, of the closed division, that a baseline file is for.
+
+    Args:
+        file: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json; ROOT/open/… in the open division.
+    """
+    root = file.parents[3]
+    return root.parent if root.name == "open" else root
+
+
+def calibrated_rule(
+    root: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
+) -> tuple[RuleR, str | None]:
+    """Return rule R for an accelerator, and where its noise comes from if it was calibrated."""
+    machine = calibrated(root, accelerator, identity)
+    if machine is None or machine.settings is None:
+        return rule_for(accelerator, max_runs), None
+    return machine.settings.rule(max_runs), machine.settings.in_words
+
+
+def rule_beside(
+    file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
+) -> tuple[RuleR, str | None]:
+    """Return the rule for the case of a baseline file, by the calibration of the same folder."""
+    return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

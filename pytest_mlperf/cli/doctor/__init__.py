@@ -1,0 +1,443 @@
+"""`pytest-mlperf doctor`: what this machine can run, and why not."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
+from pytest_mlperf.bench.policy import Policy, rule_beside
+from pytest_mlperf.cli.doctor._machine import Check, look
+from pytest_mlperf.cli.doctor.requirements import (
+    Failures,
+    OtherPython,
+    lacking,
+    look_there,
+    require_library,
+)
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
+from pytest_mlperf.cli.suites import (
+    DEFAULT,
+    add_accelerators,
+    add_suites,
+    find_suites,
+    require_accelerators,
+)
+from pytest_mlperf.core.baseline import SESSIONS, find
+from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
+from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.promise import Promise, promise
+from pytest_mlperf.hardware.machine import Machine, detect
+from pytest_mlperf.reports.terminal.layout import fold, plural, relative, table
+from pytest_mlperf.run.checkpoints.build import about_builder, state_of
+from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.suite.libraries import NOUNS, declared, is_here
+from pytest_mlperf.suite.plan import Key, Planned, plan_suite
+from pytest_mlperf.suite.resolve import Problems, needing, resolve
+
+State = Literal["ready", "absent", "missing", "broken"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseState:
+    """One case; an empty text says nothing.
+
+    Attributes:
+        case: Its id without the workload.
+        state: "absent": the accelerator is not here; "missing": model, data or library; "broken": a
+            baseline is damaged, or an option is wrong.
+        performance: The baseline: "8 runs in 4 sessions", "none", "other machine", "damaged".
+        accuracy: Likewise: "yes", "none", "damaged", or "-" where nothing is scored.
+        elsewhere: The other Python in which it runs, with its versions.
+        build: Whether its checkpoint is built, where it builds one.
+        promise: What its performance baseline lets a verdict promise; None: there is none.
+    """
+
+    case: str
+    state: State
+    reason: str
+    accelerator: str
+    performance: str
+    accuracy: str
+    elsewhere: str = ""
+    build: str = ""
+    promise: Promise | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteState:
+    """One suite file: its cases, or what is wrong with it."""
+
+    path: Path
+    workload: str = ""
+    profile: str = ""
+    cases: tuple[CaseState, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """How to see what a case lacks: libraries that break when imported, and who asks elsewhere."""
+
+    failures: Failures
+    runs_dir: Path
+    answers: dict[Key, OtherPython] = field(default_factory=dict)
+
+    def ask(self, planned: Planned, job: Job) -> OtherPython:
+        """Ask the other Python that an engine entry names, once for all its cases."""
+        key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
+        if key not in self.answers:
+            self.answers[key] = look_there(planned, job, self.runs_dir)
+        return self.answers[key]
+
+
+def suite_state(
+    path: Path,
+    machine: Machine,
+    baselines: Path | None,
+    failures: Failures,
+    runs_dir: Path = RUNS_DIR,
+) -> SuiteState:
+    """Return what of a suite can run on a machine."""
+    try:
+        planned = plan_suite(path)
+    except SuiteError as error:
+        return SuiteState(path=path, error=str(error))
+    suite = planned[0].suite
+    root = baselines_root(baselines, path, suite.division)
+    looks = Looks(failures=failures, runs_dir=runs_dir)
+    return SuiteState(
+        path=path,
+        workload=suite.workload.name,
+        profile=suite.profile,
+        cases=tuple(_case(case, machine, root, looks) for case in planned),
+    )
+
+
+def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
+    case = planned.case
+    held, performance, damage = _performance(planned, machine, root)
+    accuracy, also = _accuracy(planned, root)
+    resolved = resolve(planned, scorer=True)
+    state, reason, there = _readiness(planned, resolved, machine, looks)
+    if state == "ready" and (damage or also):
+        state, reason = "broken", damage or also
+    return CaseState(
+        case=case.id.removeprefix(f"{case.workload}-"),
+        state=state,
+        reason=reason,
+        accelerator=case.accelerator,
+        performance=performance,
+        accuracy=accuracy,
+        elsewhere=there,
+        build="" if state == "broken" else state_of(resolved.build, looks.runs_dir),
+        promise=held,
+    )
+
+
+def _readiness(
+    planned: Planned, resolved: Job | Problems, machine: Machine, looks: Looks
+) -> tuple[State, str, str]:
+    accelerator = planned.case.accelerator
+    here = machine.has(accelerator)
+    job = None if isinstance(resolved, Problems) else resolved
+    problems = resolved.problems if isinstance(resolved, Problems) else resolved.unscorable
+    errors = [problem.error for problem in problems]
+    lacks = list(_libraries(planned, looks.failures))
+    there = ""
+    if job and not errors and (lack := _builder(job)):
+        lacks.append(lack)
+    if job and here and not errors and not lacks:
+        try:
+            if planned.elsewhere:
+                answer = looks.ask(planned, job)
+                there, errors = answer.about, list(answer.trouble)
+            else:
+                require_library(planned, job)
+        except MlperfError as error:
+            errors.append(error)
+    missing = [*map(str, errors), *lacks]
+    if any(isinstance(error, SuiteError) for error in errors):
+        return "broken", "\n".join(missing), there
+    if not here:
+        # Model and data can be made ready before the accelerator is there.
+        return "absent", "\n".join([f"{accelerator} is not here", *missing]), there
+    return ("missing", "\n".join(missing), there) if missing else ("ready", "", there)
+
+
+def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
+    """Yield what is installed and breaks when it is imported."""
+    for _, group, use, _ in needing(planned, scorer=True):
+        if not all(map(is_here, declared(group, use))):
+            continue  # `problems` names it
+        if lack := lacking(group, use, failures):
+            yield f"{NOUNS[group]} {use} {lack[0]}: {lack[1]}"
+
+
+def _builder(job: Job) -> str:
+    """Return what the Python of a case's builder lacks; "" where there is no such Python."""
+    try:
+        if job.build and job.build.python and job.build.registered:
+            about_builder(job.build)
+    except MlperfError as error:
+        return str(error)
+    return ""
+
+
+def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promise | None, str, str]:
+    """Return what the performance baseline promises, what there is, and how it is damaged."""
+    case = planned.case
+    file = baseline_file(root, case, planned.suite.profile)
+    calibrated, machine = (
+        machine.identity(case.accelerator),
+        replace(machine, harness=planned.harness),
+    )
+    identity = machine.identity(case.accelerator)
+    try:
+        loaded = load_checked(file, case)
+        rule, learnt = rule_beside(file, case.accelerator, calibrated, Policy.max_runs)
+    except BaselineError as error:
+        return None, "damaged", str(error)
+    if loaded is None:
+        return None, "none", ""
+    beside = replace(machine, shared=True).identity(case.accelerator)
+    record = find(loaded, identity) or find(loaded, beside)
+    if record is None:
+        return None, "other machine", ""
+    now = dt.datetime.now(dt.UTC)
+    held = promise(record, rule, calibrated=learnt is not None, now=now)
+    return held, held.brief, ""
+
+
+def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
+    """Return whether there is an accuracy baseline, and how it is damaged."""
+    if "accuracy" not in planned.kinds:
+        return "-", ""
+    entry = planned.accuracy_reference
+    file = accuracy_baselines.path_for(
+        root, workload=planned.case.workload, engine=entry.label, precision=entry.precision
+    )
+    try:
+        return ("yes" if accuracy_baselines.FILE.load(file) else "none"), ""
+    except BaselineError as error:
+        return "damaged", str(error)
+
+
+FINE, DEFECTIVE, CANNOT = 0, 2, 3
+
+SCHEMA = 1
+"""Version of what `--json` prints."""
+
+WORDS = {
+    "absent": "accelerator not here",
+    "missing": "model, data or library missing",
+    "broken": "broken",
+}
+
+HELP = """\
+what this machine can run, and why not
+
+Looks at Python, pytest and the plugin, runs LoadGen for a moment, finds the
+accelerators, space, leases and optional libraries, and says of every case
+whether it can run here and which baselines it has for this machine.
+Of a case it checks the options of engine, data set and scorer, that the files
+they name are here, that the model is neither empty nor a Git LFS pointer, that
+their libraries are installed and can be imported, that onnxruntime has the
+providers and the loader NVIDIA's libraries, that torch sees the CUDA device,
+that the program which serve starts is here, and that a server listens at url.
+It reads no data file, loads no model and imports no code that is not registered
+by an entry point: what is wrong inside of these is found by the first run. An
+engine that runs in another Python or a container (python or command in its
+entry) is asked there for the same.
+ok works; note works, read it; missing is optional; broken stops everything.
+
+Exit 2 when a suite or a baseline is defective, 3 when LoadGen or the plugin is
+broken or no case can run here, else 0.
+
+needs: nothing; suites are looked at where there are some
+
+examples:
+  $ pytest-mlperf doctor
+      this machine and every suite below suites/
+  $ pytest-mlperf doctor suites/datacenter
+      what is missing for these: variables, data, GPUs
+  $ pytest-mlperf doctor --accelerator cpu
+      only cases on the CPU
+  $ pytest-mlperf doctor --json
+      the same for a program, e.g. before a CI job
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    add_suites(parser)
+    add_accelerators(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--baselines", type=Path, metavar="DIR", help="folder (default: nearest to each suite)"
+    )
+    add_runs_dir(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Look at everything and say what can run."""
+    try:
+        files = find_suites(parsed.suites)
+    except MlperfError:  # none is no error where none was named
+        if parsed.suites:
+            raise
+        files = []
+    machine = detect(gpus=True)
+    checks, failures = look(machine, parsed.runs_dir)
+    states = [
+        suite_state(file, machine, parsed.baselines, failures, parsed.runs_dir) for file in files
+    ]
+    suites = on(states, parsed.accelerator)
+    code = exit_code(checks, suites)
+    if parsed.json:
+        content = {
+            "schema": SCHEMA,
+            "checks": [dataclasses.asdict(check) for check in checks],
+            "suites": [_suite_document(suite) for suite in suites],
+            "exit_code": code,
+        }
+        print(json_text(content))
+    else:
+        show(lines(checks, suites, parsed.suites, code))
+    return code
+
+
+def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
+    """Return suites with the cases of some accelerators only; everything where none is named."""
+    if not accelerators:
+        return list(suites)
+    require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))
+    parts = []
+    for suite in suites:
+        cases = tuple(case for case in suite.cases if case.accelerator in accelerators)
+        if cases or suite.error:
+            parts.append(dataclasses.replace(suite, cases=cases))
+    return parts
+
+
+def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
+    """Return 2 where a suite or a baseline is defective, 3 where nothing can run, else 0."""
+    states = [case.state for suite in suites for case in suite.cases]
+    if any(suite.error for suite in suites) or "broken" in states:
+        return DEFECTIVE
+    if any(check.state == "broken" for check in checks) or (states and "ready" not in states):
+        return CANNOT
+    return FINE
+
+
+def _suite_document(suite: SuiteState) -> dict[str, Any]:
+    content = dataclasses.asdict(suite)
+    cases = [
+        {"why" if key == "reason" else key: value for key, value in case.items()}
+        for case in content["cases"]
+    ]
+    return {**content, "path": relative(suite.path.absolute()), "cases": cases}
+
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def lines(
+    checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
+) -> Iterator[str]:
+    """Yield what was seen, grouped, then the verdict and the command that helps most."""
+    for group, inside in groupby(checks, key=lambda check: check.group):
+        yield group
+        rows = list(inside)
+        wide = max(len(check.name) for check in rows)
+        for check in rows:
+            head = f"  {check.state:<7}  {check.name:<{wide}}  "
+            yield from fold(check.text, width(), first=head, rest=" " * len(head))
+            yield from fold(check.do, width(), first=" " * len(head), rest=" " * len(head))
+    if suites:
+        yield "suites, with the baselines that they have for this machine"
+    for suite in suites:
+        yield from _suite(suite)
+    for held in dict.fromkeys(_held(suites)):
+        yield from fold(held, width())
+    yield ""
+    yield from fold(_verdict(checks, suites), width())
+    yield f"next: {_next(checks, suites, named, code)}"
+
+
+def _suite(suite: SuiteState) -> Iterator[str]:
+    place = relative(suite.path.absolute())
+    if suite.error:
+        yield f"  {place}: defective"
+        yield from (f"    {line}" for line in suite.error.splitlines())
+        return
+    yield f"  {place}: {suite.workload}, {suite.profile}"
+    columns = ["state", "case", "performance", "accuracy"]
+    rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
+    yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
+    beside = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    beside += [case.build for case in suite.cases if case.build]
+    beside += [line for case in suite.cases for line in case.reason.splitlines()]
+    for text in dict.fromkeys(beside):
+        yield from fold(text, width(), first="    - ", rest="      ")
+
+
+def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
+    for lacks in ("few sessions", "old"):
+        open_ = [
+            case.promise for case in _cases(suites) if case.promise and case.promise.lacks == lacks
+        ]
+        if open_:
+            worst = min(open_, key=lambda one: one.sessions)
+            yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
+
+
+def _cases(suites: Sequence[SuiteState]) -> list[CaseState]:
+    return [case for suite in suites for case in suite.cases]
+
+
+def _verdict(checks: Sequence[Check], suites: Sequence[SuiteState]) -> str:
+    broken = [check.name for check in checks if check.state == "broken"]
+    if broken:
+        return f"nothing can be measured: {', '.join(broken)} broken"
+    defective = sum(bool(suite.error) for suite in suites)
+    cases = _cases(suites)
+    if not suites:
+        return "this machine can measure; there is no suite here yet"
+    counts = Counter(case.state for case in cases)
+    reasons = [f"{words} {counts[state]}" for state, words in WORDS.items() if counts[state]]  # type: ignore[index]
+    if defective:
+        reasons.append(plural(defective, "suite") + " defective")
+    rest = f": {', '.join(reasons)}" if reasons else ""
+    return f"{counts['ready']} of {plural(len(cases), 'case')} can run here{rest}"
+
+
+def _next(
+    checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
+) -> str:
+    broken = next((check for check in checks if check.state == "broken"), None)
+    if broken:
+        return broken.do or "repair what is broken above"
+    if not suites:
+        return "pytest-mlperf init"
+    if code == DEFECTIVE:
+        return "repair the lines named above, then pytest-mlperf doctor again"
+    if code == CANNOT:
+        return "set what is missing above, or name other suites"
+    places = " ".join(shlex.quote(str(place)) for place in named)
+    places = places or str(DEFAULT if DEFAULT.is_dir() else ".")
+    ready = [case for case in _cases(suites) if case.state == "ready"]
+    few = any(case.promise and case.promise.sessions < SESSIONS for case in ready)
+    if few or any(case.performance in {"none", "other machine"} for case in ready):
+        return f"pytest {places} --mlperf-update=missing"
+    return f"pytest {places}"

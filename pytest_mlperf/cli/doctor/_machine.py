@@ -1,0 +1,335 @@
+"""What this machine offers: tools, LoadGen, accelerators, space, engines and their libraries.
+
+Nothing heavy is loaded here: LoadGen, NVML, pytest and the engines' libraries are each asked in a
+child process, because that is where they are used and where they may crash.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf import registry
+from pytest_mlperf.cli.doctor.requirements import (
+    Failures,
+    finished,
+    importing,
+    lacking,
+    library_trouble,
+)
+from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.hardware import rapl
+from pytest_mlperf.hardware.contention import Watch
+from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run.child.process import Patience, WorkerProcess
+from pytest_mlperf.run.child.protocol import WorkerSpec
+from pytest_mlperf.run.conditions import lease_folder
+from pytest_mlperf.run.logs import DETAIL, parse_detail
+from pytest_mlperf.suite.libraries import declared, extras, is_here
+
+ENOUGH_GIB = 1.0
+"""Less free space than this is worth a note."""
+
+LOOK_S = 0.3
+"""How long the machine is watched: enough to see who computes."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        state: "ok"; "note": works, but read it; "missing": optional and not here; "broken":
+            nothing can be measured.
+        do: What to do about it; "" where nothing is to be done.
+    """
+
+    group: Literal["tools", "machine", "engines", "libraries"]
+    name: str
+    state: Literal["ok", "note", "missing", "broken"]
+    text: str
+    do: str = ""
+
+
+def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
+    """Return every check, and which libraries of engines are installed and cannot be imported."""
+    watch = Watch(os.getpid())
+    start = watch.read()
+    time.sleep(LOOK_S)  # before anything is asked: what asks is a load itself
+    seen = Contention(**watch.between(start, watch.read()))
+    engines = sorted(registry.registered("engines"))
+    libraries = dict.fromkeys(one for name in engines for one in declared("engines", name))
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(plugin), pool.submit(loadgen)]
+        failures = pool.submit(importing, [one for one in libraries if is_here(one)])
+        checks = [
+            python(),
+            *(answer.result() for answer in asked),
+            installed("pytest-benchmark"),
+            gpus(machine),
+            *gpu_sensors(machine),
+            cpu(machine),
+            host_energy(),
+            load(seen),
+            memory(),
+            space(runs_dir),
+            leases(),
+            *(_engine(name, failures.result()) for name in engines),
+            *(_extra(name, needed) for name, needed in extras().items()),
+        ]
+        return checks, failures.result()
+
+
+def gpus(machine: Machine) -> Check:
+    """Return which GPUs there are, or why none is seen."""
+    if machine.gpus:
+        names = [f"{n}x{c}" if n > 1 else c for c, n in machine.classes.items()]
+        about = [", ".join(filter(None, _gpu_facts(machine.identity(name)))) for name in names]
+        about = [f"{name}: {facts}" for name, facts in zip(names, about, strict=True)]
+        differing = [text for name in names for text in machine.differing(name)]
+        text = "; ".join(filter(None, (*about, *differing, machine.nvml_trouble)))
+        return Check("machine", "GPUs", "note" if machine.nvml_trouble or differing else "ok", text)
+    text = f"none: {machine.nvml_trouble or 'NVML finds no driver or no GPU'}"
+    do = "where there should be one: nvidia-smi must list it, in this container too"
+    return Check("machine", "GPUs", "note", f"{text}; only cases on cpu run here", do)
+
+
+def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
+    """Yield what a class of GPUs is, and how several reach each other."""
+    yield str(identity.get("gpu"))
+    if "topology" in identity:
+        yield str(identity["topology"] or "how they reach each other is not told")
+
+
+def gpu_sensors(machine: Machine) -> Iterator[Check]:
+    """Yield what of the GPUs can be sampled, and what cannot; nothing where there is none."""
+    if not machine.gpus:
+        return
+    whose: dict[tuple[str, str], list[str]] = {}
+    for kind, count in machine.classes.items():
+        for uuid, gpu in machine.used(f"{count}x{kind}").items():
+            for quantity, reason in machine.unread.get(uuid, {}).items():
+                whose.setdefault((quantity, reason), []).append(gpu.name)
+    lacks = [
+        f"{quantity} of {'each GPU' if len(gpus) == len(machine.gpus) else ', '.join(gpus)}: {why}"
+        for (quantity, why), gpus in whose.items()
+    ]
+    blind = any(quantity in ENERGY for quantity, _ in whose)
+    text = f"not sampled: {'; '.join(lacks)}" if lacks else "all that is sampled can be read"
+    yield Check("machine", "GPU sensors", "note" if blind else "ok", text)
+
+
+ENERGY = {"energy_j", "power_w"}
+"""Quantities without which little or nothing is known of a GPU's energy."""
+
+
+def cpu(machine: Machine) -> Check:
+    """Return the CPU, and whether its clocks stand still."""
+    governor = machine.cpu["governor"] or "unknown"
+    text = f"{machine.cpu['cpu']}, {machine.cpu['cores']} cores, governor {governor}"
+    if governor not in {"powersave", "ondemand", "conservative", "schedutil"}:
+        return Check("machine", "CPU", "ok", text)
+    text += ": clocks follow the load, so figures vary more"
+    return Check("machine", "CPU", "note", text, "sudo cpupower frequency-set -g performance")
+
+
+def host_energy(folder: Path = rapl.FOLDER) -> Check:
+    """Return which counters of the host's energy there are, and whether they may be read."""
+    name, counters = "host energy", rapl.domains(folder)
+    if not counters:
+        text = "no RAPL here, as in most virtual machines and containers"
+        return Check("machine", name, "missing", text)
+    broken = [one for one in counters if one.trouble]
+    if not broken:
+        text = f"RAPL of {', '.join(one.name for one in counters)}"
+        return Check("machine", name, "ok", text)
+    text = "; ".join(f"{one.file}: {one.trouble}" for one in broken)
+    do = f"where that is permission: sudo chmod a+r {folder}/intel-rapl:*/energy_uj, at each boot"
+    return Check("machine", name, "note", f"RAPL of {broken[0].name} is not read: {text}", do)
+
+
+def load(seen: Contention) -> Check:
+    """Return whether others compute here now, by a moment in which this process slept."""
+    figures = {
+        "processor use": seen.foreign_s,
+        "waits for a core": seen.waited_s,
+        "the hypervisor": seen.stolen_s,
+        "processor quotas": seen.throttled_s,
+        "memory pressure": seen.memory_some_s,
+    }
+    hidden = [name for name, value in figures.items() if value is None]
+    beside = f"; not told here: {', '.join(hidden)}" if hidden else ""
+    if seen.foreign_s is None or not seen.window_s:
+        return Check("machine", "load", "note", f"unknown{beside}")
+    others = f"{in_words(replace(seen, waited_s=None))}{beside}"
+    if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED:
+        return Check("machine", "load", "ok", f"quiet now: {others}")
+    do = "measure when it is quiet: a run that others held up is INVALID"
+    return Check("machine", "load", "note", f"busy now: {others}", do)
+
+
+def memory() -> Check:
+    """Return how much memory is free."""
+    try:
+        rows = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return Check("machine", "memory", "note", "unknown")
+    kib = {name: int(rest.split()[0]) for name, _, rest in (row.partition(":") for row in rows)}
+    free, total = kib["MemAvailable"] / 2**20, kib["MemTotal"] / 2**20
+    text = f"{free:.1f} GiB free of {total:.1f} GiB"
+    return Check("machine", "memory", "ok" if free >= ENOUGH_GIB else "note", text)
+
+
+def space(runs_dir: Path) -> Check:
+    """Return how much room there is for results and logs."""
+    name, place = "runs folder", runs_dir.absolute()
+    folder = next(parent for parent in (place, *place.parents) if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        do = "name another with --mlperf-runs-dir"
+        return Check("machine", name, "broken", f"{runs_dir} cannot be written", do)
+    free = shutil.disk_usage(folder).free / 2**30
+    state: Literal["ok", "note"] = "ok" if free >= ENOUGH_GIB else "note"
+    return Check("machine", name, state, f"{runs_dir}, {free:.1f} GiB free")
+
+
+def leases() -> Check:
+    """Return whether leases can be taken."""
+    try:
+        folder = lease_folder()
+    except (RunError, OSError) as error:
+        do = "set PYTEST_MLPERF_LEASES to a folder that all users share"
+        return Check("machine", "leases", "broken", str(error), do)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return Check("machine", "leases", "ok", f"{folder} can be written")
+    do = f"sudo chmod 1777 {folder}"
+    return Check("machine", "leases", "broken", f"{folder} cannot be written", do)
+
+
+def python() -> Check:
+    """Return the interpreter and the system."""
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("tools", "Python", "ok", text)
+
+
+def plugin() -> Check:
+    """Ask pytest itself, with this folder's configuration, whether it knows our options."""
+    command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
+    limit_s = 60
+    try:
+        done = finished(command, limit_s)
+    except subprocess.TimeoutExpired:
+        return Check("tools", "pytest", "broken", f"does not answer within {limit_s} s")
+    versions = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"
+    if "--mlperf-plan" in done.stdout:
+        return Check("tools", "pytest", "ok", f"{versions} is active")
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        text, do = f"fails here: {' '.join(last)}", "repair this folder's configuration of pytest"
+        return Check("tools", "pytest", "broken", f"pytest --help {text}", do)
+    do = (
+        'remove "-p no:mlperf" from addopts, PYTEST_ADDOPTS or PYTEST_PLUGINS, and unset '
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+    )
+    text = f"{versions} is installed and not active in this folder"
+    return Check("tools", "pytest", "broken", text, do)
+
+
+TRIAL = LoadGenSettings(
+    scenario="Offline",
+    seeds=Seeds(qsl=1, sample_index=2, schedule=3),
+    target_qps=2000.0,
+    min_duration_ms=1,
+    min_query_count=64,
+    fixed_work_s=0.05,
+    performance_samples=64,
+)
+"""The shortest run that proves that a worker and LoadGen work together."""
+
+PATIENCE = Patience(progress_s=30.0, phase_s=60.0)
+
+
+def loadgen() -> Check:
+    """Run LoadGen for a moment in a worker of its own, without taking a lease."""
+    wheel = "mlcommons-loadgen"
+    try:
+        release = version(wheel)
+    except PackageNotFoundError:
+        return Check(
+            "tools", "LoadGen", "broken", f"{wheel} is not installed", f"pip install {wheel}"
+        )
+    try:
+        with tempfile.TemporaryDirectory(prefix="pytest-mlperf-trial-") as folder:
+            built = _trial(Path(folder))
+    except (MlperfError, OSError) as error:
+        layer = f"{error.layer}: " if isinstance(error, RunError) else ""
+        text = f"wheel {release}: a trial run failed: {layer}{error}"
+        do = f"pip install --force-reinstall {wheel}"
+        return Check("tools", "LoadGen", "broken", text, do)
+    text = f"{release} (library {built}), a trial run was VALID"
+    return Check("tools", "LoadGen", "ok", text)
+
+
+def _trial(folder: Path) -> str:
+    """Return LoadGen's own version after a valid run."""
+    engine = registry.registered("engines")["null"].value
+    spec = WorkerSpec(
+        folder=str(folder),
+        engine=Factory(target=engine, options={"latency_s": 0.0001}),
+        dataset=Factory(target=registry.registered("datasets")["synthetic"].value),
+        model=None,
+        precision="fp32",
+        settings=TRIAL,
+        warmup_s=0.01,
+    )
+    with WorkerProcess(spec, PATIENCE, lambda _: None) as worker:
+        worker.wait_for("loaded")
+        run = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+    detail = parse_detail(Path(run["folder"]) / DETAIL)
+    detail.require_no_errors()
+    if not detail.valid:
+        raise RunError("loadgen", f"it is INVALID: {'; '.join(detail.invalid_reasons)}")
+    return str(detail.values.get("loadgen_version", "unknown")).split(" @ ")[0]
+
+
+def installed(name: str) -> Check:
+    """Return the version of an installed distribution."""
+    try:
+        return Check("tools", name, "ok", version(name))
+    except PackageNotFoundError:
+        return Check("tools", name, "missing", "not installed", f"pip install {name}")
+
+
+def _engine(name: str, failures: Failures) -> Check:
+    if lack := lacking("engines", name, failures):
+        return Check("engines", name, "missing", *lack)
+    trouble = library_trouble(name)
+    return Check("engines", name, "missing" if trouble else "ok", trouble or "can be used")
+
+
+def _extra(name: str, needed: list[str]) -> Check:
+    present, absent = [], []
+    for distribution in needed:
+        try:
+            present.append(f"{distribution} {version(distribution)}")
+        except PackageNotFoundError:
+            absent.append(distribution)
+    if not absent:
+        return Check("libraries", name, "ok", ", ".join(present))
+    do = f"pip install 'pytest-mlperf[{name}]'"
+    return Check("libraries", name, "missing", f"not installed: {', '.join(absent)}", do)

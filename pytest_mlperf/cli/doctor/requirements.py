@@ -1,0 +1,277 @@
+"""What engines need beyond files and options, asked of their libraries in their own Python.
+
+Run as `python -m pytest_mlperf.cli.doctor.requirements`: question and answer are JSON on stdin and
+stdout. Another Python, or a container, is asked by the script that starts its workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.run.builds import Build, build_for
+from pytest_mlperf.run.child.events import (
+    ERROR,
+    OF_WORKER,
+    Fields,
+    NoEventError,
+    by_name,
+    each,
+    event_of,
+    is_text,
+)
+from pytest_mlperf.run.child.process import THIS_PYTHON
+from pytest_mlperf.suite.libraries import cure, declared, distribution, is_here
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.resolve import engine_place
+
+LIMIT_S = 120.0
+"""A large library may take its time to be imported."""
+
+ELSEWHERE_LIMIT_S = 300.0
+"""There a container may have to start, too."""
+
+KINDS = {kind.__name__: kind for kind in (SuiteError, UnavailableError)}
+
+Failures = Mapping[str, str]
+"""Libraries that are installed and cannot be imported, each with the reason."""
+
+
+def finished(
+    command: Sequence[str], limit_s: float, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with what it printed as text."""
+    texts: Any = {"capture_output": True, "text": True, "errors": "replace"}
+    return subprocess.run(command, timeout=limit_s, check=False, **texts, **more)
+
+
+def _question(job: Job) -> dict[str, Any] | None:
+    """Return what builds an engine that has something to ask of its library, `require()`."""
+    entry = registry.registered("engines").get(job.engine_use)
+    if entry is None or not hasattr(registry.resolve(entry.value), "require"):
+        return None
+    case = {"model": job.model, "precision": job.case.precision, "dataset": None}
+    return {"target": entry.value, "given": {**job.engine.options, **case}}
+
+
+def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
+    """Return the error that an answer holds as class, sentence and options at fault, if any."""
+    kind, message, *at_fault = answer
+    place = engine_place(planned, at_fault)
+    return KINDS.get(kind, EnvironmentFault)(f"{place}: {message}{where}") if message else None
+
+
+def require_library(planned: Planned, job: Job) -> None:
+    """Let a registered engine ask its library, where it has something to ask: `require()`.
+
+    Call it for a case that has its model and whose options are right.
+    """
+    question = _question(job)
+    if question and (error := _error(planned, _asked(json.dumps(question, sort_keys=True)))):
+        raise error
+
+
+def library_trouble(use: str) -> str:
+    """Return why a registered engine cannot be used here whatever its options; "": it can.
+
+    Engines whose library may be installed and not work say so: a class method `check_library`.
+    """
+    factory = registry.registered("engines")[use].value
+    if not hasattr(registry.resolve(factory), "check_library"):
+        return ""
+    return _asked(json.dumps({"target": factory, "given": None}))[1]
+
+
+@lru_cache(maxsize=256)
+def _asked(question: str) -> tuple[str, ...]:
+    """Return an error's class, sentence and options; "" and "" where nothing is lacking."""
+    command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
+    try:
+        done = finished(command, LIMIT_S, input=question)
+    except subprocess.TimeoutExpired:
+        return "", f"the engine's library does not answer within {LIMIT_S:.0f} s"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"])[-1]
+        return "", f"asking the engine's library failed: {last}"
+    return tuple(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Answer one question."""
+    question = json.load(sys.stdin)
+    try:
+        factory = registry.resolve(question["target"])
+        if question["given"] is None:
+            factory.check_library()
+        else:
+            built = factory(**question["given"])
+            built.require()
+            getattr(built, "reach", lambda: None)()
+        answer = ["", ""]
+    except MlperfError as error:
+        answer = [type(error).__name__, str(error), *error.options]
+    print(json.dumps(answer))
+
+
+IMPORT = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+        found = ""
+    except BaseException as error:
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    print(f"imported {name}={found}", flush=True)
+"""
+
+
+def importing(modules: Sequence[str]) -> dict[str, str]:
+    """Return which modules cannot be imported by a fresh process, and why.
+
+    One process imports all; the one that ends it is named, and the rest is tried by another.
+    """
+    failures: dict[str, str] = {}
+    left = list(modules)
+    while left:
+        try:
+            done = finished([sys.executable, "-c", IMPORT, *left], LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return failures | dict.fromkeys(left, f"not imported within {LIMIT_S:.0f} s")
+        answers = dict(re.findall(r"^imported (\w+)=(.*)$", done.stdout, re.MULTILINE))
+        failures |= {name: reason for name, reason in answers.items() if reason}
+        left = [name for name in left if name not in answers]
+        if left:
+            failures[left.pop(0)] = f"importing it ends the process with {done.returncode}"
+    return failures
+
+
+def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
+    """Return what a registered extension lacks and what helps, or None."""
+    for library in declared(group, use):
+        trouble = ""
+        if not is_here(library):
+            trouble = "is not installed"
+        elif library in failures:
+            trouble = f"breaks: {failures[library]}"
+        if trouble:
+            return f"needs {library}, which {trouble}", cure(group, use, [library])
+    return None
+
+
+ANSWERS: Mapping[str, Fields] = {
+    "python": OF_WORKER["python"],
+    "importing": {"library": is_text},
+    "answer": {
+        "lacking": by_name(is_text),
+        "error": lambda value: each(is_text)(value) and len(value) >= 2,
+    },
+    "error": ERROR,
+}
+"""What it sends: how far it is, in the end what is lacking, and an engine's error: class, sentence
+and the options at fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherPython:
+    """Another Python: its versions in words, and why a case cannot run there."""
+
+    about: str
+    trouble: tuple[MlperfError, ...] = ()
+
+
+def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
+    """Ask the Python in which a case's engine runs what it lacks.
+
+    Call it for a case whose Python is here, that has its model and whose options are right. That
+    Python must be able to read the folder of the runs.
+    """
+    libraries = [*declared("engines", planned.engine.use)]
+    libraries += declared("datasets", planned.suite.workload.dataset.use)
+    question = {"libraries": list(dict.fromkeys(libraries)), "engine": _question(job)}
+    try:
+        answers = _asked_there(job, runs_dir, question)
+    except MlperfError as error:
+        return OtherPython(about="", trouble=(error,))
+    about = ""
+    if python := next((answer for answer in answers if answer["event"] == "python"), None):
+        versions = [f"{name} {version}" for name, version in python["versions"].items()]
+        about = ", ".join([f"{planned.elsewhere}: Python {python['version']}", *versions])
+    return OtherPython(about=about, trouble=tuple(_trouble(planned, answers)))
+
+
+def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator[MlperfError]:
+    """Yield what answers say is lacking; of a Python that ended too early, where it was."""
+    last: Mapping[str, Any] = answers[-1] if answers else {"event": ""}
+    title = planned.elsewhere
+    if last["event"] == "error":
+        yield EnvironmentFault(str(last["message"]))
+    elif last["event"] == "importing":
+        yield EnvironmentFault(f"{title}: importing {last['library']} ends the process")
+    elif last["event"] != "answer":
+        yield EnvironmentFault(f"{title}: it does not start, or does not pass on stdout")
+    else:
+        python = planned.engine.python
+        for library, reason in last["lacking"].items():
+            helps = "start an image or environment that has it, or install it there"
+            if python is not None:
+                helps = f"{python} -m pip install {distribution(library)}"
+            advice = f"is not installed there: {helps}"
+            state = f"breaks: {reason}" if reason else advice
+            yield EnvironmentFault(f"{title}: needs {library}, which {state}")
+        if error := _error(planned, last["error"], f" (in {title})"):
+            yield error
+
+
+def _asked_there(job: Job, runs_dir: Path, question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=runs_dir.resolve()))
+    except OSError as error:
+        raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
+    assert job.elsewhere is not None
+    try:
+        with build_for(job.elsewhere, folder) as build:
+            return _answers(build, folder, question)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    file = folder / "question.json"
+    path = {"import_path": build.last, "import_first": build.first, "import_not": build.never}
+    file.write_text(json.dumps({"question": question, "environment": {}, **path}), "utf-8")
+    environment = {key: value for key, value in os.environ.items() if key not in THIS_PYTHON}
+    limit_s = ELSEWHERE_LIMIT_S
+    try:
+        done = finished(build.command(file), limit_s, stdin=subprocess.DEVNULL, env=environment)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(f"{build.title} does not answer within {limit_s:.0f} s") from None
+    except OSError as error:
+        raise EnvironmentFault(f"{build.title} cannot be started: {error.strerror}") from None
+    try:
+        events = [event_of(line, ANSWERS) for line in done.stdout.encode().splitlines()]
+    except NoEventError as error:
+        printed = broken(repr(done.stdout[:80]))
+        raise EnvironmentFault(f"{build.title} is no Python: {printed} ({error})") from None
+    if not events:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise EnvironmentFault(f"{build.title} does not start: {last}")
+    return list(events)
+
+
+if __name__ == "__main__":
+    main()

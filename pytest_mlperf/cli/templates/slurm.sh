@@ -1,0 +1,53 @@
+#!/bin/bash
+# Made by `pytest-mlperf plan --format slurm`. Run it in the folder where pytest runs:
+#
+#   bash FILE [options of sbatch: --partition=..., --account=..., --gres=...]
+#
+# It submits an array of jobs for each accelerator, one job for each suite file, and a last job
+# that joins what they measured: that one fails when a test failed or a planned test has no result.
+set -euo pipefail
+python=${MLPERF_PYTHON:-@PYTHON@}
+
+suites_on() {
+  case $1 in
+@SUITES@
+  esac
+}
+
+# A job of an array: --measure ACCELERATOR FOLDER
+if [ "${1:-}" = --measure ]; then
+  suites_on "$2"
+  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator "$2"@PROFILE@ \
+    --mlperf-manifest "$3/plan.json" --mlperf-json "$3/parts/$2.$SLURM_ARRAY_TASK_ID.json"
+fi
+
+# The last job: --merge FOLDER
+if [ "${1:-}" = --merge ]; then
+  exec "$python" -m pytest_mlperf merge "$2/parts" --manifest "$2/plan.json" \
+    -o "$2/results.json" --junit "$2/junit.xml"
+fi
+
+script=$(realpath "$0")
+folder=${MLPERF_RESULTS:-mlperf-$(date -u +%Y%m%d-%H%M%S)}
+mkdir -p "$folder/parts"
+"$python" -m pytest_mlperf plan@PLAN@ --format json > "$folder/plan.json"
+
+arrays=""
+give_up() { # what is submitted already would have nobody to join it
+  for job in ${arrays//:/ }; do scancel "$job"; done
+  exit 1
+}
+submit() { # ACCELERATOR LAST MINUTES [options of sbatch]
+  local job
+  job=$(sbatch --parsable --job-name="mlperf-$1" --array="0-$2" --time="$3" --exclusive \
+    --output="$folder/$1.%a.log" "${@:4}" "$script" --measure "$1" "$folder") || give_up
+  arrays="$arrays:${job%%;*}"
+}
+@SUBMIT@
+
+# Nothing of what the arrays need is needed to join them.
+job=$(sbatch --parsable "$@" --job-name=mlperf-merge --time=30 --gres=none \
+  --dependency="afterany$arrays" --output="$folder/merge.log" \
+  "$script" --merge "$folder") || give_up
+echo "submitted arrays ${arrays#:} and job ${job%%;*}, which joins them"
+echo "verdict: $folder/merge.log, results: $folder/results.json"

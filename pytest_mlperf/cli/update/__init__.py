@@ -1,0 +1,440 @@
+"""`pytest-mlperf update`: accept a session as baselines; a dry run unless told to write."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.output import as_typed, complain, show, whole
+from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir, costs, results_files
+from pytest_mlperf.cli.update._proposals import (
+    COPY,
+    AccuracyProposal,
+    Kept,
+    PerformanceProposal,
+    Proposal,
+    Terms,
+    ToMeasure,
+    consider,
+    recorded,
+    recording,
+    require_accepted,
+    require_fit,
+    scores_file,
+)
+from pytest_mlperf.core.baseline import differences
+from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, MlperfError
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.recording import changes
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import Machine, detect
+from pytest_mlperf.reports.terminal.layout import duration, plural, relative
+from pytest_mlperf.run.project import ignored_in_git
+from pytest_mlperf.stores import accuracy_baselines
+from pytest_mlperf.stores.results import read_results
+
+REPEATED = re.compile(
+    r"--mlperf-(profile=(quick|official)|accelerator=[A-Za-z0-9._]+|power=(auto|require|off)"
+    r"|timeout=[0-9.]+)|-o=mlperf_(control=(auto|off)|lease_timeout=[0-9.]+)"
+)
+"""Options of the session that are given again; a results file may be from elsewhere."""
+
+PYTEST_ENVIRONMENT, PYTEST_USAGE = 3, 4
+"""Exit codes of pytest: the accelerator is not here; a wrong option or test."""
+
+ENDS_WITHIN_S = 30.0
+"""Pytest has so long to end after an interruption that the terminal sent to it as well."""
+
+Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
+"""A sentence says why something is refused."""
+
+
+def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
+    """Return why the runs of a test cannot be made on this machine, or None."""
+    verdict = test.result.verdict
+    assert verdict.subject is not None
+    accelerator = verdict.case.accelerator
+    there, command = verdict.subject.identity, recording(test.result)
+    if not machine.has(accelerator):
+        return f"{test.reason}, and {accelerator} is not here; where it is: {command}"
+    apart = differences(there, machine.as_in(there).identity(accelerator))
+    if not apart or verdict.kind == "accuracy":  # scores hold on every machine
+        return None
+    shown = ", ".join(f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3])
+    return f"{test.reason}, and it was measured on another machine ({shown}); there: {command}"
+
+
+def measured(
+    tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
+) -> Outcomes:
+    """Make the runs, pytest's own count of them where none is named, and yield what came of them.
+
+    That is what accepting them would write, or why they are refused.
+    """
+    groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
+    for one in tests:
+        groups[one.root, repeated(one.result.arguments)].append(one)
+    for (root, arguments), group in groups.items():
+        with _beside(runs_dir) as folder:
+            copy, file = Path(folder) / _place(root), Path(folder) / "results.json"
+            _copy(root, copy)
+            options = [
+                "--mlperf-update=replace",
+                f"--mlperf-reason={terms.reason}",
+                f"--mlperf-baselines={copy}",
+                f"--mlperf-json={file}",
+                f"--mlperf-runs-dir={runs_dir.resolve()}",
+                *([f"--override-ini=mlperf_baseline_runs={runs}"] if runs else []),
+            ]
+            made = _made([*options, *arguments], [one.result for one in group], file)
+            for one in group:
+                try:
+                    yield one, taken(one, made.get(_key(one.result)), copy, terms)
+                except BaselineError as error:
+                    yield one, str(error)
+
+
+def _made(
+    options: Sequence[str], results: Sequence[CaseResult], file: Path
+) -> Mapping[tuple[str, Kind, Case], CaseResult]:
+    """Run the tests of results anew, which pytest writes to a file; return what it made."""
+    # The whole path of a test's file: it cannot pass for an option.
+    tests = [f"{Path(one.suite).resolve()}::{one.test.partition('::')[2]}" for one in results]
+    code = _run([sys.executable, "-m", "pytest", *options, *tests])
+    if not file.exists() and code in {PYTEST_ENVIRONMENT, PYTEST_USAGE}:
+        kind = EnvironmentFault if code == PYTEST_ENVIRONMENT else MlperfError
+        raise kind(f"pytest ended with exit code {code}, see above; nothing was written")
+    cases = read_results(file).cases if file.exists() else ()
+    return {_key(result): result for result in cases}
+
+
+def _beside(runs_dir: Path) -> tempfile.TemporaryDirectory[str]:
+    try:
+        parent = ignored_in_git(runs_dir).resolve()
+        return tempfile.TemporaryDirectory(dir=parent, prefix=COPY)
+    except OSError as error:
+        raise MlperfError(f"{runs_dir} cannot be written: {error.strerror}") from None
+
+
+def _place(root: Path) -> Path:
+    """Return where a copy lies in its folder: there results still say whose copy it was."""
+    here, there = Path.cwd().resolve(), root.resolve()
+    inside = there != here and there.is_relative_to(here)
+    return there.relative_to(here) if inside else Path("elsewhere")
+
+
+def _copy(root: Path, copy: Path) -> None:
+    try:
+        if root.is_dir():
+            shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*"))
+        copy.mkdir(parents=True, exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise MlperfError(f"{root} cannot be copied: {error}") from None
+
+
+def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the session's options that the runs need, each as one word."""
+    words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
+    return tuple(word for word in words if REPEATED.fullmatch(word))
+
+
+def _key(result: CaseResult) -> tuple[str, Kind, Case]:
+    return result.suite, result.verdict.kind, result.verdict.case
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run pytest, which prints for itself, and return its exit code; Ctrl-C waits for its end."""
+    sys.stdout.flush()
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        # Pytest ends its own processes: a terminal has interrupted it already.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDS_WITHIN_S)
+        process.terminate()
+        process.wait()
+        raise
+
+
+def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
+    """Return what accepting new runs would write; a BaselineError says why they are refused."""
+    if made is None:
+        raise BaselineError("pytest did not measure it: see above what it says")
+    require_fit(made)
+    then, now = one.result.verdict.subject, made.verdict.subject
+    assert then is not None
+    assert now is not None
+    if apart := changes(then.fingerprint, now.fingerprint):
+        raise BaselineError(
+            f"changed since that session: {', '.join(apart[:3])}; run pytest again, look at its "
+            "verdict, and accept that session"
+        )
+    if made.verdict.outcome is not Outcome.RECORDED:
+        if made.verdict.kind == "accuracy":
+            return Kept(reason=f"no scores to keep: {made.verdict.headline}")
+        raise BaselineError(f"{made.verdict.outcome} {made.verdict.headline}")
+    if made.verdict.kind == "accuracy":
+        return _scores(one, made, copy, terms)
+    return _speed(one, made, copy, terms)
+
+
+def _speed(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> PerformanceProposal:
+    _, new = recorded(copy, made)
+    if new is None:
+        raise BaselineError("pytest recorded nothing: see above what it says")
+    file, old = recorded(one.root, made)
+    proposal = PerformanceProposal(result=made, file=file, old=old, new=new, limits=one.limits)
+    require_accepted(made, "; ".join(proposal.worse), terms)
+    return proposal
+
+
+def _scores(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> AccuracyProposal:
+    there, file = scores_file(copy, made), scores_file(one.root, made)
+    loaded = accuracy_baselines.load(there)
+    if loaded is None:
+        raise BaselineError("pytest recorded nothing: see above what it says")
+    fell = [p.metric for p in made.verdict.paired if p.outcome is Outcome.ACC_DROP]
+    require_accepted(made, ", ".join(f"{metric} ACC DROP" for metric in fell), terms)
+    return AccuracyProposal(
+        result=made,
+        file=file,
+        old=accuracy_baselines.FILE.load(file),
+        new=loaded[0],
+        scores=loaded[1],
+        outputs=accuracy_baselines.load_outputs(there),
+    )
+
+
+USUAL = Policy.baseline_runs
+"""Runs of a baseline, unless pytest is set up otherwise."""
+
+
+@dataclass
+class Acceptance:
+    """What accepting a session takes, test by test."""
+
+    proposals: list[Proposal] = field(default_factory=list)
+    to_measure: list[ToMeasure] = field(default_factory=list)
+    refused: int = 0
+
+    def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
+        """Count what accepting a test takes, and show it."""
+        case = result.verdict.case.id
+        head = case if result.verdict.kind == "performance" else f"{case} accuracy"
+        if isinstance(outcome, str):
+            self.refused += 1
+            show([head, f"  refused: {outcome}"])
+        elif isinstance(outcome, Kept):
+            show([head, f"  kept: {outcome.reason}"])
+        elif isinstance(outcome, ToMeasure):
+            self.to_measure.append(outcome)
+            show([head, f"  to measure: {outcome.reason}"])
+        else:
+            self.proposals.append(outcome)
+            show([head, *outcome.lines()])
+
+
+HELP = f"""\
+accept a session as baselines, with the runs that it lacks
+
+Shows what accepting a session would change in the baselines; with --write
+--reason TEXT it does. A case with fewer than {GATING_RUNS} runs is measured first,
+by pytest on exactly its tests: all runs of the baseline anew, and the scores
+of the whole data set. Cases that are ok with the build of their baseline stay
+as they are. What gets worse is only taken with --accept-regression CASE.
+Refused are slowed, pretended and invalid measurements, scores below the gate,
+and runs of another build than the session's.
+
+Exit 1 when a case was refused or the runs were interrupted (nothing is written
+then), 2 on wrong usage, 3 where pytest cannot run here.
+
+needs: a session's results; run it where pytest ran
+
+examples:
+  $ pytest-mlperf update
+      a dry run: what would be written, and what must be measured before
+  $ pytest-mlperf update --write --reason "ORT 1.32, #455"
+      measures what is missing, writes baselines/; review and commit them
+  $ pytest-mlperf update r.json --write --no-runs --reason "from CI"
+      only speed that this file has enough runs of
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument(
+        "results",
+        nargs="?",
+        type=Path,
+        help="results.json (default: the newest in .mlperf/runs that has the cases)",
+    )
+    parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
+    parser.add_argument("--reason", help="why the values are accepted; kept in the history")
+    parser.add_argument(
+        "--accept-regression", action="append", default=[], metavar="CASE", help="repeatable"
+    )
+    parser.add_argument("--case", action="append", default=[], metavar="CASE", help="only these")
+    parser.add_argument(
+        "--runs",
+        type=whole(lambda runs: GATING_RUNS <= runs <= 1000, f"from {GATING_RUNS} to 1000"),
+        metavar="N",
+        help=f"runs of a measured baseline, from {GATING_RUNS} (default: pytest's, {USUAL})",
+    )
+    parser.add_argument(
+        "--no-runs",
+        action="store_true",
+        help="measure nothing: only cases with enough runs, and no scores",
+    )
+    parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
+    add_runs_dir(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Show, and with --write accept, what a results file holds; return 1 where one is refused."""
+    if parsed.write and not (parsed.reason or "").strip(" ."):
+        raise MlperfError('update --write needs --reason "why these values are accepted"')
+    names = [*parsed.case, *parsed.accept_regression]
+    path = parsed.results or newest_results(parsed.runs_dir, names)
+    results = read_results(path)
+    terms = Terms(
+        baselines=parsed.baselines,
+        reason=parsed.reason or "",
+        regressions=frozenset(parsed.accept_regression),
+        chosen=frozenset(parsed.case),
+        measure=not parsed.no_runs,
+    )
+    ids = {result.verdict.case.id for result in results.cases}
+    for name in names:
+        if name not in ids:
+            raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(ids))}")
+    show([f"from {path}, run {results.run}"])
+    acceptance = _considered(results, terms)
+    if parsed.write and acceptance.to_measure:
+        tests, acceptance.to_measure = acceptance.to_measure, []
+        show([f"measuring {plural(len(tests), 'test')}; nothing else should run here"])
+        try:
+            for one, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
+                acceptance.take(one.result, outcome)
+        except KeyboardInterrupt:
+            complain("interrupted; nothing was written")
+            return 1
+    missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL)
+    return _finish(acceptance, missing, repeat=again(parsed), write=parsed.write)
+
+
+def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
+    """Return the results file of the newest run, of those that have all named cases.
+
+    Where none has, the newest one. The runs that this command made are a session, too, of some of
+    the cases only.
+    """
+    files = results_files(runs_dir)
+    if not files:
+        raise MlperfError(
+            f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
+            "pytest's root folder, where it keeps them"
+        )
+    if not names:
+        return files[0]
+    chosen = set(names)
+    return next((file for file in files if chosen <= _ids(file)), files[0])
+
+
+def _ids(file: Path) -> set[str]:
+    """Return the cases of a results file; none of one that cannot be read."""
+    try:
+        return {result.verdict.case.id for result in read_results(file).cases}
+    except MlperfError:
+        return set()
+
+
+def _considered(results: Results, terms: Terms) -> Acceptance:
+    acceptance = Acceptance()
+    kinds = {"performance", "accuracy"} if terms.measure else {"performance"}
+    energy = {
+        (result.suite, result.verdict.case): result
+        for result in results.cases
+        if result.verdict.kind == "efficiency"
+    }
+    # Several Python tests may share a case, and with it one baseline.
+    cases = {(one.suite, one.verdict.kind, one.verdict.case): one for one in results.cases}
+    for result in cases.values():
+        case = result.verdict.case
+        if result.verdict.kind in kinds and (not terms.chosen or case.id in terms.chosen):
+            outcome: Proposal | ToMeasure | Kept | str
+            try:
+                outcome = consider(result, terms, energy.get((result.suite, case)))
+                if isinstance(outcome, ToMeasure):
+                    outcome = elsewhere(outcome, detect(gpus=case.accelerator != "cpu")) or outcome
+            except BaselineError as error:
+                outcome = str(error)
+            acceptance.take(result, outcome)
+    return acceptance
+
+
+def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int) -> str:
+    """Return what must be measured first and how long it takes, by what the session's runs took."""
+    if not tests:
+        return ""
+    kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in (one.result for one in tests):
+        kinds[result.verdict.case.id, result.profile].add(result.verdict.kind)
+    spent = costs([(path, results)])
+    seconds = [
+        spent[case].at_most_s(runs if "performance" in of_case else 1)
+        for case, of_case in kinds.items()
+        if case in spent
+    ]
+    about = f", about {duration(sum(seconds))}" if len(seconds) == len(kinds) else ""
+    return f"{len(tests)} to measure first ({runs} runs a case{about}), "
+
+
+def again(parsed: argparse.Namespace) -> str:
+    """Return the command that was given, without what only its writing form has."""
+    options = {
+        "--case": parsed.case,
+        "--accept-regression": parsed.accept_regression,
+        "--runs": parsed.runs,
+        "--no-runs": parsed.no_runs,
+        "--baselines": parsed.baselines,
+        "--runs-dir": parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None,
+    }
+    return as_typed("update", [parsed.results] if parsed.results else [], options)
+
+
+def _finish(acceptance: Acceptance, missing: str, *, repeat: str, write: bool) -> int:
+    if write and acceptance.proposals:
+        written = []
+        for proposal in acceptance.proposals:
+            try:
+                proposal.write()
+            except BaselineError as error:
+                acceptance.take(proposal.result, str(error))
+            else:
+                written.append(proposal)
+        folders = shlex.join(sorted({relative(one.folder) for one in written}))
+        commit = f"; review and commit: git add {folders}" if written else ""
+        show([f"wrote {len(written)}, refused {acceptance.refused}{commit}"])
+        return 1 if acceptance.refused else 0
+    count, refused = len(acceptance.proposals), acceptance.refused
+    if count or missing:
+        counts = f"{count} to write, {missing}{refused} refused"
+        show([f'dry run: {counts}; to write: {repeat} --write --reason "..."'])
+    else:
+        show([f"nothing to write, {refused} refused"])
+    return 1 if refused else 0

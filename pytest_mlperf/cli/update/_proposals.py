@@ -1,0 +1,429 @@
+"""What accepting a test takes: its values, runs to be made or nothing, and how they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf.bench.baseline import noise_of_sessions
+from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
+from pytest_mlperf.bench.policy import rule_beside
+from pytest_mlperf.core.baseline import (
+    SESSIONS,
+    AccuracyBaseline,
+    Baseline,
+    Record,
+    find,
+    geometric_means,
+    with_record,
+)
+from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.judge.ruling import is_worse
+from pytest_mlperf.core.judge.sample import countable, unrecordable
+from pytest_mlperf.core.noise.calibration import USUAL_RUNS
+from pytest_mlperf.core.numbers import change, points, quantity
+from pytest_mlperf.core.recording import Action, baseline_run, empty_baseline, new_record, why_never
+from pytest_mlperf.core.results import IMPORTED, CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.terminal.advice import is_drop
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.stores import accuracy_baselines, baselines
+from pytest_mlperf.stores.accuracy_baselines import Scores
+
+COPY = "update-"
+"""How the folder begins that runs made here record into: a copy of the baselines, at the path that
+they have below the working folder."""
+
+UNFIT = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
+"""Outcomes whose values may never become a baseline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """On which terms values are accepted.
+
+    Attributes:
+        chosen: Ids of the cases that the user named; empty: all.
+        measure: Missing runs may be made; else only what the session has is taken.
+    """
+
+    baselines: Path | None
+    reason: str
+    regressions: frozenset[str]
+    chosen: frozenset[str]
+    measure: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToMeasure:
+    """A test whose values the session has too few of; limits are shares, energy's included."""
+
+    result: CaseResult
+    root: Path
+    reason: str
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A test whose baseline stands."""
+
+    reason: str
+
+
+def consider(
+    result: CaseResult, terms: Terms, energy: CaseResult | None = None
+) -> PerformanceProposal | ToMeasure | Kept:
+    """Return what accepting the values of a test takes; a BaselineError says why they are refused.
+
+    The efficiency test of the same case counts, too: its record holds the energy.
+    """
+    require_fit(result)
+    root = root_of(result, terms.baselines)
+    if result.verdict.kind == "accuracy":
+        return _scores(result, root, terms)
+    return _speed(result, root, terms, energy)
+
+
+def require_fit(result: CaseResult) -> None:
+    """Refuse a test whose values may never become a baseline."""
+    verdict = result.verdict
+    measured = verdict.accuracy if verdict.kind == "accuracy" else verdict.runs
+    if result.handicap or result.pretended:
+        option = "--mlperf-handicap" if result.handicap else "--mlperf-pretend"
+        raise BaselineError(f"measured with {option}")
+    if verdict.outcome in UNFIT:
+        raise BaselineError(f"{verdict.outcome} {verdict.headline}")
+    if verdict.subject is None or not measured:
+        raise BaselineError("nothing was measured")
+    if reason := why_never(verdict):
+        raise BaselineError(reason)
+
+
+def root_of(result: CaseResult, folder: Path | None) -> Path:
+    """Return the folder of baselines of a test's suite.
+
+    A results file may be from elsewhere: a suite that it names chooses no folder outside of the
+    project that the command runs in.
+    """
+    if folder:
+        return folder
+    if result.suite == IMPORTED:
+        raise BaselineError("imported: name the folder of its baselines with --baselines")
+    if not in_project(result.suite):
+        raise BaselineError(
+            f"{result.suite} is not here: run this in pytest's root folder, which that path begins "
+            "in, or name the folder of its baselines with --baselines"
+        )
+    return baselines_root(None, Path(result.suite), "closed")
+
+
+def in_project(suite: str) -> bool:
+    """Whether a suite is a file of the working folder, or of one below it."""
+    try:
+        path = Path(suite).resolve()
+        return path.is_file() and path.is_relative_to(Path.cwd().resolve())
+    except (OSError, ValueError):  # a name that is too long, or holds a 0 byte
+        return False
+
+
+def division_root(root: Path, result: CaseResult) -> Path:
+    """Return where the baselines of a result's division lie below a folder of baselines."""
+    return baselines_root(root, Path(), result.division)
+
+
+def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
+    """Return the baseline file of a test's case, and the record of its machine there."""
+    case, subject = result.verdict.case, result.verdict.subject
+    assert subject is not None
+    file = baseline_file(division_root(root, result), case, result.profile)
+    loaded = load_checked(file, case)
+    return file, find(loaded, subject.identity) if loaded else None
+
+
+def _speed(
+    result: CaseResult, root: Path, terms: Terms, energy: CaseResult | None
+) -> PerformanceProposal | ToMeasure | Kept:
+    verdict, case = result.verdict, result.verdict.case
+    file, old = recorded(root, result)
+    fresh = tuple(map(baseline_run, verdict.runs))
+    if old and all(run in old.runs for run in fresh):
+        return Kept(reason="these very runs are in the baseline already")
+    if not terms.baselines:
+        _same_place(result, file)
+    if _stands(result, old, energy) and case.id not in terms.chosen:
+        return Kept(reason=_stays(result, old))
+    limits = {**(energy.limits if energy else {}), **result.limits}
+    if old and _grows(result, old):
+        return record_of(result, file, old, limits, action="append", reason=terms.reason)
+    if len(fresh) < GATING_RUNS:
+        for one in filter(None, (result, energy)):
+            if is_drop(one.verdict):
+                require_accepted(result, f"{one.verdict.outcome} {one.verdict.headline}", terms)
+        return _to_measure(result, root, terms, limits)
+    if result.scored and verdict.accuracy is None:
+        raise BaselineError(
+            f'accuracy was not checked; run pytest "{result.suite}" without selecting tests'
+        )
+    if unfit := unrecordable(verdict.runs, result.limits, None):
+        raise BaselineError(f"{unfit}; run it again, or take the metric from the limits")
+    action: Action = "replace" if old else "record"
+    proposal = record_of(result, file, old, limits, action=action, reason=terms.reason)
+    require_accepted(result, "; ".join(proposal.worse), terms)
+    return proposal
+
+
+def _grows(result: CaseResult, old: Record) -> bool:
+    """Whether a session was recorded elsewhere as one more of the baseline's own build."""
+    verdict = result.verdict
+    return (
+        verdict.outcome is Outcome.RECORDED
+        and len(verdict.runs) < GATING_RUNS
+        and verdict.subject is not None
+        and verdict.subject.fingerprint == old.fingerprint
+        and len(old.sessions) < SESSIONS
+    )
+
+
+def _stays(result: CaseResult, old: Record | None) -> str:
+    word = result.verdict.outcome
+    reason = f"{word}, and the build is the baseline's: it stays (--case replaces it)"
+    if old is None or len(old.sessions) >= SESSIONS:
+        return reason
+    more = f'pytest "{result.test}" --mlperf-update=missing'
+    return f"{reason}; {len(old.sessions)} of {SESSIONS} sessions: {more} adds one"
+
+
+def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
+    """Refuse values that got worse, unless the user accepts that of this case."""
+    case = result.verdict.case.id
+    if worse and case not in terms.regressions:
+        raise BaselineError(
+            f"gets worse ({worse}); to accept it: --accept-regression {shlex.quote(case)}"
+        )
+
+
+def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
+    """Whether nothing calls for another baseline: the same build, as fast and as frugal."""
+    words = {one.verdict.outcome for one in (result, energy) if one}
+    unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
+    dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
+    subject = result.verdict.subject
+    if old is None or subject is None or words - unmoved or dropped:
+        return False
+    few = len(result.verdict.runs) < GATING_RUNS
+    same = old.fingerprint == subject.fingerprint
+    return same and (few or Outcome.INCONCLUSIVE not in words)
+
+
+def _same_place(result: CaseResult, file: Path) -> None:
+    used = Path(result.verdict.baseline_file or file)
+    copied = next((n for n, part in enumerate(used.parts) if part.startswith(COPY)), None)
+    used = used if copied is None else Path(*used.parts[copied + 1 :])
+    try:
+        same = used.resolve() == file.resolve()
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        raise BaselineError(
+            f"it was judged against {used}, not {relative(file)}; name that folder of baselines "
+            "with --baselines"
+        )
+
+
+def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
+    verdict, case = result.verdict, result.verdict.case
+    assert verdict.subject is not None
+    file = scores_file(root, result)
+    if verdict.baseline_file and Path(verdict.baseline_file).name != file.name:
+        return Kept(reason=f"held against the scores of a reference, {verdict.baseline_file}")
+    if not terms.baselines:
+        _same_place(result, file)
+    old = accuracy_baselines.FILE.load(file)
+    if verdict.outcome is Outcome.ACC_DROP:
+        require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
+    elif old and old.fingerprint == verdict.subject.fingerprint and case.id not in terms.chosen:
+        return Kept(reason="ok, and the build is the baseline's: its scores stay")
+    return _to_measure(result, root, terms, {})
+
+
+def scores_file(root: Path, result: CaseResult) -> Path:
+    """Return where the scores of a test's engine entry are kept."""
+    case = result.verdict.case
+    return accuracy_baselines.path_for(
+        division_root(root, result),
+        workload=case.workload,
+        engine=case.engine,
+        precision=case.precision,
+    )
+
+
+def _to_measure(
+    result: CaseResult, root: Path, terms: Terms, limits: Mapping[str, float]
+) -> ToMeasure:
+    runs = len(result.verdict.runs)
+    few = f"{runs} run{'' if runs == 1 else 's'}, a baseline needs {GATING_RUNS}"
+    reason = few if result.verdict.kind == "performance" else "scores are kept of a whole data set"
+    if result.suite == IMPORTED:
+        raise BaselineError(f"{reason}: import that many sessions together")
+    if not terms.measure:
+        raise BaselineError(f"{reason}; record them with: {recording(result)}")
+    if not in_project(result.suite):
+        raise BaselineError(
+            f"{reason}, and {result.suite} is not here: run this in pytest's root folder, which "
+            "that path begins in"
+        )
+    return ToMeasure(result=result, root=root, reason=reason, limits=limits)
+
+
+def recording(result: CaseResult) -> str:
+    """Return the command that measures and records a test, where it was measured."""
+    action = "missing" if result.verdict.outcome is Outcome.NO_BASELINE else "replace"
+    more = "" if action == "missing" else ' --mlperf-reason "..."'
+    return f'pytest "{result.test}" --mlperf-update={action}{more}'
+
+
+NOISE = 0.1
+"""A step of less than this share of the limit is no worsening worth a word."""
+
+CHANGED = "the baseline was changed while this was measured; look at it, and run the command again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerformanceProposal:
+    """The record that accepting the runs of a case would write in place of the old one."""
+
+    result: CaseResult
+    file: Path
+    old: Record | None
+    new: Record
+    limits: Mapping[str, float]
+
+    @property
+    def folder(self) -> Path:
+        """The baselines that the file is one of: ACCELERATOR/PROFILE/WORKLOAD/FILE."""
+        return self.file.parents[3]
+
+    @property
+    def worse(self) -> list[str]:
+        """The gated metrics that would get worse or be lost, each with its step."""
+        worse = []
+        for metric, limit in self.limits.items():
+            before, after = self._means(metric)
+            if before and after is None:
+                worse.append(f"{metric} would be lost: not measured")
+            elif before and after:
+                counts = abs(after / before - 1) > limit * NOISE
+                if counts and is_worse(metric, before, after):
+                    worse.append(self._step(metric))
+        return worse
+
+    def _means(self, metric: str) -> tuple[float | None, float | None]:
+        """Return what a metric was and would be; None: it was not measured."""
+        old = geometric_means(self.old.runs) if self.old else {}
+        return old.get(metric), geometric_means(self.new.runs).get(metric)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what would change, one line a metric."""
+        for metric in self.limits:
+            if self._means(metric)[1]:
+                yield f"  {self._step(metric)}"
+        yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
+
+    def write(self) -> None:
+        """Put the record into the baseline file."""
+        baselines.update(self.file, self._put)
+
+    def _put(self, now: Baseline | None) -> Baseline:
+        if (find(now, self.new.identity) if now else None) != self.old:
+            raise BaselineError(f"{self.file}: {CHANGED}")
+        case, result = self.result.verdict.case, self.result
+        empty = empty_baseline(case, round_name=result.round, profile=result.profile)
+        return with_record(now or empty, self.new)
+
+    def _step(self, metric: str) -> str:
+        before, after = self._means(metric)
+        assert after is not None
+        if before is None:
+            return f"{metric} new {quantity(metric, after)}"
+        step = change(after / before - 1)
+        return f"{metric} {quantity(metric, before)} -> {quantity(metric, after)} ({step})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyProposal:
+    """The scores that accepting a pass over a whole data set would write, by metric and sample."""
+
+    result: CaseResult
+    file: Path
+    old: AccuracyBaseline | None
+    new: AccuracyBaseline
+    scores: Scores
+    outputs: Sequence[int] | None
+
+    @property
+    def folder(self) -> Path:
+        """The baselines that the file is one of: accuracy/WORKLOAD/FILE."""
+        return self.file.parents[2]
+
+    def lines(self) -> Iterator[str]:
+        """Yield what would change, one line a metric."""
+        for metric, after in self.new.scores.items():
+            before = self.old.scores.get(metric) if self.old else None
+            if before is None:
+                yield f"  {metric} new {after:.3f}"
+            else:
+                yield f"  {metric} {before:.3f} -> {after:.3f} ({points(after - before)} points)"
+        yield f"  {self.new.samples:,} samples -> {relative(self.file)}"
+
+    def write(self) -> None:
+        """Write scores and baseline."""
+        accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
+
+    def _put(self, now: AccuracyBaseline | None) -> AccuracyBaseline:
+        if now != self.old:
+            raise BaselineError(f"{self.file}: {CHANGED}")
+        return self.new
+
+
+Proposal = PerformanceProposal | AccuracyProposal
+
+
+def record_of(
+    result: CaseResult,
+    file: Path,
+    old: Record | None,
+    limits: Mapping[str, float],
+    *,
+    action: Action,
+    reason: str,
+) -> PerformanceProposal:
+    """Return what accepting the runs of a performance test would write."""
+    verdict, case = result.verdict, result.verdict.case
+    assert verdict.subject is not None
+    rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_RUNS)[0]
+    extended = old if action == "append" else None
+    source: Literal["suite", "probe"] | None = None
+    if result.target_qps is not None:  # a rate that was found is none that was offered
+        source = "probe" if result.qps_source == "probe" else "suite"
+    new = new_record(
+        tuple(map(baseline_run, verdict.runs)),
+        old,
+        action=action,
+        reason=reason,
+        subject=verdict.subject,
+        target_qps=result.target_qps,
+        qps_source=source,
+        limits=countable(verdict.runs, result.limits, extended),
+        rule=rule,
+    )
+    noise = noise_of_sessions(
+        new, old, file, case=case, profile=result.profile, metrics=limits, rule=rule
+    )
+    new = dataclasses.replace(new, session_noise=noise)
+    return PerformanceProposal(result=result, file=file, old=old, limits=limits, new=new)

@@ -1,0 +1,251 @@
+"""What an engine, a data set, a scorer or a builder can be told: read in one place, for all.
+
+A class declares its options by a frozen dataclass in its class attribute `options`; one without is
+taken at the keywords of its constructor. Texts are those of the docstrings.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+SUPPLIED = frozenset({"self", "dataset", "model", "precision"})
+"""Parameters that the worker fills in; they are no options."""
+
+LISTS = frozenset(
+    {list, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection}
+)
+TABLES = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+
+WORDS: Mapping[Any, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    Any: "anything",
+    object: "anything",
+}
+"""Python's types in the words of a suite's author."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        annotation: Its type; Any where there is none, or none that can be read.
+        type: The same as it is written; "" where there is none.
+        default: None also stands for no default.
+        text: What it means; "" where its docstring says nothing.
+    """
+
+    name: str
+    annotation: Any = Any
+    type: str = ""
+    required: bool = False
+    default: Any = None
+    text: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The type in words: "whole number", "list of numbers"."""
+        return self.type if self.annotation is Any and self.type != "Any" else kind(self.annotation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What one extension can be told.
+
+    Attributes:
+        about: Its docstring, a line for each paragraph and item of a list ("- ...").
+        supplied: Texts of what it gets besides: dataset, model, precision.
+        takes_more: It takes options that it does not name.
+    """
+
+    about: tuple[str, ...] = ()
+    options: Mapping[str, Option] = field(default_factory=dict)
+    supplied: Mapping[str, str] = field(default_factory=dict)
+    takes_more: bool = False
+
+
+def declaration_of(factory: Callable[..., Any]) -> Declaration:
+    """Return what a class or a function declares; a ValueError says that it has no signature."""
+    return _read(factory)
+
+
+@lru_cache(maxsize=256)
+def _read(factory: Any) -> Declaration:
+    is_class = inspect.isclass(factory)
+    outer = parse(getattr(factory, "__doc__", None))
+    built = parse(factory.__init__.__doc__) if is_class else Docstring()
+    texts = {**outer.arguments, **built.arguments}
+    parameters = list(inspect.signature(factory).parameters.values())
+    named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    options = _options_class(factory)
+    declared: dict[str, Option] = {}
+    if options is not None and (takes_more or not _has_later_constructor(factory)):
+        declared, takes_more = dict(_fields(options)), False
+    if options is None or _has_later_constructor(factory):
+        module = _module_of(factory.__init__ if is_class else factory)
+        declared |= {
+            p.name: _option(p, texts.get(p.name, ""), module)
+            for p in named
+            if p.name not in SUPPLIED
+        }
+    return Declaration(
+        about=outer.blocks or built.blocks,
+        options=declared,
+        supplied={p.name: texts.get(p.name, "") for p in named if p.name in SUPPLIED},
+        takes_more=takes_more,
+    )
+
+
+def _options_class(factory: Any) -> type | None:
+    options = getattr(factory, "options", None)
+    return options if isinstance(options, type) and dataclasses.is_dataclass(options) else None
+
+
+def _has_later_constructor(factory: Any) -> bool:
+    """Whether a class derived from one that declares options has a constructor of its own.
+
+    Its keywords are options then, beside the declared ones where it passes any others on.
+    """
+    names = ("__init__", "options")
+    homes = [next(c for c in inspect.getmro(factory) if name in vars(c)) for name in names]
+    return inspect.isclass(factory) and homes[0] is not homes[1] and issubclass(*homes)
+
+
+def _fields(options: type) -> Iterator[tuple[str, Option]]:
+    bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
+    texts = {base: parse(base.__doc__, ["Attributes"]).arguments for base in bases}
+    for each in dataclasses.fields(options):
+        home = next(base for base in bases if each.name in inspect.get_annotations(base))
+        made = each.default_factory is not dataclasses.MISSING
+        yield (
+            each.name,
+            Option(
+                name=each.name,
+                annotation=_resolved(each.type, _module_of(home)),
+                type=str(each.type),
+                required=each.default is dataclasses.MISSING and not made,
+                default=None if each.default is dataclasses.MISSING else each.default,
+                text=texts[home].get(each.name, ""),
+            ),
+        )
+
+
+def _option(parameter: inspect.Parameter, text: str, module: Mapping[str, Any]) -> Option:
+    required = parameter.default is parameter.empty
+    plain = parameter.annotation is parameter.empty
+    return Option(
+        name=parameter.name,
+        annotation=Any if plain else _resolved(parameter.annotation, module),
+        type="" if plain else inspect.formatannotation(parameter.annotation).strip("'\""),
+        required=required,
+        default=None if required else parameter.default,
+        text=text,
+    )
+
+
+def _module_of(made_by: object) -> Mapping[str, Any]:
+    module = sys.modules.get(getattr(made_by, "__module__", ""))
+    return vars(module) if module else {}
+
+
+def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    usual = {**vars(typing), **vars(collections.abc), **module}  # may be imported for types alone
+    try:
+        return eval(annotation, usual)  # noqa: S307 - its own source
+    except Exception:
+        return Any
+
+
+def kind(annotation: Any) -> str:
+    """Return a type in a suite's words: "whole number or list of whole numbers"."""
+    origin, inside = get_origin(annotation) or annotation, get_args(annotation)
+    if origin is Annotated:
+        return kind(inside[0])
+    if origin in (Union, types.UnionType):
+        kinds = [kind(one) for one in inside if one is not types.NoneType]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin in LISTS:
+        words = kind(inside[0]) if inside else "anything"
+        return f"list of {words}s" if words.endswith("number") else f"list of {words}"
+    if origin in TABLES:
+        return "table"
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inside))}"
+    name: str = getattr(annotation, "__name__", str(annotation))
+    return WORDS.get(origin, name)
+
+
+# --- docstrings ------------------------------------------------------------------------------
+
+SECTION = re.compile(r"(Args|Arguments|[A-Z][a-z]+(?: [A-Z][a-z]+)?):")
+"""A line that begins a section, e.g. "Raises:"; what is below it is indented."""
+
+ARGUMENTS = ("Args", "Arguments", "Keyword Args", "Keyword Arguments", "Other Parameters")
+
+ARGUMENT = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *\([^()]*\))?:(?: |$)(.*)")
+"""The first line of an argument: "size: Pixels.", "size (int): Pixels." or "height, width: ..."."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Docstring:
+    """A docstring in parts: paragraphs and items before the first section, texts of arguments."""
+
+    blocks: tuple[str, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse(text: str | None, sections: Sequence[str] = ARGUMENTS) -> Docstring:
+    """Take a docstring apart; what is in no known form is left out, and is never an error."""
+    prose: list[str] = []
+    arguments: list[str] = []
+    section = ""
+    for line in inspect.cleandoc(text or "").splitlines():
+        indented = not line or line[0].isspace()
+        if begin := SECTION.fullmatch(line):
+            section = begin[1]
+        elif not section or not indented:
+            section = ""
+            prose.append(line)
+        elif section in sections:
+            arguments.append(line)
+    return Docstring(blocks=tuple(_blocks(prose)), arguments=dict(_arguments(arguments)))
+
+
+def _blocks(lines: list[str]) -> Iterator[str]:
+    block: list[str] = []
+    for line in [*lines, ""]:
+        stripped = line.strip()
+        if block and (not stripped or stripped.startswith("- ")):
+            yield " ".join(block)
+            block = []
+        if stripped:
+            block.append(stripped)
+
+
+def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and text; lines that are indented further go on with the text."""
+    names: list[str] = []
+    words: list[str] = []
+    for line in [*inspect.cleandoc("\n".join(["", *lines])).splitlines(), "end:"]:
+        begin = ARGUMENT.fullmatch(line)
+        if begin is None:
+            words.append(line.strip())
+            continue
+        yield from ((name, " ".join(filter(None, words))) for name in names)
+        names, words = re.findall(r"\w+", begin[1]), [begin[2].strip()]

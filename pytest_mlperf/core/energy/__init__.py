@@ -1,0 +1,359 @@
+"""Energy of a window from a GPU's counter and its power trace, with what it is uncertain by.
+
+Method and constants: the counter of NVML steps about every 100 ms and trails the power by 0.1 to
+0.2 s, so its difference over a window is off by a time constant times the step of power at the
+window's ends; a trace of instantaneous power is off wherever the load's period locks to that of the
+sensor, which no sampling rate mends. Hence the counter, interpolated between its steps, is the
+value, and another reading of the board the witness: the trace where its sensor sees all of the
+time, else the driver's own mean of a second. What they differ by is uncertain too, and where it is
+more than both can explain nothing tells which of them is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from statistics import fmean
+from types import MappingProxyType
+from typing import Literal
+
+from pytest_mlperf.core.energy.readings import (
+    CounterEnergy,
+    Reading,
+    Traced,
+    at,
+    count,
+    steps_of,
+    traced,
+)
+from pytest_mlperf.core.numbers import NotNegative, Seconds
+
+PAD_S = 0.5
+"""Before and after a window: power there says how large an error at its ends can be, seconds."""
+
+SHORTEST_S = 5.0
+"""A shorter window is "too short": the counter's lag alone is several per cent of it."""
+
+GATED_S = 19.0
+"""From here on an error at the ends stays below 1 %, so that the value may be gated. A second less
+than `min_duration` should be, for a run ends with its last query and not with a clock."""
+
+AGREEMENT = 0.03
+"""Share by which counter and witness may differ, whatever the uncertainty."""
+
+UNSURE = 0.10
+"""An energy that is less certain than this share is not gated."""
+
+STEADY = 0.2
+"""Share of its mean by which the power of an idle GPU may vary; more is work."""
+
+IDLE_W = 5.0
+"""No board draws less: a lower mean is a defect of the reading."""
+
+ABOVE_LIMIT = 1.2
+"""A mean power so many times the enforced limit is a defect of the reading."""
+
+AVERAGED_S = 1.0
+"""The driver's mean power is that of so long before it is read, on Ampere (but GA100) and later."""
+
+FEWEST_AVERAGES = 10
+"""Of fewer such means nothing is made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Energy:
+    """What a GPU used in a window.
+
+    Attributes:
+        joules: The energy; None where it is not known, never 0 for that.
+        uncertainty_j: By which it may be off either way; None where that is not known, as of a
+            trace whose sensor may see a part of the time.
+        method: "counter", "trace" (the integral, where the counter gave nothing), or None.
+        peak_w: Highest sampled power; None without a trace.
+        trace_j: The integral of the trace; None without a usable one.
+        idle_w: Power beside the window, with the model loaded and nothing to do: the lowest mean of
+            a PAD_S before or after it in which the power was steady; None where there was none.
+        invalid: Why the value may be neither gated nor recorded.
+    """
+
+    joules: float | None
+    uncertainty_j: float | None
+    method: Literal["counter", "trace"] | None
+    window_s: float
+    peak_w: float | None
+    trace_j: float | None
+    idle_w: float | None
+    invalid: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mean_w(self) -> float | None:
+        """Mean power, watts."""
+        return None if self.joules is None else self.joules / self.window_s
+
+    @property
+    def net_joules(self) -> float | None:
+        """Energy above that of an idle GPU; None where idle was not seen, or is not told apart."""
+        if self.joules is None or self.idle_w is None:
+            return None
+        net_j = self.joules - self.idle_w * self.window_s
+        return net_j if net_j > (self.uncertainty_j or 0.0) else None
+
+    @property
+    def gated(self) -> bool:
+        """Whether the value is good enough to fail a test with."""
+        if self.joules is None or self.uncertainty_j is None or self.invalid:
+            return False
+        return self.window_s >= GATED_S and self.uncertainty_j <= UNSURE * self.joules
+
+
+def measure(
+    counter: Sequence[Reading],
+    trace: Sequence[Reading],
+    begin_s: float,
+    end_s: float,
+    *,
+    limit_w: float | None = None,
+    rate_hz: float | None = None,
+    covers: bool = True,
+    average: Sequence[Reading] = (),
+) -> Energy:
+    """Return the energy of a window.
+
+    Args:
+        counter: Readings in joules, oldest first, from before the window to after it; may be empty.
+        trace: Readings in watts, likewise.
+        rate_hz: Planned rate of the trace: too few samples are no witness.
+        covers: The sensor behind the trace is known to see all of the time; that of an A100 or H100
+            sees a quarter.
+        average: Readings in watts of the driver's mean of the last AVERAGED_S; may be empty.
+    """
+    window_s = end_s - begin_s
+    if not window_s > 0:
+        raise ValueError(f"the window ends {-window_s:g} s before it begins")
+    counted = count(counter, trace, begin_s, end_s, covers=covers)
+    seen = traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
+    joules = seen.joules if counted.joules is None else counted.joules
+    energy = Energy(
+        joules=joules,
+        uncertainty_j=None,
+        method=None if joules is None else "trace" if counted.joules is None else "counter",
+        window_s=window_s,
+        peak_w=max((r.value for r in trace if begin_s <= r.time_s <= end_s), default=None),
+        trace_j=seen.joules,
+        idle_w=_idle(trace, begin_s, end_s),
+        invalid=counted.invalid,
+        notes=tuple(why for why in (counted.why_not, seen.why_not, *counted.notes) if why),
+    )
+    if joules is None:
+        return energy
+    if energy.method == "trace":
+        energy = _by_trace(energy, seen, covers=covers)
+    else:
+        ends_j = _at_ends(energy, counted, trace, (begin_s, end_s), limit_w)
+        second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
+        energy = _by_counter(energy, ends_j, second_j, covers=covers)
+    return _plausible(energy, limit_w)
+
+
+def _at_ends(
+    energy: Energy,
+    counted: CounterEnergy,
+    trace: Sequence[Reading],
+    ends: tuple[float, float],
+    limit_w: float | None,
+) -> float:
+    """Return what a counter may be off by at the ends of a window, joules."""
+    near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= PAD_S]
+    # Where the power at the ends was not seen it may have been anything.
+    swing_w = max(near) - min(near) if near else max(energy.mean_w or 0.0, limit_w or 0.0)
+    return counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
+
+
+def _by_average(
+    counter: Sequence[Reading],
+    counted: CounterEnergy,
+    average: Sequence[Reading],
+    energy: Energy,
+    ends: tuple[float, float],
+) -> float | None:
+    """Return the counter's energy, scaled to what the driver's mean power says of the same time.
+
+    Each mean is held against what the counter counted in the same second, so that neither the
+    window's ends nor the shape of the load matter.
+    """
+    steps, lag_s = steps_of(counter), counted.lag_s or 0.0
+    begin_s, end_s = ends
+    inside = [
+        r
+        for r in average
+        if r.value > 0  # no board draws nothing
+        and begin_s + AVERAGED_S <= r.time_s <= end_s
+        and steps[0].time_s <= r.time_s + lag_s - AVERAGED_S
+        and r.time_s + lag_s <= steps[-1].time_s
+    ]
+    if len(inside) < FEWEST_AVERAGES or energy.joules is None:
+        return None
+    then = [r.time_s + lag_s for r in inside]
+    counts = fsum(at(steps, t) - at(steps, t - AVERAGED_S) for t in then)
+    return energy.joules * fsum(r.value for r in inside) * AVERAGED_S / counts if counts else None
+
+
+def _by_counter(energy: Energy, ends_j: float, second_j: float | None, *, covers: bool) -> Energy:
+    """Return a counter's energy with its witness: the trace, or a driver's mean (`second_j`)."""
+    assert energy.joules is not None
+    allowed_j = max(AGREEMENT * energy.joules, ends_j)
+    off_j = None if energy.trace_j is None else abs(energy.trace_j - energy.joules)
+    by_trace = covers or second_j is None
+    apart_j = off_j if by_trace or second_j is None else abs(second_j - energy.joules)
+    energy = replace(energy, uncertainty_j=ends_j + (apart_j or 0.0))
+    note = (
+        f"counter and power trace disagree: {energy.joules:,.0f} J and {energy.trace_j or 0:,.0f} J"
+    )
+    if apart_j is not None and apart_j > allowed_j:
+        if not by_trace:
+            note = (
+                f"counter and the driver's mean power disagree: {energy.joules:,.0f} J and "
+                f"{second_j:,.0f} J"
+            )
+        elif not covers:
+            note += "; which is right is not known: this sensor may see only a part of the time"
+        return replace(energy, invalid=(*energy.invalid, note))
+    if off_j is not None and off_j > allowed_j:
+        note += "; the driver's mean power agrees with the counter, which counts"
+        return replace(energy, notes=(*energy.notes, note))
+    return energy
+
+
+def _by_trace(energy: Energy, seen: Traced, *, covers: bool) -> Energy:
+    if covers:
+        return replace(energy, uncertainty_j=seen.unsure_j)
+    text = (
+        "energy by the power trace alone is reported, not gated: this power sensor may see a part "
+        "of the time, so that its uncertainty is not known"
+    )
+    return replace(energy, notes=(*energy.notes, text))
+
+
+def _plausible(energy: Energy, limit_w: float | None) -> Energy:
+    assert energy.joules is not None
+    assert energy.mean_w is not None
+    invalid, notes = list(energy.invalid), list(energy.notes)
+    if energy.mean_w < IDLE_W:
+        invalid.append(f"a mean power of {energy.mean_w:.1f} W is less than any board draws")
+    if limit_w and energy.mean_w > ABOVE_LIMIT * limit_w:
+        invalid.append(
+            f"a mean power of {energy.mean_w:.0f} W is above {ABOVE_LIMIT:g} times the enforced "
+            f"limit of {limit_w:.0f} W"
+        )
+    if energy.window_s < SHORTEST_S:
+        notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
+    elif energy.window_s < GATED_S:
+        notes.append(
+            f"energy of {floored(energy.window_s)} s is reported, not gated: that needs "
+            f"{GATED_S:g} s"
+        )
+    elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
+        share = (energy.uncertainty_j or 0.0) / energy.joules
+        notes.append(f"energy that is uncertain by {share:.0%} is reported, not gated")
+    return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
+
+
+def floored(seconds: float) -> str:
+    """Return seconds to a tenth, never rounded up to a limit that they miss."""
+    return f"{math.floor(10 * seconds) / 10:.1f}"
+
+
+def _idle(trace: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
+    """Return the power beside a window with nothing to do, watts; None where it is not seen."""
+    steady = []
+    for first_s in (begin_s - PAD_S, end_s, end_s + PAD_S):
+        powers = [r.value for r in trace if first_s <= r.time_s <= first_s + PAD_S]
+        reaches = powers and trace[0].time_s <= first_s and first_s + PAD_S <= trace[-1].time_s
+        if reaches and max(powers) - min(powers) <= STEADY * fmean(powers):
+            steady.append(fmean(powers))
+    return min(steady, default=None)
+
+
+LABEL = "GPU board energy by NVML, not MLPerf Power"
+"""How such figures are labelled: MLCommons' own are by a wall meter and another procedure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """Energy of a run's timed part.
+
+    Attributes:
+        joules: Of all GPUs together; None where it is not known of each.
+        uncertainty_j: By which it may be off either way; None where it is not known of each.
+        mean_w: Mean power of all together.
+        peak_w: The highest sampled power of one GPU.
+        window_s: Length of the window, seconds.
+        by_gpu: Joules by UUID, None where they are not known.
+        idle_w: Power of all together beside the window, with nothing to do; None where it was not
+            seen of each.
+        net_joules: The energy above that of idle GPUs; None likewise. Reported, never gated.
+        gated: Good enough to fail a test with.
+        notes: What is to be known, and why something is not.
+    """
+
+    joules: NotNegative | None
+    uncertainty_j: NotNegative | None
+    mean_w: NotNegative | None
+    peak_w: NotNegative | None
+    window_s: Seconds
+    by_gpu: Mapping[str, NotNegative | None]
+    gated: bool
+    idle_w: NotNegative | None = None
+    net_joules: NotNegative | None = None
+    notes: tuple[str, ...] = ()
+
+
+def together(
+    energies: Mapping[str, Energy],
+    *,
+    doubts: tuple[str, ...] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Power:
+    """Return the energy of one GPU or more in one window; an unknown part makes the whole unknown.
+
+    Uncertainties add up: each is a bound, and errors of sensors of one kind have common causes, the
+    counters' lag at the ends of the window and their gain. A root of squares would need errors that
+    are independent.
+
+    Args:
+        names: What people call GPUs, by UUID: what is not of each is said with theirs.
+
+    Source: JCGM 100:2008 (GUM), 5.2.2, note 1: inputs of correlation 1.
+    """
+    each = list(energies.values())
+    window_s = each[0].window_s
+    joules = _sum([e.joules for e in each])
+    whose: dict[str, list[str]] = {}
+    for uuid, energy in energies.items():
+        for text in dict.fromkeys((*energy.invalid, *energy.notes)):
+            whose.setdefault(text, []).append(names.get(uuid, uuid))
+    texts = [
+        text if len(gpus) == len(each) else f"{', '.join(gpus)}: {text}"
+        for text, gpus in whose.items()
+    ]
+    return Power(
+        joules=joules,
+        uncertainty_j=None if joules is None else _sum([e.uncertainty_j for e in each]),
+        mean_w=None if joules is None else joules / window_s,
+        peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
+        window_s=window_s,
+        by_gpu={uuid: energy.joules for uuid, energy in energies.items()},
+        idle_w=_sum([energy.idle_w for energy in each]),
+        net_joules=_sum([energy.net_joules for energy in each]),
+        gated=joules is not None and not doubts and all(energy.gated for energy in each),
+        notes=tuple(dict.fromkeys((*doubts, *texts))),
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum; an unknown part makes the whole unknown."""
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) if len(numbers) == len(values) else None

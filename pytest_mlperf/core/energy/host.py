@@ -1,0 +1,115 @@
+"""Energy of the host's processors and memory in a window, by their own counters.
+
+It stands beside that of GPUs and is in no metric: without fans, disks and power supplies it is no
+energy of a machine, and with the GPUs' none of the work alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+
+from pytest_mlperf.core.energy.readings import Reading, at
+from pytest_mlperf.core.numbers import NotNegative, Seconds
+
+LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no metric"
+
+LONGEST_GAP_S = 30.0
+"""Counters go round once a minute at most: after a longer hole nobody knows how often."""
+
+MOST_W = 2000.0
+"""No package and no memory draws more: a counter that says so was set back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """One counter of a host.
+
+    Attributes:
+        range_j: From where on it begins at 0 again, joules.
+        readings: What it showed, joules, by seconds since the epoch.
+    """
+
+    range_j: float
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostEnergy:
+    """What a host's processors and memory used in a window, whoever worked on them.
+
+    Attributes:
+        joules: Of all domains together; None where one is not known.
+        uncertainty_j: By which it may be off either way, the counters' own accuracy apart.
+        mean_w: Mean power, watts.
+        window_s: Length of the window, seconds.
+        by_domain: Joules of "package-0", "package-0 dram" and so on; None where not known.
+        notes: What is to be known, and why something is not.
+    """
+
+    joules: NotNegative | None
+    uncertainty_j: NotNegative | None
+    mean_w: NotNegative | None
+    window_s: Seconds
+    by_domain: Mapping[str, NotNegative | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def host_energy(
+    counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
+) -> HostEnergy:
+    """Return the energy of a window, whose ends are seconds since the epoch.
+
+    A counter only rises, so that what it had at an end of the window lies between the readings
+    around it: the uncertainty is how far these are from the line between them, a bound.
+
+    Args:
+        shared: Others were measured on the host at the same time.
+    """
+    each = {name: _between(one, begin_s, end_s) for name, one in counted.items()}
+    missing = [name for name, both in each.items() if both is None]
+    sums = [both for both in each.values() if both]
+    joules = None if missing or not sums else fsum(j for j, _ in sums)
+    notes = [f"{name}: its counter was not read around the window" for name in missing]
+    notes += ["others worked on this host at the same time"] if shared else []
+    return HostEnergy(
+        joules=joules,
+        uncertainty_j=None if joules is None else fsum(off_j for _, off_j in sums),
+        mean_w=None if joules is None else joules / (end_s - begin_s),
+        window_s=end_s - begin_s,
+        by_domain={name: both and both[0] for name, both in each.items()},
+        notes=tuple(notes),
+    )
+
+
+def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
+    """Return the joules of a window and what they may be off by; None: not known."""
+    readings = _unrolled(one)
+    if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
+        return None
+    joules = at(readings, end_s) - at(readings, begin_s)
+    off_j = 0.0
+    for moment_s in (begin_s, end_s):
+        value = at(readings, moment_s)
+        before = max(r.value for r in readings if r.time_s <= moment_s)
+        after = min(r.value for r in readings if r.time_s >= moment_s)
+        off_j += max(value - before, after - value)
+    return joules, off_j
+
+
+def _unrolled(one: Counted) -> Sequence[Reading]:
+    """Return readings that only rise; none where nobody knows how often the counter went round."""
+    unrolled: list[Reading] = []
+    rounds_j, last = 0.0, None
+    for reading in one.readings:
+        if last is not None:
+            rolled = reading.value < last.value
+            rounds_j += one.range_j if rolled else 0.0
+            rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
+            took_s = reading.time_s - last.time_s
+            if not 0 < took_s <= LONGEST_GAP_S or rise_j > MOST_W * took_s:
+                return ()
+        unrolled.append(Reading(time_s=reading.time_s, value=reading.value + rounds_j))
+        last = reading
+    return unrolled

@@ -1,0 +1,305 @@
+"""Readings of a wall meter, and the energy they give for a window.
+
+The energy is MLPerf Power's own arithmetic (power in its submission checker): the mean of the
+readings strictly inside LoadGen's power_begin to power_end, of which those of 0 W or less are left
+out because an analyzer writes them for a reading that failed, times the window's length. It is that
+of a whole machine and is never compared with what GPUs count.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import fsum, isinf
+from statistics import median
+
+from pytest_mlperf.core import energy
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
+
+TIMES = ("time", "time_s", "timestamp")
+POWERS = ("watts", "power_w")
+"""Names of the columns of a CSV file, in small letters or capitals."""
+
+FIRST_S, LAST_S = 1e8, 1e11
+"""Seconds since 1970 lie between these: less is a time since the start, more is milliseconds."""
+
+_SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
+"""MM-DD-YYYY HH:MM:SS.mmm, as PTDaemon and LoadGen write it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeterReading:
+    """One reading: seconds since the epoch, and watts; 0, less or no number where it failed."""
+
+    time_s: float
+    watts: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the meter did read something."""
+        return self.watts > 0
+
+
+def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:
+    """Return the readings of a meter's file, in its order, the bad ones among them.
+
+    Args:
+        text: Of a CSV file with a heading, one column of which is called as in TIMES (seconds since
+            1970, or ISO 8601 with a zone) and one as in POWERS; or of an spl.txt of SPEC's
+            PTDaemon. A file without readings has none.
+        local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, as in an
+            spl.txt, seconds. MLPerf takes those times as UTC, which LoadGen logs.
+    """
+    lines = text.removeprefix("\ufeff").splitlines()
+    first = next((line for line in lines if line.strip()), "")
+    if not first:
+        return ()
+    if _is_spl(first):
+        return tuple(_spl(lines, name, local_offset_s))
+    return tuple(_csv(lines, name))
+
+
+def _is_spl(line: str) -> bool:
+    fields = line.split(",")
+    return fields[0] == "Time" and len(fields) > 3 and fields[2] == "Watts"
+
+
+def _spl(lines: Sequence[str], name: str, local_offset_s: float) -> Iterator[MeterReading]:
+    for number, line in enumerate(lines, start=1):
+        if not line.startswith("Time"):  # MLPerf's checker passes over others too
+            continue
+        fields = line.split(",")
+        if not _is_spl(line) or not (match := _SPL.fullmatch(fields[1])):
+            raise _wrong(name, number, line, 'is not "Time,MM-DD-YYYY HH:MM:SS.mmm,Watts,W,..."')
+        day, year, clock = match.groups()
+        try:
+            moment = dt.datetime.fromisoformat(f"{year}-{day}T{clock}+00:00")
+        except ValueError as error:
+            raise _wrong(name, number, fields[1], f"is no time: {error}") from None
+        watts = _watts(name, number, fields[3])
+        yield MeterReading(time_s=moment.timestamp() - local_offset_s, watts=watts)
+
+
+def _csv(lines: Sequence[str], name: str) -> Iterator[MeterReading]:
+    rows = csv.reader(lines)
+    columns: tuple[int, int] | None = None
+    try:
+        for row in rows:
+            number = rows.line_num
+            if not any(field.strip() for field in row):
+                continue
+            if columns is None:
+                columns = _columns(row, name, number)
+                continue
+            if len(row) <= max(columns):
+                raise _wrong(name, number, ",".join(row), "has fewer columns than the heading")
+            time_s = _time_s(name, number, row[columns[0]].strip())
+            yield MeterReading(time_s=time_s, watts=_watts(name, number, row[columns[1]]))
+    except csv.Error as error:
+        raise SuiteError(f"{name}:{rows.line_num}: is no CSV: {error}") from None
+
+
+def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
+    heading = [field.strip().lower() for field in row]
+    columns = []
+    for names in (TIMES, POWERS):
+        places = [place for place, field in enumerate(heading) if field in names]
+        if len(places) != 1:
+            raise _wrong(
+                name,
+                number,
+                ",".join(row),
+                f"is no heading with one column {' or '.join(names)}: a meter's file is a CSV file "
+                'with the heading "time,watts", or the spl.txt of SPEC\'s PTDaemon',
+            )
+        columns += places
+    return columns[0], columns[1]
+
+
+def _time_s(name: str, number: int, text: str) -> float:
+    """Return the time that a CSV file writes, seconds since the epoch."""
+    if (time_s := _number(text)) is not None:
+        if FIRST_S < time_s < LAST_S:
+            return time_s
+        raise _wrong(name, number, text, "is no time in seconds since 1970")
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        defect = "is no time: write seconds since 1970, or 2026-11-20T10:00:00.5+01:00"
+        raise _wrong(name, number, text, defect) from None
+    if moment.tzinfo is None:
+        without = "has no zone: write it with one, as in 2026-11-20T10:00:00+01:00 or with a Z"
+        raise _wrong(name, number, text, without)
+    return moment.timestamp()
+
+
+def _watts(name: str, number: int, text: str) -> float:
+    watts = _number(text)
+    if watts is None or isinf(watts):
+        raise _wrong(name, number, text, "is no power in watts")
+    return watts
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _wrong(name: str, number: int, text: str, defect: str) -> SuiteError:
+    return SuiteError(f"{name}:{number}: {text[:80]!r} {defect}")
+
+
+LABEL = "wall energy by the given meter, not MLPerf Power"
+"""How such figures are labelled: a meter alone does not make MLPerf's procedure."""
+
+LONGEST_GAP_S = 5.0
+"""A meter that is silent for longer has not seen the window."""
+
+FEWEST = 10
+"""Readings inside a window below which their mean says nothing."""
+
+CLOCKS_S = 0.8
+"""By how much the clocks of meter and machine may differ; MLPerf Power allows as much."""
+
+UNSURE = 0.05
+"""Share of the energy from which its uncertainty is said to be large."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WallEnergy:
+    """What a machine drew from the wall in a window.
+
+    Attributes:
+        joules: The energy; None where it is not known, and then the last note says why.
+        mean_w: Mean power, watts; None likewise.
+        readings: How many good readings lie inside the window.
+        dropped: How many bad ones do.
+        uncertainty_j: By which it may be off either way, the meter's own accuracy apart.
+        window_s: Length of the window, seconds.
+        notes: What is to be known about it.
+        gated: Good enough to fail a test with.
+    """
+
+    joules: NotNegative | None
+    mean_w: NotNegative | None
+    readings: Count
+    dropped: Count
+    uncertainty_j: NotNegative | None
+    window_s: Seconds
+    notes: tuple[str, ...] = ()
+    gated: bool = False
+
+
+def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> WallEnergy:
+    """Return the energy of a window, whose ends are seconds since the epoch.
+
+    The uncertainty is an estimate of ours: both ends of the window may lie one period of the meter
+    and CLOCKS_S beside where the readings have them, and the power steps there by as much as the
+    readings near them differ.
+    """
+    window_s = end_s - begin_s
+    if not window_s > 0:
+        raise ValueError(f"the window ends {-window_s:g} s before it begins")
+    good = [reading for reading in readings if reading.good]
+    inside = [reading for reading in good if begin_s < reading.time_s < end_s]
+    dropped = sum(not r.good for r in readings if begin_s < r.time_s < end_s)
+    bad = f"{dropped} of {dropped + len(inside)} readings of the meter failed and are left out"
+    notes = [bad] if dropped else []
+    unknown = WallEnergy(
+        joules=None,
+        mean_w=None,
+        readings=len(inside),
+        dropped=dropped,
+        uncertainty_j=None,
+        window_s=window_s,
+    )
+    if reason := _why_unknown(readings, good, begin_s, end_s):
+        return replace(unknown, notes=(*notes, reason))
+    mean_w = fsum(reading.watts for reading in inside) / len(inside)
+    period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(inside))
+    steps_w = sum(_step(good, end, 2 * (period_s + CLOCKS_S)) for end in (begin_s, end_s))
+    uncertainty_j = (period_s + CLOCKS_S) * steps_w
+    if uncertainty_j > UNSURE * mean_w * window_s:
+        notes.append(
+            f"the wall energy is uncertain by {uncertainty_j / (mean_w * window_s):.0%}: the meter "
+            f"reads every {period_s:.2g} s; let the run last longer"
+        )
+    if window_s < energy.GATED_S:
+        notes.append(
+            f"wall energy of {energy.floored(window_s)} s is reported, not gated: that needs "
+            f"{energy.GATED_S:g} s"
+        )
+    return replace(
+        unknown,
+        joules=mean_w * window_s,
+        mean_w=mean_w,
+        uncertainty_j=uncertainty_j,
+        notes=tuple(notes),
+        gated=window_s >= energy.GATED_S,
+    )
+
+
+def _why_unknown(
+    readings: Sequence[MeterReading], good: Sequence[MeterReading], begin_s: float, end_s: float
+) -> str | None:
+    if not good:
+        return "the meter's file holds no reading" + (" above 0 W" if readings else "")
+    for earlier, later in pairwise(readings):
+        back_s = earlier.time_s - later.time_s
+        if back_s > 0 and later.time_s < end_s and earlier.time_s > begin_s:
+            return f"the meter's clock went back by {back_s:.1f} s at {_clock(earlier.time_s)} UTC"
+    return _why_not_covered(good, begin_s, end_s) or _why_sparse(good, begin_s, end_s)
+
+
+def _why_not_covered(good: Sequence[MeterReading], begin_s: float, end_s: float) -> str | None:
+    first_s = min(reading.time_s for reading in good)
+    last_s = max(reading.time_s for reading in good)
+    if last_s <= begin_s or first_s >= end_s:
+        return (
+            f"the meter read from {_clock(first_s)} to {_clock(last_s)} UTC, the window is from "
+            f"{_clock(begin_s)} to {_clock(end_s)} UTC: let it log during the run, and state the "
+            "offset of its clock where that is not UTC"
+        )
+    if first_s > begin_s:
+        return f"the meter began {first_s - begin_s:.1f} s after the window did: start it earlier"
+    if last_s < end_s:
+        return (
+            f"the meter's last reading is {end_s - last_s:.1f} s before the window's end: let it "
+            "log on, and write each reading at once"
+        )
+    return None
+
+
+def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> str | None:
+    gap_s = max(
+        later.time_s - earlier.time_s
+        for earlier, later in pairwise(good)
+        if later.time_s > begin_s and earlier.time_s < end_s
+    )
+    if gap_s > LONGEST_GAP_S:
+        return f"the meter was silent for {gap_s:.1f} s; {LONGEST_GAP_S:g} s are allowed"
+    count = sum(begin_s < reading.time_s < end_s for reading in good)
+    if count < FEWEST:
+        return (
+            f"{count} readings of the meter lie in the window, and {FEWEST} are needed: let the "
+            "run last longer"
+        )
+    return None
+
+
+def _step(good: Sequence[MeterReading], moment_s: float, within_s: float) -> float:
+    """Return by how much the power around a moment differs, watts."""
+    near = [r.watts for r in good if abs(r.time_s - moment_s) <= within_s]
+    return max(near) - min(near) if near else 0.0
+
+
+def _clock(time_s: float) -> str:
+    moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
+    return moment.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")

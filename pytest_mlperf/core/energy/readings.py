@@ -1,0 +1,364 @@
+"""What readings of a GPU say of a window: the trace of its power, and its energy counter.
+
+A power sensor refreshes every 20 to 100 ms and shows the mean of the last of its windows, which on
+GA10x reaches from one refresh to the next and on A100 and H100 covers a quarter of that. Where it
+does not cover, a load whose period locks to the refresh is seen in one phase alone: no rate of
+reading mends that, and nothing in the trace shows it. So a trace that may not cover has no
+uncertainty: it is not known.
+
+The counter of NVML steps about every 100 ms and trails the power by 0.1 to 0.2 s: its difference
+over a window is off by a time constant times the step of power at the window's ends. So it is
+interpolated between its steps, whose moments are known better than they were read because they come
+at a steady beat, and shifted by the lag that the power trace shows, which itself is late.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from operator import mul
+from statistics import fmean, linear_regression, median
+
+LONGEST_GAP_S = 0.5
+"""A trace with a longer hole says nothing about what was in it."""
+
+FEWEST_TICKS = 0.8
+"""Share of the planned samples below which a trace is no witness."""
+
+SLOWEST_S = 0.25
+"""No sensor refreshes less often: a longer time between two changes is that of the load."""
+
+FEWEST_CHANGES = 8
+"""Of fewer changes the refresh cannot be told."""
+
+LOW = 0.1
+"""Percentile of the times between changes that shows the refresh: a flat load hides most of them,
+so that their median is the load's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One reading of a GPU, monotonic seconds: joules since any moment of a counter, else watts."""
+
+    time_s: float
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traced:
+    """The energy of a window by its trace.
+
+    Attributes:
+        joules: The integral; None where the trace is too thin.
+        unsure_j: What it may be off by where the sensor covers: its delay at both ends, and the
+            moments of its changes, which are known no better than they were read.
+    """
+
+    joules: float | None = None
+    unsure_j: float = 0.0
+    why_not: str = ""
+
+
+def at(readings: Sequence[Reading], time_s: float) -> float:
+    """Return the value at a moment between two readings, on the line through both."""
+    left, right = around(readings, time_s)
+    share = (time_s - left.time_s) / (right.time_s - left.time_s)
+    return left.value + share * (right.value - left.value)
+
+
+def around(readings: Sequence[Reading], time_s: float) -> tuple[Reading, Reading]:
+    """Return the two readings around a moment; beyond the ends the two that are nearest."""
+    after = bisect_right(readings, time_s, key=lambda reading: reading.time_s)
+    after = min(max(after, 1), len(readings) - 1)
+    return readings[after - 1], readings[after]
+
+
+def beat_s(readings: Sequence[Reading]) -> float:
+    """Return the usual time between two of at least two readings, seconds."""
+    return median(later.time_s - earlier.time_s for earlier, later in pairwise(readings))
+
+
+def cumulated(trace: Sequence[Reading]) -> list[Reading]:
+    """Return the joules from a trace's first reading to each."""
+    total = [Reading(time_s=trace[0].time_s, value=0.0)]
+    for earlier, later in pairwise(trace):
+        added = (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
+        if later.time_s > earlier.time_s:
+            total.append(Reading(time_s=later.time_s, value=total[-1].value + added))
+    return total
+
+
+def refresh_s(trace: Sequence[Reading]) -> float | None:
+    """Return how often the sensor behind a trace refreshes, seconds; None: it cannot be seen."""
+    changes = [b.time_s for a, b in pairwise(trace) if a.value != b.value]
+    gaps = sorted(later - earlier for earlier, later in pairwise(changes))
+    if len(gaps) < FEWEST_CHANGES:
+        return None
+    shortest = gaps[int(LOW * len(gaps))]
+    return shortest if shortest <= SLOWEST_S else None
+
+
+def delay_s(trace: Sequence[Reading], *, covers: bool) -> float:
+    """Return how late a trace shows the power, as far as that is known, seconds.
+
+    A reading is on average half a refresh old. Of a sensor that covers it is the mean of a whole
+    refresh before that; how much of it another sensor sees is not known.
+    """
+    refresh = refresh_s(trace) or 0.0
+    return refresh if covers else refresh / 2
+
+
+def traced(
+    trace: Sequence[Reading],
+    begin_s: float,
+    end_s: float,
+    *,
+    rate_hz: float | None = None,
+    covers: bool = True,
+) -> Traced:
+    """Return the integral of a trace over a window, moved by what the sensor is late."""
+    if len(trace) < 2:
+        return Traced(why_not="no power trace")
+    if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
+        return Traced(why_not="the power trace does not reach over the window")
+    inside = [reading for reading in trace if begin_s < reading.time_s < end_s]
+    gap = max(b - a for a, b in pairwise([begin_s, *(r.time_s for r in inside), end_s]))
+    if gap > LONGEST_GAP_S:
+        return Traced(why_not=f"the power trace has a hole of {gap:.1f} s")
+    if rate_hz and len(inside) < FEWEST_TICKS * rate_hz * (end_s - begin_s):
+        share = len(inside) / (rate_hz * (end_s - begin_s))
+        return Traced(why_not=f"the power trace has {share:.0%} of its samples")
+    total, read_s = cumulated(trace), beat_s(trace)
+    late = max(0.0, min(delay_s(trace, covers=covers), trace[-1].time_s - end_s))
+    first, last = (at(total, end + late) for end in (begin_s, end_s))
+    rises = fsum(abs(b.value - a.value) for a, b in pairwise(inside))
+    unseen_s = read_s + (refresh_s(trace) or read_s)
+    return Traced(
+        joules=last - first,
+        unsure_j=rises * read_s / 2 + unseen_s * _swing(trace, begin_s, end_s, unseen_s),
+    )
+
+
+def _swing(trace: Sequence[Reading], begin_s: float, end_s: float, pad_s: float) -> float:
+    near = [
+        r.value for r in trace if min(abs(r.time_s - end) for end in (begin_s, end_s)) <= 2 * pad_s
+    ]
+    return max(near) - min(near) if near else 0.0
+
+
+LAG_S = 0.1
+"""How far a counter may trail the power unseen, seconds."""
+
+LAGS_S = (-0.1, 0.7)
+"""A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
+a trace is late too."""
+
+LAG_STEP_S = 0.01
+
+SEEN = 0.5
+"""A lag is believed where it leaves less than this share of what disagrees at the worst one."""
+
+SLOWEST_STEP_S = 1.0
+"""A counter that steps less often says nothing about a window of seconds."""
+
+LATE = 3
+"""So many times the usual time between two readings, or two steps, are a hole."""
+
+UNEVEN = 0.05
+"""Share of a counter's steps that a late reading may put elsewhere than the beat."""
+
+FOLLOW = 0.1
+"""Share of what a step is off its beat by which the next ones are expected."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CounterEnergy:
+    """What a counter says, or why it says nothing.
+
+    Attributes:
+        slack_s: By how much the moments at both ends may be off, in power that was not seen there.
+        blur_s: By how much the moments of the steps at both ends are uncertain, together.
+        lag_s: By how much it trails the power; None where that was not seen.
+        why_not: Why it gives no difference.
+        invalid: Why nothing that it says may be judged.
+    """
+
+    joules: float | None = None
+    slack_s: float = 2 * LAG_S
+    blur_s: float = 0.0
+    lag_s: float | None = None
+    why_not: str = ""
+    invalid: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def count(
+    counter: Sequence[Reading],
+    trace: Sequence[Reading],
+    begin_s: float,
+    end_s: float,
+    *,
+    covers: bool = True,
+) -> CounterEnergy:
+    """Interpolate between the moments at which the counter stepped."""
+    if not counter:
+        return CounterEnergy(why_not="no energy counter")
+    for earlier, later in pairwise(counter):
+        if later.value < earlier.value:
+            reset = (
+                f"the energy counter went back from {earlier.value:,.0f} J to "
+                f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
+            )
+            return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+    steps = steps_of(counter)
+    if len(steps) < 3:
+        return CounterEnergy(why_not="the energy counter does not move")
+    ends = (begin_s, end_s)
+    if reason := _why_not(counter, steps, ends):
+        return CounterEnergy(why_not=reason)
+    behind_s = lag_of(steps, trace)
+    lag_s = None if behind_s is None else behind_s + delay_s(trace, covers=covers)
+    shift_s = lag_s or 0.0
+    # A counter that was not read for long enough after the window is read where it was.
+    unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
+    shift_s = 0.0 if unread_s else shift_s
+    step_s = max(beat_s(steps), *(_gap_at(steps, end + shift_s) for end in ends))
+    shape = cumulated(trace) if behind_s is not None else []
+    begin_j, end_j = (_along(steps, shape, end + shift_s, behind_s or 0.0) for end in ends)
+    return CounterEnergy(
+        joules=end_j - begin_j,
+        slack_s=step_s + max(LAG_S, (lag_s or 0.0) if unread_s else 0.0),
+        blur_s=beat_s(counter),
+        lag_s=lag_s,
+        notes=_holes(counter, ends),
+    )
+
+
+def steps_of(counter: Sequence[Reading]) -> list[Reading]:
+    """Return the moments at which a counter stepped, and what it showed from then on."""
+    steps = [
+        Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
+        for earlier, later in pairwise(counter)
+        if later.value > earlier.value
+    ]
+    return evenly(steps, beat_s(counter)) if len(steps) > 2 else steps
+
+
+def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
+    """Return the steps of a counter at even moments, where only the reading made them uneven.
+
+    A step is only known to lie between two readings. That they come at a steady beat tells where.
+    """
+    moments = [reading.time_s - steps[0].time_s for reading in steps]
+    numbers = _numbers(moments)
+    fitted = linear_regression(numbers, moments)
+    even = [steps[0].time_s + fitted.intercept + fitted.slope * number for number in numbers]
+    off = [abs(t - reading.time_s) > read_s for t, reading in zip(even, steps, strict=True)]
+    if sum(off) > UNEVEN * len(off):
+        return list(steps)
+    return [Reading(time_s=t, value=r.value) for t, r in zip(even, steps, strict=True)]
+
+
+def _numbers(moments: Sequence[float]) -> list[int]:
+    """Return which beat each moment is that of; beats in a hole were not seen."""
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    hole_s = LATE * median(gaps)
+    beat = fmean(gap for gap in gaps if gap <= hole_s)
+    numbers, shift_s = [0], 0.0
+    for moment in moments[1:]:
+        number = round((moment - shift_s) / beat)
+        if number <= numbers[-1]:
+            # The one before was seen late, if there is a beat left for it.
+            numbers[-1] -= numbers[-1] - 1 not in numbers[-2:]
+            number = numbers[-1] + 1
+        # The beat is known from this alone, so that a long row of steps drifts: it is followed.
+        shift_s += FOLLOW * (moment - number * beat - shift_s)
+        numbers.append(number)
+    return numbers
+
+
+def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
+    """Return by how much a counter's steps trail a power trace, seconds; None where it is not seen.
+
+    The lag at which the increments of the counter are most nearly proportional to the power that
+    the trace saw so much earlier; it is below 0 where the trace is the later. A load that hardly
+    changes shows no lag, and needs none.
+    """
+    least_s, most_s = LAGS_S
+    inside = [
+        r
+        for r in steps
+        if trace and trace[0].time_s + most_s < r.time_s <= trace[-1].time_s + least_s
+    ]
+    if len(inside) < 10:
+        return None
+    total = cumulated(trace)
+    increments = [later.value - earlier.value for earlier, later in pairwise(inside)]
+
+    def misfit(lag: int) -> float:
+        then = [at(total, r.time_s - lag * LAG_STEP_S) for r in inside]
+        seen = [later - earlier for earlier, later in pairwise(then)]
+        scale = fsum(map(mul, seen, increments)) / max(fsum(map(mul, seen, seen)), 1e-9)
+        return fsum((y - scale * x) ** 2 for x, y in zip(seen, increments, strict=True))
+
+    misfits = {
+        lag: misfit(lag)
+        for lag in range(round(least_s / LAG_STEP_S), round(most_s / LAG_STEP_S), 2)
+    }
+    near = min(misfits, key=misfits.__getitem__)
+    misfits |= {lag: misfit(lag) for lag in (near - 1, near + 1)}
+    best = min(misfits, key=misfits.__getitem__)
+    return best * LAG_STEP_S if misfits[best] < SEEN * max(misfits.values()) else None
+
+
+def _along(
+    steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
+) -> float:
+    """Return what a counter would show at a moment of its time if it did not step.
+
+    What it rose by in the step is spread as the trace saw the power meanwhile, for a job begins and
+    ends in the middle of a step; without a trace (`total` is empty) evenly.
+    """
+    earlier, later = around(steps, time_s)
+    if not total or earlier.time_s - behind_s < total[0].time_s:
+        return at(steps, time_s)
+    first, now, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
+    if last <= first or later.time_s - behind_s > total[-1].time_s:
+        return at(steps, time_s)
+    return earlier.value + (later.value - earlier.value) * (now - first) / (last - first)
+
+
+def _why_not(
+    counter: Sequence[Reading], steps: Sequence[Reading], ends: tuple[float, float]
+) -> str:
+    begin_s, end_s = ends
+    if counter[0].time_s > begin_s or counter[-1].time_s < end_s:
+        return "the energy counter was not read before and after the window"
+    unread_s = max(_gap_at(counter, end) for end in ends)
+    if unread_s > LONGEST_GAP_S:
+        return f"the energy counter was not read for {unread_s:.1f} s at an end"
+    if steps[0].time_s > begin_s or steps[-1].time_s < end_s:
+        return "the energy counter did not step before and after the window"
+    still_s = max(_gap_at(steps, end) for end in ends)
+    if still_s > SLOWEST_STEP_S:
+        return f"the energy counter stood still for {still_s:.1f} s at an end"
+    return ""
+
+
+def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, ...]:
+    usual_s = beat_s(counter)
+    gaps = zip(("begin", "end"), (_gap_at(counter, end) for end in ends), strict=True)
+    return tuple(
+        f"nothing was read for {gap_s:.2f} s at the window's {end}"
+        for end, gap_s in gaps
+        if gap_s > LATE * usual_s
+    )
+
+
+def _gap_at(readings: Sequence[Reading], time_s: float) -> float:
+    """Return the time between the two readings around a moment, seconds."""
+    earlier, later = around(readings, time_s)
+    return later.time_s - earlier.time_s

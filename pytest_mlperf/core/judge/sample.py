@@ -1,0 +1,216 @@
+"""Which runs have a value of a metric: none is left out of a sample without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_mlperf.core.baseline import Record, geometric_means
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
+"""Gives the verdict on runs that all have a metric, and whether one more could decide it."""
+
+ZERO = {"goodput": "no request met its limits"}
+"""Metrics that may be 0, and what that means. No logarithm can be taken of it: it is the worst
+result there is, and no missing one."""
+
+ZEROS_PROVE = 2
+"""So many runs of 0 prove a drop, as rule R never fails one run alone."""
+
+
+def absent(runs: Sequence[Run], metric: str) -> list[int]:
+    """Return which runs, counted from 1, do not know a metric; one of 0 does."""
+    return [
+        place
+        for place, run in enumerate(runs, start=1)
+        if metric not in run.metrics and metric not in run.zero
+    ]
+
+
+def places(these: Sequence[int], of: int) -> str:
+    """Return runs in words: "run 2 of 3", "runs 2 and 3 of 5", "every run"."""
+    if len(these) == of:
+        return "every run"
+    named = [str(place) for place in these]
+    shown = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
+    return f"run{'s' if len(named) > 1 else ''} {shown} of {of}"
+
+
+def missing(runs: Sequence[Run], metric: str) -> str:
+    """Return which runs do not know a metric: "not known in run 2 of 3"; "": all know it."""
+    lacking = absent(runs, metric)
+    if not lacking:
+        return ""
+    return (
+        "not measured"
+        if len(lacking) == len(runs)
+        else (f"not known in {places(lacking, len(runs))}")
+    )
+
+
+def in_zeros(runs: Sequence[Run], metric: str) -> str:
+    """Return in how many runs a metric is 0: "no request met its limits in 2 of 2 runs"."""
+    count = sum(metric in run.zero for run in runs)
+    return f"{ZERO[metric]} in {count} of {len(runs)} runs" if count else ""
+
+
+def countable(
+    runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
+) -> dict[str, float]:
+    """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
+    fewest = _fewest(runs)
+    return {
+        name: limit
+        for name, limit in limits.items()
+        if fewest >= METRICS[name].min_queries or _stays(runs, name, record)
+    }
+
+
+def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
+    """Return how many queries a metric has and needs, and had as recorded; "": it has enough."""
+    fewest, needed = _fewest(runs), METRICS[metric].min_queries
+    if fewest >= needed:
+        return ""
+    if record is None or not _stays(runs, metric, record):
+        return f"under {needed:,} queries a run, only reported"
+    return f"{fewest:,} queries a run of {needed:,}; the baseline {_before(runs, record):,}"
+
+
+def only_reported(
+    runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
+) -> tuple[str, ...]:
+    """Return a sentence for each limit that these runs have too few queries for."""
+    gated = countable(runs, limits, record)
+    return tuple(
+        f"{METRICS[name].title} is only reported: to be gated it needs "
+        f"{METRICS[name].min_queries:,} queries a run"
+        for name in limits
+        if name not in gated
+    )
+
+
+def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
+    """Return why runs cannot be a baseline of what is gated; "": they can."""
+    for name in countable(runs, limits, record):
+        few = too_few(runs, name, record)
+        if reason := missing(runs, name) or few or in_zeros(runs, name):
+            return f"{METRICS[name].title}: {reason}"
+    return ""
+
+
+def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a sentence for each gated metric that some runs of a record lack."""
+    runs = record.runs if record else ()
+    counts = {name: sum(name in run.metrics for run in runs) for name in limits}
+    return tuple(
+        f"{METRICS[name].title}: {count} of the baseline's {len(runs)} runs have it; it is judged "
+        "by those"
+        for name, count in counts.items()
+        if 0 < count < len(runs)
+    )
+
+
+def remedies(
+    runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
+) -> tuple[str, ...]:
+    """Return what to do about each gated metric that these runs cannot be judged by."""
+    sentences = []
+    for name in limits:
+        title = METRICS[name].title
+        if lacking := absent(runs, name):
+            folder = runs[lacking[0] - 1].folder
+            sentences.append(
+                f"{title} is gated and {missing(runs, name)} ({folder}): the notes of that run "
+                "and its log say why; mend that, or take it from the limits"
+            )
+        elif _fewest(runs) < METRICS[name].min_queries and _stays(runs, name, record):
+            sentences.append(
+                f"{title} was gated when the baseline was recorded and stays so: a run that is "
+                "bounded by time has fewer queries when it is slower; else raise min_query_count "
+                "or min_duration, or record anew with --mlperf-update=replace"
+            )
+    return tuple(sentences)
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+def unmeasured(metric: str, limit: float, note: str) -> MetricVerdict:
+    """Return the verdict where some runs do not know a metric."""
+    return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
+
+
+def of_few(verdict: MetricVerdict, few: str, failing: Outcome) -> MetricVerdict:
+    """Return a decision of too few queries on what the record gated: a drop, or none at all."""
+    if verdict.outcome is failing or verdict.leans == "drop":
+        return replace(verdict, note=verdict.note or few)
+    gates = verdict.runs_baseline >= GATING_RUNS
+    outcome = Outcome.INVALID if gates else Outcome.INCONCLUSIVE
+    return replace(verdict, outcome=outcome, low=None, high=None, leans=None, note=few, p=None)
+
+
+def with_zeros(
+    metric: str,
+    limit: float,
+    runs: Sequence[Run],
+    record: Record,
+    judge: Judge,
+    failing: Outcome,
+    max_runs: int,
+) -> tuple[MetricVerdict, bool]:
+    """Return the verdict where a metric is 0 in some runs: the worst result, and in two a drop.
+
+    Every run has the metric, or 0 of it. What rule R decided before the only run of 0 is final.
+    """
+    first = next(index for index, run in enumerate(runs) if metric in run.zero)
+    others = [run for run in runs if metric in run.metrics]
+    count = len(runs) - len(others)
+    if first > 0 and count == 1:
+        decided, more = judge(runs[:first])
+        if not more:
+            return decided, False
+    dropped = count >= ZEROS_PROVE or (bool(others) and judge(others)[0].outcome is failing)
+    having = sum(metric in run.metrics for run in record.runs)
+    more = not dropped and len(runs) < max_runs
+    unproven = Outcome.INCONCLUSIVE if more or having < GATING_RUNS else Outcome.INVALID
+    before = geometric_means(record.runs)[metric]
+    verdict = MetricVerdict(
+        metric=metric,
+        outcome=failing if dropped and having >= GATING_RUNS else unproven,
+        baseline=before,
+        now=0.0,
+        change=-1.0,
+        limit=limit,
+        runs=len(runs),
+        runs_baseline=having,
+        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}/s",
+        p=0.0 if dropped else 1.0,
+    )
+    return verdict, more
+
+
+# --- queries -------------------------------------------------------------------------------------
+
+
+def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
+    """Whether a record was gated by a metric when it was made, with the queries for it."""
+    gated = record is not None and metric in record.minimum_detectable_change
+    return gated and _before(runs, record) >= METRICS[metric].min_queries
+
+
+def _before(runs: Sequence[Run], record: Record | None) -> int:
+    """Return the fewest queries of the baseline's runs, counted as these runs' are."""
+    least = min(runs, key=lambda run: run.queries, default=None)
+    if least is None or record is None:
+        return 0
+    samples = min(run.samples for run in record.runs)
+    return round(samples * least.queries / max(1, least.samples))
+
+
+def _fewest(runs: Sequence[Run]) -> int:
+    return min((run.queries for run in runs), default=0)

@@ -1,0 +1,228 @@
+"""Does a word stand whatever sessions differ by? What few sessions of a baseline cannot show.
+
+Rule R takes a fixed share of the noise as common to the runs of a session. Where sessions differ by
+more, unchanged code fails and drops pass: a baseline of one session cannot show it, one of four
+hardly. So what rule R decides is said as final only where it also holds
+
+- with the session's variance as the baseline's own sessions show it, where there are enough; and
+- where there are not, even if sessions differ by `WIDEST` times what runs differ by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Literal
+
+from pytest_mlperf.core.baseline import SESSIONS, SessionNoise
+from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf, t_sf
+
+KNOWN_DF = 8.0
+"""From so many degrees of freedom on, it is estimated for a drop as well. Four sessions that lie
+close together do not exclude that one in five is 3 % slower: in two of five such baselines none
+is, and the next session then looks like a drop."""
+
+WIDEST = 4.0
+"""Standard deviation of sessions over that of runs beyond which nobody is protected: what was
+measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
+
+KEEPS_DAYS, KEEPS_SPANS = 14.0, 2.0
+"""A baseline speaks for so many days after its last session, and for so many times the days that
+its sessions span, whichever is longer: machines wander."""
+
+ASSUMED_DF = 0.5
+"""Degrees of freedom that the expected share of a session weighs beside sessions that were seen."""
+
+CANDIDATE_DF = 1.0
+"""Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
+noisier: with the scatter of two runs alone hardly a word would ever be final."""
+
+Why = Literal["few sessions", "old"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The runs on a scale where higher is better and differences count.
+
+    Attributes:
+        baseline: Values by session, each of at least one run.
+        expected: Variance of a run within its session that is expected beforehand.
+        prior_df: Degrees of freedom that the expectation weighs.
+        ratio: Expected variance of a session over that of a run.
+        noise: What sessions were seen to differ by, the baseline's own among them; None: those of
+            the baseline alone tell.
+        floor: Smallest standard deviation of a run believed.
+        old: The baseline's sessions lie too far back to speak for today.
+    """
+
+    baseline: Sequence[Sequence[float]]
+    now: Sequence[float]
+    expected: float
+    prior_df: float
+    ratio: float
+    noise: SessionNoise | None
+    floor: float
+    old: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalWord:
+    """Whether a word stands, up to which standard deviation of sessions, and what lacks for it."""
+
+    stands: bool
+    holds_to: float
+    lacks: Why | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What stands of an ok and of a drop."""
+
+    passing: FinalWord
+    failing: FinalWord
+
+
+def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Standing:
+    """Return what stands of the mean difference between the runs of now and the baseline's.
+
+    Half of each error of rule R: what is said is said once, at the look that decided. An ok
+    excludes a difference of `bound`, below 0.
+
+    Source: one-way random effects; variance between sessions by their mean square, that of runs by
+        the scatter inside sessions, both moderated (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027);
+        degrees of freedom of their sum by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    parts = _parts(sample)
+    df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
+
+    def word(distance: float, error: float, needed_df: float) -> FinalWord:
+        lacks, holds_to = _lacks(sample, df, needed_df), parts.holds(distance, error)
+        bears = lacks is None or holds_to >= WIDEST * math.sqrt(parts.run)
+        # One session shows nothing of what sessions differ by.
+        seen = df < 1 or parts.proves(distance, error)
+        return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks)
+
+    return Standing(
+        passing=word(parts.change - bound, beta / 2, SESSIONS - 1),
+        failing=word(-parts.change, alpha / 2, KNOWN_DF),
+    )
+
+
+def is_old(days: Sequence[float | None], today: float | None) -> bool:
+    """Whether runs of these days (since 1970) lie too far back; unknown days raise no doubt."""
+    dated = [day for day in days if day is not None]
+    if not dated or today is None:
+        return False
+    span = max(dated) - min(dated)
+    return today - max(dated) > max(KEEPS_DAYS, KEEPS_SPANS * span)
+
+
+def _lacks(sample: Sample, df: float, needed: float) -> Why | None:
+    if sample.old and df >= SESSIONS - 1:
+        return "old"  # told first: further sessions of that time would not help
+    return "few sessions" if df < needed else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Variances:
+    """The difference and what it varies by; variances of a run and of a session."""
+
+    change: float
+    se: float
+    df: float
+    run: float
+    run_df: float
+    of_runs: float
+    of_sessions: float
+
+    def proves(self, distance: float, p: float) -> bool:
+        """Whether a distance from the truth has less than this probability."""
+        return t_sf(distance / self.se, self.df) < p
+
+    def holds(self, distance: float, p: float) -> float:
+        """Return the standard deviation of sessions at which it has just this probability."""
+        error = max(0.0, distance) / t_isf(p, self.run_df)
+        return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
+
+
+def _parts(sample: Sample) -> _Variances:
+    sizes = [len(xs) for xs in sample.baseline]
+    n0, k = sum(sizes), len(sample.now)
+    mean = fmean(x for xs in sample.baseline for x in xs)
+    before, inside_now = scatter(sample.baseline), squares(sample.now)
+    run_df = sample.prior_df + before.run_df + (k - 1)
+    run = (sample.prior_df * sample.expected + before.inside + inside_now) / run_df
+    run = max(run, sample.floor**2)
+    now, now_df = _of_now(sample, before.inside, inside_now, run, run_df)
+    # Of the mean difference: how often the variance of a session is in it.
+    of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
+    size = before.size
+    between, between_df = _between(sample, run, before.across, size)
+    least = min(sample.ratio, sample.noise.ratio) if sample.noise else sample.ratio
+    session = max((between - run) / size, least * run)
+    variance = session * of_sessions + run / n0 + now / k
+    share = of_sessions / size
+    terms = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
+    df = variance**2 / math.fsum(part**2 / its_df for part, its_df in terms)
+    return _Variances(
+        change=fmean(sample.now) - mean,
+        se=math.sqrt(variance),
+        df=min(max(df, 1.0), run_df + between_df),
+        run=run,
+        run_df=run_df,
+        of_runs=1 / n0 + 1 / k,
+        of_sessions=of_sessions,
+    )
+
+
+def _of_now(
+    sample: Sample, inside: float, inside_now: float, run: float, run_df: float
+) -> tuple[float, float]:
+    """Return the variance of the new runs, which may vary by more than the baseline's, and its df.
+
+    Never less than that of all runs: two that lie close together say little.
+    """
+    if len(sample.now) == 1:
+        return run, run_df
+    base_df = run_df - (len(sample.now) - 1)
+    before = (sample.prior_df * sample.expected + inside) / base_df
+    df = CANDIDATE_DF + len(sample.now) - 1
+    return max((CANDIDATE_DF * before + inside_now) / df, run), df
+
+
+def _between(sample: Sample, run: float, across: float, size: float) -> tuple[float, float]:
+    """Return the mean square between sessions and its degrees of freedom, drawn to expectation."""
+    expected = ASSUMED_DF * run * (1 + size * sample.ratio)
+    if sample.noise and sample.noise.df >= len(sample.baseline) - 1:
+        df = ASSUMED_DF + sample.noise.df
+        return (expected + sample.noise.df * run * (1 + size * sample.noise.ratio)) / df, df
+    df = ASSUMED_DF + len(sample.baseline) - 1
+    return (expected + across) / df, df
+
+
+class Decision(StrEnum):
+    """What the runs so far say.
+
+    PROVISIONAL: a pass or a drop if sessions differ by no more than expected, and the baseline
+    cannot show whether they do.
+    """
+
+    PASS = "pass"  # noqa: S105 -- a decision, no password
+    FAIL = "fail"
+    MORE = "more"
+    INCONCLUSIVE = "inconclusive"
+    PROVISIONAL = "provisional"
+
+
+def final(plain: Decision, standing: Standing, *, last: bool) -> Decision:
+    """Return what is said of rule R's decision, in the light of what sessions may differ by."""
+    if plain is Decision.PASS:
+        return Decision.PASS if standing.passing.stands else Decision.PROVISIONAL
+    if plain is not Decision.FAIL or standing.failing.stands:
+        return plain
+    # More runs make a drop surer only where the baseline shows what sessions differ by.
+    more = standing.failing.lacks is None and not last
+    return Decision.MORE if more else Decision.PROVISIONAL

@@ -1,0 +1,515 @@
+"""What runs of unchanged code vary by: within a run, from run to run, from session to session.
+
+Model, on log values: a run's value is that of its case, plus what its session has in common, plus
+what the run has in common, plus what varies inside of it. The variance of case c, the last part
+left out, is drawn from a scaled inverse chi-square: ν0·s0² / χ²(ν0). Rule R needs ν0, s0 and the
+share φ of the variance that belongs to the session; here they are learnt from A/A runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import NormalDist, fmean, variance
+
+from pytest_mlperf.core.baseline import LARGEST, SessionNoise
+from pytest_mlperf.core.judge.formulas import scatter
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, by_session, log_scale
+
+CELLS = 100
+"""Shares from 0 to 1 that are weighed against each other."""
+
+_SHARES = tuple((cell + 0.5) / CELLS for cell in range(CELLS))
+
+_EXPECTED = tuple(share**-0.5 for share in _SHARES)
+"""How much likelier small shares are beforehand, for the one that is used: a third is expected.
+Intervals go without, so that they hold where most of the variance is the session's, too."""
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionShare:
+    """How likely each of `CELLS` shares is, in equal steps from 0 to 1; the sum is 1."""
+
+    weights: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The share to use."""
+        weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
+        total = math.fsum(weights)
+        return math.fsum(w * share for w, share in zip(weights, _SHARES, strict=True)) / total
+
+    def quantile(self, chance: float) -> float:
+        """Return the share that the true one stays below with this chance."""
+        sums = accumulate(self.weights)
+        return next((s for s, below in zip(_SHARES, sums, strict=True) if below >= chance), 1.0)
+
+    def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
+        """Return what s0² stays below: the variance of a run without what it varies by inside.
+
+        Args:
+            inside: What runs of one session vary by beyond `within`: (1 - φ)·(s0² + w²) - w².
+            within: What varies inside a run, w².
+            log_se: Standard error of the logarithm of `inside`.
+        """
+
+        def below(variance: float) -> float:
+            left = ((variance + within) * (1 - share) - within for share in _SHARES)
+            return math.fsum(
+                w * _NORMAL.cdf(math.log(x / inside) / log_se)
+                for w, x in zip(self.weights, left, strict=True)
+                if x > 0
+            )
+
+        low, high = math.log(inside) - 10 * log_se - 1, math.log(inside + within) + 10 * log_se + 8
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if below(math.exp(middle)) < chance else (low, middle)
+        return math.exp(low)
+
+
+def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
+    """Return how likely each share is after a mean square between sessions was seen.
+
+    Over the variance inside a session (`run_df`) it is `ratio`, on average (1 + n0·φ/(1-φ)) times
+    F(df, run_df), with df the sessions less one.
+
+    Source: the posterior of a one-way random effects model, by a grid (G. E. P. Box, G. C. Tiao,
+        Bayesian Inference in Statistical Analysis, 1973, chapter 5).
+    """
+    logs = []
+    for share in _SHARES:
+        scale = 1 + runs_per_session * share / (1 - share)
+        tail = (df + run_df) / 2 * math.log1p(df * ratio / (run_df * scale))
+        logs.append(-df / 2 * math.log(scale) - tail)
+    top = max(logs)
+    likely = [math.exp(x - top) for x in logs]
+    total = math.fsum(likely)
+    return SessionShare(weights=tuple(x / total for x in likely))
+
+
+_LARGE = 12.0
+"""From here on the asymptotic series is good to 1e-13."""
+
+
+def digamma(x: float) -> float:
+    """Return ψ(x), the derivative of log Γ(x), for x > 0.
+
+    Source: recurrence and asymptotic series, https://dlmf.nist.gov/5.5#E2 and 5.11#E2
+    """
+    _require_positive(x)
+    below = 0.0
+    while x < _LARGE:
+        below += 1 / x
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y / 132))))
+    return math.log(x) - 0.5 / x - series - below
+
+
+def trigamma(x: float) -> float:
+    """Return ψ'(x) for x > 0: it falls from infinity towards 0.
+
+    Source: the derivative of the series of `digamma`.
+    """
+    _require_positive(x)
+    below = 0.0
+    while x < _LARGE:
+        below += 1 / (x * x)
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y * (1 / 30 - y * 5 / 66))))
+    return below + 1 / x + y / 2 + series / x
+
+
+def trigamma_inverse(value: float) -> float:
+    """Return the x > 0 with ψ'(x) = value, for value > 0.
+
+    Source: bisection between 1/value and 1/value + 1/√value, which hold the root because
+        1/x + 1/(2x²) < ψ'(x) < 1/x + 1/x².
+    """
+    _require_positive(value)
+    low, high = 1 / value, 1 / value + 1 / math.sqrt(value)
+    for _ in range(200):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if trigamma(middle) > value else (low, middle)
+    return low
+
+
+def _require_positive(x: float) -> None:
+    if not 0 < x < math.inf:
+        raise ValueError(f"must be positive and finite, not {x!r}")
+
+
+DEFAULT_CASES = 10
+"""As many cases the default ν0 weighs: how cases differ is not seen in three of them."""
+
+DEFAULT_FACTOR = 2.0
+"""The default s0 counts as a guess whose standard deviation is this factor."""
+
+FLOOR_SD = RuleR().floor_sd
+FEWEST_DF, MOST_DF = 1.0, 30.0
+"""Bounds of ν0: the upper one where the cases' variances differ by no more than chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The variance of one series, and the part of it that is known from inside the runs."""
+
+    variance: float
+    df: int
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What variances show of an accelerator: ν0 (`df`), s0², the standard error of its logarithm.
+
+    Weights are the share of the data in s0² and in ν0; the defaults have the rest.
+    """
+
+    df: float
+    variance: float
+    log_se: float
+    weight: float
+    df_weight: float
+
+
+def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
+    """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
+
+    It is drawn towards the defaults of ν0 and s0². Metrics of one case share its runs: cases count.
+
+    Source: G. K. Smyth, 2004, section 6.2, with the expected variance of each case in the place of
+        one for all; what is drawn towards defaults is ours.
+    """
+
+    def at(log_variance: float) -> tuple[float, float]:
+        expected = math.exp(log_variance)
+        logs = [_centred(unit, expected) for unit in units]
+        excess = 0.0
+        if len(units) > 1:
+            excess = variance(logs) - fmean(trigamma(unit.df / 2) for unit in units)
+        weighed = DEFAULT_CASES * trigamma(default_df / 2) + (cases - 1) * excess
+        df = _df_of(weighed / (DEFAULT_CASES + cases - 1))
+        return fmean(logs) + digamma(df / 2) - math.log(df / 2), df
+
+    low, high = 2 * math.log(FLOOR_SD), math.log(1e4)
+    root = _root(lambda x: at(x)[0], low, high)
+    df, estimate = at(root)[1], math.exp(root)
+    share = fmean(estimate / (estimate + unit.within) for unit in units)
+    error = (trigamma(df / 2) + fmean(trigamma(unit.df / 2) for unit in units)) / cases / share**2
+    guess = (2 * math.log(DEFAULT_FACTOR)) ** 2
+    weight = guess / (guess + error)
+    mixed = math.exp(weight * root + (1 - weight) * math.log(default))
+    return Fit(
+        df=df,
+        variance=max(mixed, FLOOR_SD**2),
+        log_se=math.sqrt(guess * error / (guess + error)),
+        weight=weight,
+        df_weight=(cases - 1) / (DEFAULT_CASES + cases - 1),
+    )
+
+
+def _centred(unit: Unit, expected: float) -> float:
+    """Return log(V / (s0² + w²)), whose mean over cases is 0 but for ν0's part."""
+    ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
+    return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
+
+
+def _df_of(excess: float) -> float:
+    """Return ν0 from ψ'(ν0/2), finite where the variances differ by no more than chance."""
+    if excess <= trigamma(MOST_DF / 2):
+        return MOST_DF
+    return max(FEWEST_DF, 2 * trigamma_inverse(excess))
+
+
+def _root(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling function crosses 0, or the end that is nearest to it."""
+    if falling(low) <= 0:
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return low
+
+
+ENDS = (0.05, 0.95)
+"""Of an interval of 90 %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """What rule R expects of an accelerator.
+
+    Attributes:
+        prior_df: Degrees of freedom that the expectation weighs (ν0).
+        prior_sd: Relative standard deviation between runs, beyond what varies inside (s0).
+        session_share: Share of the variance that the runs of a session have in common (φ).
+        session_df: Degrees of freedom that φ rests on: sessions seen less one; 0: it is a guess.
+    """
+
+    prior_df: float
+    prior_sd: float
+    session_share: float
+    session_df: int = 0
+
+    def rule(self, max_runs: int) -> RuleR:
+        """Return rule R with this noise."""
+        return RuleR(
+            prior_df=self.prior_df,
+            prior_sd=self.prior_sd,
+            session_share=self.session_share,
+            session_noise=self._of_sessions,
+            max_runs=max_runs,
+        )
+
+    @property
+    def _of_sessions(self) -> SessionNoise | None:
+        if self.session_df < 1 or self.session_share >= 1:
+            return None
+        ratio = self.session_share / (1 - self.session_share)
+        return SessionNoise(ratio=min(ratio, LARGEST), df=min(float(self.session_df), LARGEST))
+
+
+def uncalibrated(accelerator: str) -> Noise:
+    """Return the expected noise of an accelerator that nobody calibrated."""
+    plain = RuleR()
+    noisy = "cpu" in accelerator.split("-vs-")  # a pair names both of its machines
+    return Noise(
+        prior_df=plain.prior_df,
+        prior_sd=0.05 if noisy else plain.prior_sd,
+        session_share=plain.session_share,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One metric of the A/A runs of one case, in the order they were made."""
+
+    case: str
+    metric: str
+    runs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeriesSpread:
+    """What one series varies by; variances are relative.
+
+    Attributes:
+        within: Mean squared standard error inside a run; 0 where it is unknown.
+        run: Mean square between runs of one session; what varies inside a run is part of it.
+        between: Mean square between sessions; None of a single session.
+        runs_per_session: The factor of the session's variance in the mean square `between`.
+    """
+
+    within: float
+    run: float
+    run_df: int
+    between: float | None
+    between_df: int
+    runs_per_session: float
+
+    @property
+    def session(self) -> float | None:
+        """Variance between sessions by the method of moments, at least 0; None of one session."""
+        if self.between is None:
+            return None
+        return max(0.0, (self.between - self.run) / self.runs_per_session)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learnt:
+    """The noise of an accelerator and what it rests on.
+
+    Attributes:
+        sd: Lower and upper end of a 90 % interval of `noise.prior_sd`; None of one session, which
+            does not show what sessions differ by.
+        share: Likewise of `noise.session_share`.
+        cases: Cases with at least two runs in one session.
+        weights: Share of the data in ν0 and s0; the defaults have the rest.
+    """
+
+    noise: Noise
+    sd: tuple[float, float] | None
+    share: tuple[float, float] | None
+    cases: int
+    runs: int
+    sessions: int
+    weights: tuple[float, float]
+
+
+def spread(runs: Sequence[Value]) -> SeriesSpread | None:
+    """Return what a series varies by, or None where no session has two runs."""
+    groups = scatter(by_session(runs, log_scale()))
+    if groups.run_df < 1:
+        return None
+    return SeriesSpread(
+        within=fmean(run.within_se**2 for run in runs),
+        run=groups.inside / groups.run_df,
+        run_df=groups.run_df,
+        between=groups.across / groups.between_df if groups.between_df else None,
+        between_df=groups.between_df,
+        runs_per_session=groups.size if groups.between_df else 0.0,
+    )
+
+
+def learn(series: Sequence[Series], default: Noise) -> Learnt:
+    """Return the noise that A/A runs show, drawn towards the default as far as they are few.
+
+    First ν0 and the variance between runs of one session; by it the sessions' mean squares are
+    scaled, which says how likely each φ is; then ν0 and s0 from both mean squares. The interval of
+    s0 holds what is not known of φ as well. With one session φ stays the default, and s0 is the
+    runs' own figure divided by √(1 - φ).
+    """
+    usable = [(one, found) for one in series if (found := spread(one.runs)) is not None]
+    if not usable:
+        raise ValueError("noise needs two runs of one case in one session")
+    spreads = [found for _, found in usable]
+    cases = len({one.case for one, _ in usable})
+    sessions = len({run.session for one, _ in usable for run in one.runs})
+    inside = (1 - default.session_share) * default.prior_sd**2
+    units = [Unit(found.run, found.run_df, found.within) for found in spreads]
+    first = fit(units, default.prior_df, inside, cases)
+    shares, session_df = _session_share(usable, first)
+    share = shares.mean if shares else default.session_share
+    units = [Unit(total_variance(s, share), s.run_df + s.between_df, s.within) for s in spreads]
+    last = fit(units, default.prior_df, default.prior_sd**2, cases)
+    sd = math.sqrt(last.variance)
+    return Learnt(
+        noise=Noise(prior_df=last.df, prior_sd=sd, session_share=share, session_df=session_df),
+        sd=_sd_between(shares, first, fmean(s.within for s in spreads), sd) if shares else None,
+        share=(shares.quantile(ENDS[0]), shares.quantile(ENDS[1])) if shares else None,
+        cases=cases,
+        runs=sum({one.case: len(one.runs) for one, _ in usable}.values()),
+        sessions=sessions,
+        weights=(last.df_weight, last.weight),
+    )
+
+
+def _sd_between(shares: SessionShare, inside: Fit, within: float, sd: float) -> tuple[float, float]:
+    """Return the interval of s0 that holds what is not known of φ and of the runs' own variance."""
+    low, high = (shares.variance(end, inside.variance, within, inside.log_se) for end in ENDS)
+    return min(math.sqrt(low), sd), max(math.sqrt(high), sd)
+
+
+def total_variance(spread: SeriesSpread, share: float) -> float:
+    """Return the variance of a run, session and inside included, from both mean squares."""
+    squares = spread.run_df * spread.run
+    if spread.between is not None:
+        scale = 1 + spread.runs_per_session * share / (1 - share)
+        squares += spread.between_df * spread.between / scale
+    return squares / (spread.run_df + spread.between_df) / (1 - share)
+
+
+def moderated(spread: SeriesSpread, noise: Noise) -> float:
+    """Return the variance of a run of one series, drawn towards what is expected.
+
+    Source: G. K. Smyth, 2004, doi:10.2202/1544-6115.1027, as rule R does it.
+    """
+    df = spread.run_df + spread.between_df
+    variance = total_variance(spread, noise.session_share)
+    expected = noise.prior_sd**2 + spread.within
+    return (noise.prior_df * expected + df * variance) / (noise.prior_df + df)
+
+
+def _session_share(
+    usable: Sequence[tuple[Series, SeriesSpread]], inside: Fit
+) -> tuple[SessionShare | None, int]:
+    """Return how likely each φ is, and on how many differences between sessions that rests.
+
+    The mean square between a case's sessions over its moderated variance between runs is
+    (1 + n0·φ/(1-φ)) times F(S-1, ν0+f). All cases of a session share its machine, so however many
+    there are, they say as much as one difference per further session.
+    """
+    squares = weight = run_df = 0.0
+    between_df, names = 0, set()
+    for series, spread in usable:
+        if spread.between is None:
+            continue
+        df = inside.df + spread.run_df
+        expected = inside.df * (inside.variance + spread.within) + spread.run_df * spread.run
+        squares += spread.between_df * spread.between * df / max(expected, df * FLOOR_SD**2)
+        weight += spread.between_df * spread.runs_per_session
+        run_df += df
+        between_df += spread.between_df
+        names |= {run.session for run in series.runs}
+    if not between_df:
+        return None, 0
+    shares = session_share(
+        squares / between_df, runs_per_session=weight / between_df, df=len(names) - 1, run_df=run_df
+    )
+    return shares, len(names) - 1
+
+
+OTHERS_WEIGHT = 0.25
+"""What a session of other cases of the machine counts beside one of the case itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Excess:
+    """How far sessions of one build lie apart beyond what their runs explain.
+
+    Attributes:
+        excess: df times what the mean square between sessions exceeds 1 by, in run variances.
+        weight: What `excess` would be at a ratio of 1.
+    """
+
+    excess: float
+    weight: float
+    df: int
+
+
+def session_noise(
+    ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
+) -> SessionNoise | None:
+    """Return what the sessions of unchanged builds show, or None where there are no two of one.
+
+    The mean square between the sessions of a build over the variance of its runs is, on average, 1
+    + n0·ratio. The variance of the runs is drawn towards what rule R expects, as rule R does it: a
+    scatter of few runs alone would make the ratio jump. All cases of a session share its machine,
+    so other cases count as one further case, by a quarter: they say what the machine does, not what
+    this case makes of it. Each group of runs is of one metric and one unchanged build.
+
+    Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
+        G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
+    """
+    mine = [found for runs in ours if (found := _excess(runs, rule))]
+    beside = [(runs, found) for runs in others if (found := _excess(runs, rule))]
+    df = float(sum(found.df for found in mine))
+    squares = df * _ratio(mine)
+    if beside:
+        further = OTHERS_WEIGHT * max(found.df for _, found in beside)
+        squares += further * _ratio([found for _, found in beside])
+        df += further
+    return SessionNoise(ratio=min(max(0.0, squares / df), LARGEST), df=df) if df else None
+
+
+def _ratio(excesses: Sequence[_Excess]) -> float:
+    """Return the pooled ratio; below 0 where sessions differ by less than their runs explain."""
+    weight = math.fsum(one.weight for one in excesses)
+    return math.fsum(one.excess for one in excesses) / weight if weight else 0.0
+
+
+def _excess(runs: Sequence[Value], rule: RuleR) -> _Excess | None:
+    sessions = by_session(runs, log_scale())
+    if len(sessions) < 2:
+        return None
+    groups = scatter(sessions)
+    within = fmean(run.within_se**2 for run in runs)
+    expected = (1 - rule.session_share) * rule.prior_sd**2 + within
+    df = rule.prior_df + groups.run_df
+    variance = max((rule.prior_df * expected + groups.inside) / df, rule.floor_sd**2)
+    # By its own scatter 1/variance is too large on average, by this to the first order.
+    fair = 1 / (1 + 2 * groups.run_df / df**2)
+    return _Excess(
+        excess=groups.across / variance * fair - groups.between_df,
+        weight=groups.between_df * groups.size,
+        df=groups.between_df,
+    )

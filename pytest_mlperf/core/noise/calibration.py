@@ -1,0 +1,308 @@
+"""What an accelerator's calibration holds: A/A runs, their noise, and how to measure given it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from pytest_mlperf.core.baseline import Property, differences, require_positive
+from pytest_mlperf.core.judge.formulas import t_isf
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, minimum_detectable_change
+from pytest_mlperf.core.metrics import METRICS, Direction
+from pytest_mlperf.core.noise import FLOOR_SD, Learnt, Noise, Series, moderated, spread
+from pytest_mlperf.core.numbers import plural
+
+SCHEMA = 1
+"""The version of the file format that this release reads and writes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationRun:
+    """One A/A run: a fresh process of unchanged code.
+
+    Attributes:
+        number: Which run of the case in its session, from 1.
+        session: Runs of one session were made one after another on a machine in one state.
+        started: ISO 8601 UTC.
+        metrics: Values of the gated metrics by name, SI units, positive.
+        within_se: Relative standard error within the run by metric name, where known.
+        start_s: What the process took beside that: loading, warm-up, the machine's control.
+    """
+
+    number: int
+    session: str
+    started: str
+    metrics: dict[str, float]
+    within_se: dict[str, float]
+    duration_s: float
+    start_s: float
+
+    def __post_init__(self) -> None:
+        require_positive("metric", self.metrics)
+        for name, value in {**self.within_se, "start_s": self.start_s}.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name!r} is {value!r}; must be 0 or positive")
+        if not 0 < self.duration_s < math.inf:
+            raise ValueError(f"duration_s is {self.duration_s!r}; must be positive and finite")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibratedCase:
+    """The A/A runs of one case.
+
+    Attributes:
+        profile: "quick" or "official".
+        digest: Digest of engine, options, data and run length: others do not belong together.
+        limits: Gated metrics with their limits, as shares, when it was measured last.
+        runs: At least one, by session and number.
+    """
+
+    case: str
+    profile: str
+    digest: str
+    target_qps: float | None
+    limits: dict[str, float]
+    runs: tuple[CalibrationRun, ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError("a case needs at least one run")
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Its gated metrics that every run has, those that a run inside is known of first."""
+        names = [name for name in self.limits if all(name in run.metrics for run in self.runs)]
+        names.sort(key=lambda name: name not in self.runs[0].within_se)
+        return tuple(
+            Series(case=f"{self.case} {self.profile}", metric=name, runs=self.values(name))
+            for name in names
+        )
+
+    def values(self, metric: str) -> tuple[Value, ...]:
+        """Return one metric as rule R takes it."""
+        return tuple(
+            Value(
+                value=run.metrics[metric],
+                within_se=run.within_se.get(metric, 0.0),
+                session=run.session,
+            )
+            for run in self.runs
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseSettings:
+    """What the judge uses, and what it rests on.
+
+    Attributes:
+        date: When it was learnt, ISO 8601 UTC.
+        prior_df: ν0.
+        prior_sd: s0.
+        prior_sd_low: Lower end of a 90 % interval of s0; None of one session.
+        session_share: φ.
+        max_runs: K that is recommended; the option --mlperf-max-runs decides.
+        session_df: Degrees of freedom that φ rests on: sessions of one case less one; None in files
+            of older releases.
+        session_share_low: Lower end of a 90 % interval of φ; None of one session.
+    """
+
+    date: str
+    prior_df: float
+    prior_sd: float
+    prior_sd_low: float | None
+    prior_sd_high: float | None
+    session_share: float
+    max_runs: int
+    cases: int
+    runs: int
+    sessions: int
+    session_df: int | None = None
+    session_share_low: float | None = None
+    session_share_high: float | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.rule(self.max_runs)  # a file that rule R refuses is defective
+
+    @property
+    def noise(self) -> Noise:
+        """What rule R expects."""
+        return Noise(
+            prior_df=self.prior_df,
+            prior_sd=self.prior_sd,
+            session_share=self.session_share,
+            session_df=self.sessions - 1 if self.session_df is None else self.session_df,
+        )
+
+    def rule(self, max_runs: int) -> RuleR:
+        """Return rule R with this noise."""
+        return self.noise.rule(max_runs)
+
+    @property
+    def in_words(self) -> str:
+        """The note of a verdict."""
+        cases, sessions = plural(self.cases, "case"), plural(self.sessions, "session")
+        runs = plural(self.runs, "run")
+        return f"noise as calibrated {self.date}: {cases}, {runs} in {sessions}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrated:
+    """One machine's calibration, where all properties are equal; settings None: runs only."""
+
+    identity: dict[str, Property]
+    settings: NoiseSettings | None
+    cases: tuple[CalibratedCase, ...]
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Every gated metric of every case."""
+        return tuple(series for case in self.cases for series in case.series)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """The file of one accelerator, e.g. "8xH100": its machines, one per hardware identity."""
+
+    schema: int = SCHEMA
+    kind: Literal["calibration"] = "calibration"
+    accelerator: str
+    machines: tuple[Calibrated, ...]
+
+    def of(self, identity: Mapping[str, Property]) -> Calibrated | None:
+        """Return the calibration of exactly this hardware, or None."""
+        same = (one for one in self.machines if not differences(one.identity, identity))
+        return next(same, None)
+
+    def having(self, machine: Calibrated) -> Calibration:
+        """Return the file with this machine in the place of the one of its identity, or added."""
+        old = self.of(machine.identity)
+        kept = tuple(other for other in self.machines if other is not old)
+        return dataclasses.replace(self, machines=(*kept, machine))
+
+
+def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
+    """Return what is stored of what was learnt."""
+    noise = learnt.noise
+    sd_low, sd_high = learnt.sd or (None, None)
+    share_low, share_high = learnt.share or (None, None)
+    return NoiseSettings(
+        date=date,
+        prior_df=round(noise.prior_df, 3),
+        prior_sd=float(f"{noise.prior_sd:.4g}"),
+        prior_sd_low=sd_low and float(f"{sd_low:.4g}"),
+        prior_sd_high=sd_high and float(f"{sd_high:.4g}"),
+        session_share=round(noise.session_share, 4),
+        max_runs=max_runs,
+        cases=learnt.cases,
+        runs=learnt.runs,
+        sessions=learnt.sessions,
+        session_df=noise.session_df,
+        session_share_low=share_low and round(share_low, 4),
+        session_share_high=share_high and round(share_high, 4),
+    )
+
+
+def merged(
+    older: Iterable[CalibratedCase], newer: Iterable[CalibratedCase]
+) -> tuple[tuple[CalibratedCase, ...], tuple[str, ...]]:
+    """Return the cases with the runs of both, sorted, and what was left out, in words.
+
+    Runs of an engine, data set or run length that is no longer the newest's are left out: what
+    they differ by is no noise.
+    """
+    cases = {(case.case, case.profile): case for case in older}
+    notes = []
+    for case in newer:
+        old = cases.get((case.case, case.profile))
+        runs = {(run.session, run.number): run for run in case.runs}
+        if old and old.digest == case.digest:
+            runs = {(run.session, run.number): run for run in old.runs} | runs
+        elif old:
+            notes.append(
+                f"{case.case}: {plural(len(old.runs), 'older run')} left out: engine, options, "
+                "data or run length changed"
+            )
+        ordered = tuple(runs[key] for key in sorted(runs))
+        cases[case.case, case.profile] = dataclasses.replace(case, runs=ordered)
+    return tuple(cases[key] for key in sorted(cases)), tuple(notes)
+
+
+SHORTEST_S, LONGEST_S = 1.0, 600.0
+"""Run lengths that are recommended: MLPerf's own is the upper one."""
+
+FEWEST_RUNS, MOST_RUNS, USUAL_RUNS = 3, 8, 5
+"""K that is recommended: with 2 one disturbed run decides, beyond 8 hardly anything is gained."""
+
+_DRIFT = 0.001
+"""Chance of a warning of drift where there is none, if the runs are independent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drift:
+    """Relative change of all cases together from a session's first round to its last."""
+
+    change: float
+    proven: bool
+
+
+def best_length(
+    runs: Sequence[Value], noise: Noise, *, length_s: float, start_s: float
+) -> float | None:
+    """Return how long a run should be so that a wanted change is proven in the least time, seconds.
+
+    k runs of L seconds take k·(c0 + L) and vary by (b² + a/L)/k, where a/L is what varies inside of
+    one: for a given precision the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
+    their length, c0 what a run takes beside it, b is drawn towards the noise. Between `SHORTEST_S`
+    and `LONGEST_S`; None where what varies inside a run is unknown.
+    """
+    varies = spread(runs)
+    if varies is None or not varies.within:
+        return None
+    of_runs = (1 - noise.session_share) * moderated(varies, noise) - varies.within
+    best = math.sqrt(varies.within * length_s * start_s / max(of_runs, FLOOR_SD**2))
+    return min(max(best, SHORTEST_S), LONGEST_S)
+
+
+def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
+    """Return the fewest runs (K) that prove every limit that can be; the usual K where none can."""
+    last = noise.rule(MOST_RUNS)
+    able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
+    if not able:
+        return USUAL_RUNS
+    for runs in range(FEWEST_RUNS, MOST_RUNS):
+        rule = noise.rule(runs)
+        if all(minimum_detectable_change(sample, rule=rule) <= limit for sample, limit in able):
+            return runs
+    return MOST_RUNS
+
+
+def drift(series: Sequence[Series], session: str) -> Drift | None:
+    """Return how all cases together drifted during a session, or None: too few runs to tell.
+
+    A least-squares slope over the rounds, common to all cases: each metric is weighed by its own
+    variance, and only one metric of a case counts.
+    """
+    weighted = slopes = squares = 0.0
+    df = -1
+    for one in {each.case: each for each in reversed(series)}.values():
+        sign = 1 if METRICS[one.metric].direction is Direction.HIGHER else -1
+        logs = [sign * math.log(run.value) for run in one.runs if run.session == session]
+        if len(logs) < 3:
+            continue
+        mean, last = fmean(logs), len(logs) - 1
+        variance = max(math.fsum((x - mean) ** 2 for x in logs) / last, FLOOR_SD**2)
+        places = [index / last - 0.5 for index in range(len(logs))]
+        weighted += math.fsum(x * y for x, y in zip(places, logs, strict=True)) / variance
+        slopes += math.fsum(x * x for x in places) / variance
+        squares += math.fsum((y - mean) ** 2 for y in logs) / variance
+        df += last
+    if df < 2:
+        return None
+    slope = weighted / slopes
+    left = max(squares - weighted * slope, 1e-12) / df
+    proven = abs(slope) / math.sqrt(left / slopes) > t_isf(_DRIFT / 2, df)
+    return Drift(change=math.expm1(slope), proven=proven)

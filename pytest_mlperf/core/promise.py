@@ -1,0 +1,126 @@
+"""Which promise a verdict against a baseline keeps, in fields and in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+
+from pytest_mlperf.core.baseline import SESSIONS, Record, surer
+from pytest_mlperf.core.judge.formulas import scatter
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.standing import Why, is_old
+from pytest_mlperf.core.measurement import moment_of
+from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
+
+KEPT = (
+    "no change is failed at most 1 % of the time, a drop of the limit that every run shares is "
+    "passed at most 5 %"
+)
+
+EITHER = "between 0 and the limit either answer may come"
+
+GROW = "--mlperf-update=missing"
+
+APPEND = '--mlperf-update=append --mlperf-reason "..."'
+
+EXPECTED_RATIO = 0.8
+"""Sessions that differ by so much of what runs of one do leave rule R its promise: beside runs of
+0.5 %, sessions of 0.4 % fail 0.5 % of unchanged cases and pass 3 % of drops."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Promise:
+    """What a baseline lets rule R promise.
+
+    Attributes:
+        lacks: Why it cannot show what sessions differ by: "few sessions", or "old": its sessions
+            lie too far back. A verdict is then PROVISIONAL where that matters. None: it can.
+        runs: Runs of the baseline.
+        sessions: Sessions that made them.
+        days: Days on which they were made.
+        age_days: Since the last of them; None: unknown.
+        run_sd: What runs of one session differ by, relative; None: the metric is not in it.
+        calibrated: What runs differ by was learnt on this machine.
+    """
+
+    lacks: Why | None
+    runs: Count
+    sessions: Count
+    days: Count
+    age_days: Number | None
+    run_sd: NotNegative | None
+    calibrated: bool = False
+
+    @property
+    def brief(self) -> str:
+        """A few words for a table."""
+        counts = f"{plural(self.runs, 'run')} in {plural(self.sessions, 'session')}"
+        return f"{counts}, old" if self.lacks == "old" else counts
+
+    @property
+    def in_words(self) -> str:
+        """What is promised, and while what is so."""
+        if self.lacks is None:
+            return f"{KEPT}; {EITHER}"
+        below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
+        while_ = f"while sessions differ by less than runs do{below}"
+        return f"provisional: {KEPT}, {while_}; {self.cure(self.lacks)}"
+
+    def of(self, lacking: Why | None, holds_to: float | None, *, provisional: bool) -> str:
+        """Return the same of one verdict, which knows what sessions it bears.
+
+        Nothing is lacking where it was measured in turns, which know no sessions.
+        """
+        if lacking is None or holds_to is None:
+            return f"{KEPT}; {EITHER}"
+        while_ = f"while sessions differ by less than {percent(holds_to)}"
+        if provisional:  # what would settle it is said beside it
+            return f"provisional: {KEPT}, {while_}"
+        return f"{KEPT}, {while_}; {self.cure(lacking)}"
+
+    def cure(self, lacks: Why) -> str:
+        """Return what shows what sessions differ by."""
+        if lacks == "old":
+            return f"a session of its build would renew it: {APPEND}"
+        missing = SESSIONS - self.sessions
+        if missing <= 0:
+            return "calibrating on other days would show it: pytest-mlperf calibrate"
+        more = "a session more" if missing == 1 else f"{missing} sessions more"
+        return f"{more}, best of other days, would show it: {GROW}"
+
+
+def promise(
+    record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
+) -> Promise:
+    """Return what verdicts against a record promise, by the first gated metric or one named."""
+    gated = metric or next(iter(record.minimum_detectable_change), None)
+    made = sorted(filter(None, (moment_of(run.started) for run in record.runs)))
+    age = (now - made[-1]) / dt.timedelta(days=1) if made else None
+    days = [(time - now) / dt.timedelta(days=1) for time in made]
+    noise = surer(record.session_noise.get(gated or ""), rule.session_noise)
+    seen = max(len(record.sessions) - 1.0, noise.df if noise else 0.0)
+    lacks: Why | None = "old" if is_old(days, 0.0) else None
+    return Promise(
+        lacks="few sessions" if seen < SESSIONS - 1 else lacks,
+        runs=len(record.runs),
+        sessions=len(record.sessions),
+        days=len({run.started[:10] for run in record.runs}),
+        age_days=None if age is None else round(max(age, 0.0), 1),
+        run_sd=run_sd(record, gated, rule) if gated else None,
+        calibrated=calibrated,
+    )
+
+
+def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
+    """Return what runs of one session differ by, drawn towards the expected as rule R does it."""
+    groups: dict[str, list[float]] = {}
+    sample = [run for run in record.runs if metric in run.metrics]
+    for run in sample:
+        groups.setdefault(run.session, []).append(math.log(run.metrics[metric]))
+    if not sample:
+        return None
+    spread = scatter(list(groups.values()))
+    expected = (1 - rule.session_share) * rule.prior_sd**2
+    df = rule.prior_df + spread.run_df
+    return max(math.sqrt((rule.prior_df * expected + spread.inside) / df), rule.floor_sd)

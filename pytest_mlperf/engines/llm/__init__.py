@@ -1,0 +1,1 @@
+"""What the engines of language models share."""

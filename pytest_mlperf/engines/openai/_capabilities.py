@@ -1,0 +1,251 @@
+"""What a server can do, found by asking it before anything is timed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines import engine_error, some
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.llm.model_folder import MAIN_TOKENIZER_FILES
+from pytest_mlperf.engines.openai._client import Client, Prompt, encode
+from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.engines.serving import parse_json
+
+CACHE = "vllm:cache_config_info{"
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+STABLE = (
+    *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
+    *("gpu_memory_utilization", "kv_cache_dtype_skip_layers", "num_gpu_blocks_override"),
+    *("prefix_caching_hash_algo", "sliding_window", "swap_space"),
+)
+"""Labels of vLLM's metric that say how it was set up; others differ from start to start."""
+
+
+async def served_name(client: Client, model: str | None) -> str:
+    """Return the name that the server knows its model by.
+
+    It is the path where the server lists that, the one that is listed where there is one, and
+    else the path: some servers list what they could load.
+    """
+    try:
+        listed = _names(await client.get("/v1/models"))
+    except Failed as failure:
+        raise engine_error(
+            f"the server at {client.url} gives no list of its models ({failure}); set served_model "
+            "to the name to be asked for, so that none is needed",
+        ) from None
+    if model is not None and (model in listed or len(listed) != 1):
+        return model
+    if len(listed) != 1:
+        names = client.mask(some(sorted(listed)))
+        has = f"lists {names}" if listed else "lists no model at /v1/models"
+        raise engine_error(f"the server {has}; set served_model to the name to be asked for")
+    return listed[0]
+
+
+def _names(page: bytes | None) -> list[str]:
+    try:
+        return [str(entry["id"]) for entry in parse_json(page or b"{}").get("data") or []]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+async def server_facts(client: Client) -> Mapping[str, str]:
+    """Return the server's version and how its cache is set up, where it says so."""
+    facts = {}
+    try:
+        version = parse_json(await _page(client, "/version") or b"{}").get("version")
+    except (ValueError, AttributeError):
+        version = None
+    if isinstance(version, str):
+        facts["server.version"] = client.mask(version)
+    for line in (await _page(client, "/metrics")).decode("utf-8", "replace").splitlines():
+        if line.startswith(CACHE):
+            labels = dict(LABEL.findall(line))
+            facts.update(
+                {f"server.{name}": client.mask(labels[name]) for name in STABLE if name in labels}
+            )
+            break
+    return facts
+
+
+ACCEPTED = re.compile(
+    r"^\w+[:_]spec_decode_num_accepted_tokens_total(?:\{.*\})? (\d{1,20}(?:\.\d+)?(?:e\+\d\d)?)$",
+    re.MULTILINE,
+)
+"""A counter of vLLM's, and of TensorRT-LLM's, one for each copy of the model."""
+
+
+async def accepted_by_server(client: Client) -> int | None:
+    """Return how many drafted tokens a server accepted since it started; None: it does not say."""
+    page = (await _page(client, "/metrics")).decode("utf-8", "replace")
+    counts = ACCEPTED.findall(page)
+    return round(sum(map(float, counts))) if counts else None
+
+
+async def _page(client: Client, path: str) -> bytes:
+    """Return a page that a run can do without."""
+    try:
+        return await client.get(path) or b""
+    except Failed:
+        return b""
+
+
+def has_tokenizer(folder: Path | None) -> bool:
+    return folder is not None and any((folder / name).is_file() for name in MAIN_TOKENIZER_FILES)
+
+
+def has_weights(folder: Path | None) -> bool:
+    """Whether a model's folder has weights, which belong to the fingerprint."""
+    return folder is not None and any(folder.glob("*.safetensors*"))
+
+
+PROBE_TOKENS = 8
+"""Tokens of the answers to these questions; one or two may have no text yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What a server was found to do: prompts go as "tokens" or "text", beside these fields.
+
+    Its streams carry token `ids`, or `usage`, or both.
+    """
+
+    form: str
+    fields: Mapping[str, Any]
+    ids: bool
+    usage: bool
+
+
+Forms = Mapping[str, Callable[[], Prompt]]
+"""What a prompt can be sent as, the preferred one first, and what makes the first sample's so."""
+
+
+async def probe(
+    client: Client, forms: Forms, always: Mapping[str, Any], generation: Generation
+) -> Capabilities:
+    """Find out what a server takes, with a few requests of a few tokens; all have some fields."""
+    few = min(PROBE_TOKENS, generation.max_new_tokens)
+    fields = {**always, "max_tokens": few}
+    form, prompt = await _form(client, forms, fields)
+
+    async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
+        try:
+            return await client.ask(encode({**prompt.fields, **fields, field: value}))
+        except Failed as failure:
+            return failure
+
+    options = {"include_usage": True}
+    taken: dict[str, Any] = {}
+    if isinstance(await takes("stream_options", options), StreamedAnswer):
+        taken["stream_options"] = options
+    answer = await takes("return_token_ids", True)
+    if isinstance(answer, StreamedAnswer) and answer.n_ids:
+        taken["return_token_ids"] = True
+    if fewest := generation.min_new_tokens:
+        answer = await takes("min_tokens", min(few, fewest))
+        if isinstance(answer, StreamedAnswer):
+            taken["min_tokens"] = fewest
+        elif fewest > 1:  # 1 only keeps answers from being empty, which is checked
+            raise _unsupported("min_new_tokens", fewest, "min_tokens", answer)
+    if generation.ignore_eos:
+        answer = await takes("ignore_eos", True)
+        if isinstance(answer, Failed):
+            raise _unsupported("ignore_eos", "true", "ignore_eos", answer)
+        taken["ignore_eos"] = True
+    fields = {**always, "max_tokens": generation.max_new_tokens, **taken}
+    answer = await _together(client, prompt, fields, few)
+    check_prompt(answer, prompt.tokens, form)
+    return Capabilities(
+        form=form,
+        fields=fields,
+        ids=answer.n_ids > 0,
+        usage=answer.completion_tokens is not None,
+    )
+
+
+async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tuple[str, Prompt]:
+    """Return the first way to send a prompt that the server takes, and the first prompt so."""
+    failure: Failed | None = None
+    for form, make in forms.items():
+        prompt = make()
+        try:
+            await client.ask(encode({**prompt.fields, **fields}))
+        except Failed as error:
+            failure = error
+            if error.status is None:
+                break
+        else:
+            return form, prompt
+    assert failure is not None
+    if failure.kind == "no connection":
+        raise engine_error(
+            f"no server answers at {client.url} ({failure}); start it, or let the suite do so with "
+            "serve",
+        )
+    ways = " nor ".join(forms)
+    raise engine_error(
+        f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
+        + _advice(failure.status, str(fields["model"])),
+    )
+
+
+def _advice(status: int | None, model: str) -> str:
+    if status in (401, 403):
+        return "; set api_key_env to the name of the environment variable that holds its key"
+    if status in (400, 404):
+        return f'; the model was asked for as "{model}": see served_model'
+    return ""
+
+
+def _unsupported(option: str, value: object, field: str, failure: Failed) -> RunError:
+    return engine_error(
+        f"{option} = {value}, but the server does not take {field} ({failure}); leave the option "
+        "out, or use a server that has it, as vLLM",
+    )
+
+
+async def _together(
+    client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
+) -> StreamedAnswer:
+    """Ask once with all fields of a run's requests, and return an answer that is counted."""
+    asked = {**prompt.fields, **fields, "max_tokens": few}
+    if "min_tokens" in fields:
+        asked["min_tokens"] = min(few, fields["min_tokens"])
+    try:
+        answer = await client.ask(encode(asked))
+    except Failed as failure:
+        raise engine_error(
+            "the server takes the fields of a request one by one, but not together "
+            f"({', '.join(sorted(fields))}): {failure}",
+        ) from None
+    if answer.tokens is None:
+        raise engine_error(
+            "the server's streams have neither usage nor token ids, so that nobody can count "
+            "tokens (the pieces of text are not tokens); it needs stream_options.include_usage, "
+            "which vLLM, SGLang and TensorRT-LLM have, or return_token_ids, which vLLM has: "
+            "update it, or use another one",
+        )
+    return answer
+
+
+def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:
+    """Refuse a server that reads another prompt than was sent."""
+    counted = answer.prompt_tokens
+    if expected is None or counted is None or counted == expected:
+        return
+    cause = (
+        "it cuts prompts or adds to them"
+        if form == "tokens"
+        else "it cuts prompts, or its tokenizer is not that of workload.model or adds other "
+        "special tokens"
+    )
+    raise engine_error(
+        f"the server counts {counted} tokens in a prompt of {expected}, sent as {form}: {cause}",
+    )

@@ -1,0 +1,355 @@
+"""Requests to an OpenAI-compatible server: made before a run, answered in streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_mlperf.core.errors import text_of
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.engines import engine_error, refused_sample
+from pytest_mlperf.engines.llm.generation import TokenPrompts, own_length
+from pytest_mlperf.engines.openai._connection import Connections, Exchange, NoConnection
+from pytest_mlperf.engines.openai._events import (
+    EventStream,
+    Failed,
+    StreamedAnswer,
+    error_text,
+    refused,
+)
+from pytest_mlperf.engines.serving import LARGEST_PAGE, parse_json
+
+ERROR_BYTES = 65_536
+"""What is read of an answer that is no stream."""
+
+PAGE_S = 60.0
+"""Longest time in which a page about the server must be here, whatever request_timeout is."""
+
+SAID = 300
+
+
+class Listener:
+    """Follows one answer as it comes; this one does nothing."""
+
+    __slots__ = ()
+
+    def heard(self) -> None:
+        """Take note that the server said something."""
+
+    def tokens(self, count: int) -> None:
+        """Take note of tokens that are surely new."""
+
+    def complete(self) -> None:
+        """Take note that nothing more is needed of the stream; at most once."""
+
+
+class Client:
+    """One server's address, with the connections to it; used on one event loop."""
+
+    def __init__(self, url: str, path: str, key: str | None, timeout_s: float) -> None:
+        self.url = url
+        self._key = key
+        self._timeout_s = timeout_s
+        self._connections = Connections(url)
+        headers = {
+            "Host": self._connections.host,
+            "User-Agent": "pytest-mlperf",
+            "Accept-Encoding": "identity",  # what is packed comes late
+        }
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._post = (
+            f"POST {self._connections.path}{path} HTTP/1.1\r\n{self._headers}"
+            "Accept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: "
+        ).encode()
+        self.open, self.close = self._connections.open, self._connections.close
+
+    async def stream(self, body: bytes, answer: StreamedAnswer, listener: Listener) -> None:
+        """Send a request and read its stream until the answer is complete, then to its end."""
+        request = b"%b%d\r\n\r\n%b" % (self._post, len(body), body)
+        try:
+            await self._connections.ask(request, Streamed(answer, listener))
+        except Failed as failure:  # an event may quote the key
+            kind, detail = self.mask(failure.kind), self.mask(failure.detail)
+            raise Failed(kind, detail, status=failure.status) from None
+        except NoConnection as error:
+            raise Failed("no connection", self.mask(text_of(error))) from None
+        except OSError as error:
+            # Once the answer is complete, its stream may break off.
+            if not answer.complete:
+                kind = "stream ended early"
+                if not answer.started:
+                    kind = "connection closed before an answer"
+                raise Failed(kind, self.mask(text_of(error))) from None
+
+    async def ask(self, body: bytes) -> StreamedAnswer:
+        """Send one request outside a run and return its whole answer, or raise Failed."""
+        answer = StreamedAnswer(keeps=True)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self.stream(body, answer, Listener())
+        except TimeoutError:
+            raise Failed(
+                "time-out", f"no whole answer within request_timeout = {self._timeout_s:g} s"
+            ) from None
+        return answer
+
+    async def get(self, path: str) -> bytes | None:
+        """Return the page that the server has at a path; None where it has none.
+
+        Failed where it takes too long, or is larger than any page that says something of a server.
+        """
+        limit_s = min(self._timeout_s, PAGE_S)
+        request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
+        page = _Page(path)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._connections.ask(request, page)
+        except TimeoutError:
+            raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
+        except (NoConnection, OSError):
+            return None
+        return bytes(page.content) if page.status == 200 else None
+
+    def mask(self, text: str) -> str:
+        """Return a server's words as one line that can be shown: no key, no control characters."""
+        text = " ".join(text.split())
+        if self._key is not None:
+            text = text.replace(self._key, "***")
+        text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+        return text[:SAID] + ("…" if len(text) > SAID else "")
+
+
+class _Page(Exchange):
+    """A page about the server, of which no more is kept in memory than it may have."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.status = 0
+        self.content = bytearray()
+
+    def head(self, status: int, kind: str, packing: str) -> None:  # noqa: ARG002 - as it is
+        self.status = status
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > LARGEST_PAGE:
+            raise Failed("too large", f"{self._path} has more than {LARGEST_PAGE >> 20} MiB")
+
+    def end(self) -> None:
+        """The page is whole."""
+
+
+class Streamed(Exchange):
+    """Reads a stream until the answer is complete, then to its end."""
+
+    def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
+        self._answer = answer
+        self._listener = listener
+        self._events = EventStream()
+        self._done = False
+        self._refusal: _Refusal | None = None
+
+    def head(self, status: int, kind: str, packing: str) -> None:
+        if status != 200 or kind != "text/event-stream" or packing not in ("", "identity"):
+            self._refusal = _Refusal(status, kind, packing)
+
+    def data(self, data: bytes) -> None:
+        if self._refusal is not None:
+            self._refusal.data(data)
+            return
+        self._listener.heard()
+        if not self._done:
+            self._take(self._events.feed(data))
+
+    def end(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal.failure()
+        if not self._done:
+            self._take(self._events.close())
+        if self._done:
+            return
+        # Some servers have no word for the end: the stream's own end says it.
+        answer = self._answer
+        if answer.finish is None:
+            raise Failed("stream ended early", _so_far(answer))
+        answer.complete = True
+        self._listener.complete()
+
+    def _take(self, block: bytes) -> None:
+        """Read events that came together; tell their tokens, and the end."""
+        if new := self._answer.take(block):
+            self._listener.tokens(new)
+        if self._answer.complete:
+            self._done = True
+            self._listener.complete()
+
+
+@dataclass
+class _Refusal:
+    """An answer that is no stream of events, of which a part is read."""
+
+    status: int
+    kind: str
+    packing: str
+    content: bytes = b""
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) >= ERROR_BYTES:
+            raise self.failure()
+
+    def failure(self) -> Failed:
+        try:
+            reason = error_text(parse_json(self.content))
+        except ValueError:
+            reason = ""
+        reason = reason or self.content[:ERROR_BYTES].decode("utf-8", "replace")
+        if self.status != 200:
+            return refused(self.status, reason)
+        if self.packing not in ("", "identity"):
+            return Failed("no event stream", f"it is packed ({self.packing}), unasked")
+        return Failed("no event stream", f"the answer is {self.kind or 'of no type'}: {reason}")
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """Return a request's fields as JSON; a text with half a character is refused."""
+    try:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        text = error.object[max(0, error.start - 20) : error.start + 20]
+        raise engine_error(
+            f"a request cannot be sent: its text has a lone surrogate, near {text!a}; correct "
+            "the data set, or served_model",
+        ) from None
+
+
+def _so_far(answer: StreamedAnswer) -> str:
+    if not answer.started:
+        return "it had no text"
+    tokens = answer.tokens
+    return "after text without its end" if tokens is None else f"after {tokens} tokens"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """One sample as a field of a request, and its tokens; None where they are not known."""
+
+    fields: Mapping[str, Any]
+    tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """A request that is ready to be sent, as JSON; `length` is how long its answer is to be."""
+
+    data: bytes
+    prompt_tokens: int | None
+    length: int | None = None
+
+
+def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
+    """Return token ids as text, and whether the tokenizer makes the same ids of it again.
+
+    What it puts before every text is left out, because the server's does it too.
+    """
+    added = list(tokenizer("")["input_ids"])
+    begin = len(added) if list(ids[: len(added)]) == added else 0
+    for start in sorted({begin, 0}, reverse=True):
+        text = str(
+            tokenizer.decode(
+                list(ids[start:]), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+        if list(tokenizer(text)["input_ids"]) == list(ids):
+            return text, True
+    return text, False
+
+
+@dataclass(kw_only=True, slots=True)
+class Bodies:
+    """Prompts of the loaded samples as requests, by data set index.
+
+    Attributes:
+        chat: Text is sent as a user's message.
+        as_they_are: The data set's text is sent unchanged.
+        prompts: Makes checked token ids of samples otherwise.
+        tokenizer: Returns the model's; called where a server takes nothing but text.
+    """
+
+    dataset: Dataset
+    chat: bool
+    as_they_are: bool
+    prompts: TokenPrompts
+    tokenizer: Callable[[], Any]
+    _bodies: dict[int, Body] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def __getitem__(self, index: int) -> Body:
+        return self._bodies[index]
+
+    def prompt(self, index: int, form: str) -> Prompt:
+        """Return a sample as "tokens" or as "text", for a question outside a run."""
+        return self._made(index, form)[0]
+
+    def load(self, indices: Sequence[int], form: str, fields: Mapping[str, Any]) -> None:
+        new = [index for index in indices if index not in self._bodies]
+        shared = encode(fields)
+        changed = []
+        for index in new:
+            prompt, same = self._made(index, form)
+            if not same:
+                changed.append(index)
+            length = own_length(self.dataset, index)
+            rest = shared if length is None else encode({**fields, **lengths(fields, length)})
+            data = encode(prompt.fields)[:-1] + b"," + rest[1:]
+            self._bodies[index] = Body(data=data, prompt_tokens=prompt.tokens, length=length)
+        if changed:
+            raise engine_error(
+                f"{len(changed)} of {len(new)} prompts are not the same token ids after they were "
+                f"made text for this server and tokenised again (the first is sample {changed[0]}"
+                "); use a server that takes prompts of token ids, as vLLM, or a data set of text",
+            )
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._bodies.pop(index, None)
+
+    def _made(self, index: int, form: str) -> tuple[Prompt, bool]:
+        if self.as_they_are:
+            return self._text(_checked(index, self.dataset.input(index)), None), True
+        self.prompts.load([index])
+        ids = self.prompts[index]
+        self.prompts.unload([index])
+        if form == "tokens":
+            return Prompt(fields={"prompt": ids}, tokens=len(ids)), True
+        text, same = as_text(self.tokenizer(), ids)
+        return self._text(text, len(ids) if same else None), same
+
+    def _text(self, text: str, tokens: int | None) -> Prompt:
+        if self.chat:  # the chat's template adds tokens that nobody here knows
+            return Prompt(fields={"messages": [{"role": "user", "content": text}]}, tokens=None)
+        return Prompt(fields={"prompt": text}, tokens=tokens)
+
+
+def lengths(fields: Mapping[str, Any], length: int) -> dict[str, int]:
+    """Return what a length of its own changes in the fields of a request."""
+    fewest = fields.get("min_tokens")
+    return {"max_tokens": length} | ({} if fewest is None else {"min_tokens": min(fewest, length)})
+
+
+def _checked(index: int, prompt: Any) -> str:
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    fault = "is an empty prompt; leave it out of the data set"
+    if not isinstance(prompt, str):
+        fault = (
+            f"is {type(prompt).__name__}, but the first one is text; a data set gives one of both"
+        )
+    raise refused_sample(index, fault)

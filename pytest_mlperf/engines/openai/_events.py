@@ -1,0 +1,267 @@
+"""Server-sent events, what the events of one answer say, and how a request can fail."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from pytest_mlperf.engines.serving import whole_number, words
+
+END = b"[DONE]"
+"""Payload of the last event; some servers leave it out."""
+
+FIELDS = (b":", b"event:", b"id:", b"retry:", b"data:")
+"""Starts of a line of an event; the first is a comment."""
+
+BOM = b"\xef\xbb\xbf"
+
+LARGEST_EVENT = 1 << 20
+"""Bytes of one event; those of servers have hundreds."""
+
+IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
+
+BESIDE = ("reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
+"""What a piece of a chat's answer may have in place of text: its first token is the answer's."""
+
+SHOWN = 120
+
+FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
+"""Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
+
+
+class Failed(Exception):
+    """One request failed."""
+
+    def __init__(self, kind: str, detail: str = "", *, status: int | None = None) -> None:
+        super().__init__(f"{kind}: {detail}" if detail else kind)
+        self.kind = kind
+        self.detail = detail
+        self.status = status
+
+
+def refused(status: int, reason: str) -> Failed:
+    """Return the failure of a request that a server answered with another status than 200."""
+    words = HTTPStatus(status).phrase if status in set(HTTPStatus) else "unknown status"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        words = "rate limit"
+    return Failed(f"HTTP {status} ({words})", reason, status=status)
+
+
+class EventStream:
+    """Cuts a stream of bytes into whole events.
+
+    Lines end with LF, CRLF or CR.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun = self._after_cr = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the events that `data` completes, their lines ended by LF."""
+        if self._after_cr or b"\r" in data:
+            data = self._line_feeds(data)
+        if self._rest:
+            data = self._rest + data
+        if not self._begun and len(data) >= len(BOM):
+            data = data.removeprefix(BOM)
+            self._begun = True
+        end = data.rfind(b"\n\n") + 2
+        if end == 1:
+            self._rest = data
+        else:
+            data, self._rest = data[:end], data[end:]
+        if len(self._rest) > LARGEST_EVENT:
+            raise Failed("malformed event", f"it has more than {LARGEST_EVENT >> 20} MiB")
+        return data if end > 1 else b""
+
+    def close(self) -> bytes:
+        """Return the last event where a server left out the empty line after it."""
+        rest, self._rest = self._rest.removeprefix(BOM).strip(b"\n"), b""
+        last = payload(rest) if rest.startswith(b"data:") else b""
+        # Half an event is no broken one: the stream ended early.
+        return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        """Return lines ended by LF; JSON escapes CR, so it only ends lines."""
+        if self._after_cr:  # that line has ended
+            data = data.removeprefix(b"\n")
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def payload(block: bytes) -> bytes:
+    """Return what an event of some lines carries; b"" for a comment."""
+    if block.startswith(b"data:") and b"\n" not in block:
+        return block[6:] if block[5:6] == b" " else block[5:]
+    lines = [line for line in block.split(b"\n") if line]
+    for line in lines:
+        if not line.startswith(FIELDS):
+            raise Failed("malformed event", f"not a line of an event: {shown(line)}")
+    data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+    return b"\n".join(data)
+
+
+@dataclass(kw_only=True, slots=True)
+class StreamedAnswer:
+    """One answer, as its events tell it; text and token ids are kept where anyone reads them.
+
+    Attributes:
+        n_ids: How many token ids came, kept or not.
+        completion_tokens: The server's count; None until it says one, as that of the prompt's.
+        accepted: Tokens of a draft or prediction that it accepted, where it says so.
+        finish: Why it ended; None until it did.
+        started: Text or token ids came.
+        complete: Nothing more is needed of its stream.
+    """
+
+    keeps: bool
+    text: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    n_ids: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    accepted: int = 0
+    finish: str | None = None
+    started: bool = False
+    complete: bool = False
+
+    @property
+    def tokens(self) -> int | None:
+        """Its tokens as the server counts them, or else its token ids; None where neither came."""
+        if self.completion_tokens is not None:
+            return self.completion_tokens
+        return self.n_ids or None
+
+    def take(self, events: bytes) -> int:
+        """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
+
+        Only events that may say something new are parsed: the first ones, those with usage, an
+        error or the end, and all of them where the answer is kept. Of the others that came together
+        token ids are counted by their commas, in one pass over all.
+        """
+        new, begin = 0, 0
+        skips = not self.keeps
+        while begin < len(events) and not self.complete:
+            if skips and self.started:
+                skips = False
+                ends = events.find(b'"finish_reason":"', begin)
+                end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
+                if end > begin + 1 and (ids := _only_adds(events[begin:end])) is not None:
+                    self.n_ids += ids
+                    new += ids
+                    begin = end
+                    continue
+            end = events.find(b"\n\n", begin)
+            if content := payload(events[begin:end]):
+                new += self._event(content)
+            begin = end + 2
+        return new
+
+    def _event(self, content: bytes) -> int:
+        if content == END:
+            self.complete = self.finish is not None
+            return 0
+        return self._read(content)
+
+    def _read(self, content: bytes) -> int:
+        try:
+            event = json.loads(content)
+        except (ValueError, RecursionError):
+            raise Failed("malformed event", f"no JSON: {shown(content)}") from None
+        if not isinstance(event, dict):
+            raise Failed("malformed event", f"no JSON object: {shown(content)}")
+        if problem := error_text(event):
+            raise Failed("error in the stream", problem)
+        try:
+            choices = event.get("choices") or ()
+            new = self._choice(choices[0]) if choices else 0
+            self._usage(event.get("usage"))
+        except (TypeError, AttributeError, KeyError, ValueError):
+            raise Failed(
+                "malformed event", f"not as OpenAI's API has them: {shown(content)}"
+            ) from None
+        return new
+
+    def _choice(self, choice: dict[str, Any]) -> int:
+        delta = choice.get("delta")
+        text = (choice if delta is None else delta).get("text" if delta is None else "content")
+        beside = delta and next(filter(None, map(delta.get, BESIDE)), None)
+        ids = choice.get("token_ids") or []
+        if not isinstance(text or "", str) or not isinstance(ids, list):
+            raise TypeError("text is no text, or token ids are no list")
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            if reason not in FINISHES:
+                raise Failed(f"finish_reason {str(reason)[:40]!r}", "the server gave up an answer")
+            self.finish = reason
+        first = not self.started and bool(text or beside or ids)
+        self.started |= first
+        self.n_ids += len(ids)
+        if self.keeps:
+            self.ids += map(whole_number, ids)
+            self.text += [text] if text else []
+        return len(ids) or int(first)
+
+    def _usage(self, usage: dict[str, Any] | None) -> None:
+        if not usage or usage.get("completion_tokens") is None:
+            return
+        self.completion_tokens = whole_number(usage["completion_tokens"])
+        if usage.get("prompt_tokens") is not None:
+            self.prompt_tokens = whole_number(usage["prompt_tokens"])
+        details = usage.get("completion_tokens_details") or {}
+        if details.get("accepted_prediction_tokens") is not None:
+            self.accepted = whole_number(details["accepted_prediction_tokens"])
+        # Before the end it is a running count.
+        self.complete = self.finish is not None
+
+
+def error_text(body: Any) -> str:
+    """Return what an object of a server says went wrong; "" where it tells of no error."""
+    if not isinstance(body, dict):
+        return ""
+    error = body.get("error") or body.get("detail")
+    if body.get("object") == "error":
+        error = error or body
+    if isinstance(error, dict):
+        error = error.get("message") or error
+    if isinstance(error, list):  # pydantic's list of what is wrong with a request
+        error = "; ".join(
+            words(item.get("msg", item) if isinstance(item, dict) else item) for item in error
+        )
+    return words(error) if error else ""
+
+
+def shown(data: bytes) -> str:
+    """Return the start of foreign bytes, in one line and without control characters."""
+    text = data[:SHOWN].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > SHOWN else "")
+
+
+def _only_adds(events: bytes) -> int | None:
+    """Count the token ids of events that have nothing but more text or token ids; else None.
+
+    In a JSON string every quote is escaped, so that no text looks like one of these keys.
+    """
+    count = events.count(b"\n\n")
+    lines = events.count(b"\n\ndata: {") + events.startswith(b"data: {")
+    if lines != count or events.count(b"\n") != 2 * count or events.count(b"}\n\n") != count:
+        return None
+    if b'"error"' in events:
+        return None
+    if events.count(b'"choices":[{') == count:
+        null = b"null"
+    elif events.count(b'"choices": [{') == count:
+        null = b" null"
+    else:
+        return None
+    for key in (b'"finish_reason":', b'"usage":'):
+        if events.count(key) != events.count(key + null):
+            return None
+    ids: list[bytes] = IDS.findall(events)
+    return sum(each.count(b",") + 1 for each in ids if each.strip())

@@ -1,0 +1,365 @@
+"""The requests of LoadGen's samples on their way, and the one error that their failures end in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines import engine_error
+from pytest_mlperf.engines.llm.generation import EndWatch, Generation, too_short
+from pytest_mlperf.engines.llm.streaming import StreamedRequest
+from pytest_mlperf.engines.openai._client import Bodies, Body, Client, Listener
+from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.serving import Server
+
+
+COLLECT_S = 1.0
+"""Time after the first failure in which others are counted before the run ends."""
+
+POLL_S = 0.02
+"""Time between two looks whether the server died or nothing is under way any more."""
+
+DRAIN_S = 1.0
+"""Time a server gets to end a stream whose answer is complete."""
+
+KINDS = 6
+"""Kinds of failure that a message counts apart; the others are counted together."""
+
+HINTS = {
+    429: "set concurrency to what the server takes at a time, or raise its limit",
+    503: "the server is overloaded or not ready; see its log",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Listener):
+    """A request under way, and its answer.
+
+    Attributes:
+        heard_s: When its stream last said something, on the loop's clock.
+        reported: Its sample is done, and its stream only has to end.
+    """
+
+    run: SinkRequests
+    request: StreamedRequest
+    body: Body
+    answer: StreamedAnswer
+    report: Callable[[Flight], None]
+    task: asyncio.Task[None]
+    heard_s: float = 0.0
+    begun: bool = False
+    reported: bool = False
+
+    def heard(self) -> None:
+        self.run.heard(self)
+
+    def tokens(self, count: int) -> None:
+        self.request.tokens(count)
+
+    def complete(self) -> None:
+        self.report(self)
+        self.reported = True
+
+
+class SinkRequests:
+    """The requests made for one sink; lives on the event loop's thread."""
+
+    def __init__(
+        self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
+    ) -> None:
+        """Start with no request; `more` tells whether any sample has not come to its end.
+
+        A stream that began may be silent for `timeout_s`, and so may all of them together. The
+        server is one that was started here and may be dead; None: one that runs anyway.
+        """
+        self.sink = sink
+        self.over = False
+        self._server = server
+        self._timeout_s = timeout_s
+        self._more = more
+        self._loop = asyncio.get_running_loop()
+        self._flights: set[Flight] = set()
+        self._sent = 0
+        self._counts: Counter[str] = Counter()
+        self._first = ""
+        self._status: int | None = None
+        self._heard_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def begin(self, flight: Flight) -> None:
+        flight.heard_s = self._loop.time()
+        if not self._flights:
+            self._heard_s = flight.heard_s
+        if self._timer is None:
+            self._watch()
+        self._flights.add(flight)
+        self._sent += 1
+
+    def heard(self, flight: Flight) -> None:
+        self._heard_s = flight.heard_s = self._loop.time()
+        flight.begun = True
+
+    def end(self, flight: Flight) -> None:
+        self._flights.discard(flight)
+
+    def failed(self, flight: Flight, failure: Failed) -> None:
+        """Count a failure; the first starts the end of the run."""
+        if self.over or flight.reported:
+            return
+        self._counts[failure.kind] += 1
+        self.sink.ended([flight.request.sample], [failure.kind])
+        if not self._first:
+            self._first = f"sample {flight.request.index}: {failure}"
+            self._status = failure.status
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._conclude())
+
+    def stop(self, error: BaseException) -> None:
+        """End the run with an error at once; the first one wins."""
+        if self.over:
+            return
+        self.over = True
+        for flight in self._flights:
+            if flight.task is not asyncio.current_task():
+                flight.task.cancel()
+        self.sink.failed(error)
+
+    def close(self) -> None:
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+
+    async def _conclude(self) -> None:
+        """Wait for further failures, and for a dying server to be dead; then tell."""
+        deadline = self._loop.time() + COLLECT_S
+        dead = self._death()
+        while dead is None and self._loop.time() < deadline and (self._server or self._more()):
+            await asyncio.sleep(POLL_S)
+            dead = self._death()
+        message = self._summary()
+        if dead is not None:
+            self.stop(engine_error(f"{dead} ({message})", dead.log))
+            return
+        if hint := HINTS.get(self._status or 0):
+            message += f"; {hint}"
+        log = None
+        if self._server is not None:
+            message, log = message + self._server.log_tail(), str(self._server.log)
+        self.stop(engine_error(message, log))
+
+    def _death(self) -> RunError | None:
+        try:
+            if self._server is not None:
+                self._server.check()
+        except RunError as error:
+            return error
+        return None
+
+    def _summary(self) -> str:
+        kinds = self._counts.most_common()
+        parts = [f"{count} x {kind}" for kind, count in kinds[:KINDS]]
+        if others := sum(count for _, count in kinds[KINDS:]):
+            parts.append(f"{others} x something else")
+        failed, sent = self._counts.total(), self._sent
+        return (
+            f"{failed} of {sent} request{'s' * (sent != 1)} failed: {', '.join(parts)}; "
+            f"first: {self._first}"
+        )
+
+    def _watch(self) -> None:
+        """Look every now and then for streams that hang."""
+        now = self._loop.time()
+        silent = now - self._heard_s > self._timeout_s
+        for flight in tuple(self._flights):
+            if flight.reported:
+                late = now - flight.heard_s > DRAIN_S
+            else:
+                late = silent or (flight.begun and now - flight.heard_s > self._timeout_s)
+                if late:
+                    self.failed(flight, self._too_late(flight))
+            if late:
+                self._flights.discard(flight)
+                flight.task.cancel()
+        # A server can be dead while something it started still holds its connections.
+        if self._flights and not self.over and self._death() is not None:
+            for flight in self._flights:
+                self.failed(flight, Failed("no answer", "the server is gone"))
+        self._timer = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
+
+    def _too_late(self, flight: Flight) -> Failed:
+        silence = "no stream of the server said anything"
+        if flight.begun:
+            silence = "a stream said nothing more"
+        return Failed("time-out", f"{silence} for {self._timeout_s:g} s (request_timeout)")
+
+
+class Checks:
+    """Refuses answers that are not what was asked for."""
+
+    def __init__(self, generation: Generation, *, watch_ends: bool) -> None:
+        """Check answers of a model; one with random weights may never end by itself."""
+        self._generation = generation
+        watching = watch_ends and not generation.ignore_eos
+        self._watch = EndWatch(generation, watching=watching, check="the server's model")
+        self.expect = self._watch.expect
+
+    def passed(self, answer: StreamedAnswer, body: Body, index: int, sink: Sink) -> int:
+        tokens = answer.tokens
+        if tokens is None:
+            raise Failed("uncounted answer", "it had neither usage nor token ids")
+        if not tokens or not answer.started:
+            raise Failed("empty answer", "the model ended at once, or the server gave nothing")
+        self._check_counts(answer, tokens, body)
+        self._check_length(tokens, body)
+        if sink.times_tokens and tokens < 2:
+            advice = "set min_new_tokens = 2, if the server takes it"
+            raise too_short(self._generation, index, tokens, advice)
+        # Where outputs are read, their scores say what text without an end is worth.
+        if not sink.wants_output:
+            self._watch.note([answer.finish != "length"])
+        return tokens
+
+    def _check_counts(self, answer: StreamedAnswer, tokens: int, body: Body) -> None:
+        """Hold the server's counts against each other and against what was sent."""
+        # An end token may be counted and not told.
+        missing = tokens - answer.n_ids if answer.n_ids else 0
+        if missing and (missing != 1 or answer.finish == "length"):
+            raise Failed(
+                "token ids lost",
+                f"usage counts {tokens} tokens, and the stream had {answer.n_ids} token ids",
+            )
+        counted, sent = answer.prompt_tokens, body.prompt_tokens
+        if None not in (counted, sent) and counted != sent:
+            raise Failed(
+                "another prompt", f"the server counts {counted} tokens in a prompt of {sent}"
+            )
+
+    def _check_length(self, tokens: int, body: Body) -> None:
+        asked = self._generation.of(body.length)
+        most, fewest = asked.max_new_tokens, asked.min_new_tokens
+        if tokens > most:
+            limit = "max_new_tokens" if body.length is None else "the sample's output_tokens"
+            raise Failed("too many tokens", f"{tokens}, but {limit} = {most}")
+        if self._generation.ignore_eos and tokens < most:
+            raise Failed(
+                "ignore_eos not obeyed", f"an answer ended after {tokens} of {most} tokens"
+            )
+        if tokens < fewest:
+            raise Failed("too few tokens", f"{tokens}, but min_new_tokens = {fewest}")
+
+
+def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:
+    """Return an answer's tokens as scorers take them: int64, little-endian, end token included."""
+    ids = answer.ids
+    if not ids:
+        # JSON may carry a character in two halves, in two events; one that stays alone is none.
+        text = "".join(answer.text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ends = generation.ends
+    if ends and answer.finish != "length" and (not ids or ids[-1] not in ends):
+        ids = [*ids, ends[0]]
+    return struct.pack(f"<{len(ids)}q", *ids)
+
+
+FILES = 65_536
+"""Files that a process may want to have open: a connection is one."""
+
+
+def allow_files(undo: contextlib.ExitStack) -> None:
+    """Let this process have as many connections as it may, until `undo` is closed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a limit of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Traffic:
+    """Answers samples by requests; lives on the event loop's thread.
+
+    `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
+    drafted tokens that the server says it accepted.
+    """
+
+    def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
+        self._client = client
+        self._server = server
+        self._timeout_s = timeout_s
+        self._run: SinkRequests | None = None
+        self.submitted = 0
+        self.accepted = 0
+        self._settled = 0
+
+    def use(self, bodies: Bodies, checks: Checks, generation: Generation, tokenizer: Any) -> None:
+        self._bodies = bodies
+        self._checks = checks
+        self._generation = generation
+        self._tokenizer = tokenizer
+
+    async def answer(self, request: StreamedRequest) -> None:
+        try:
+            await self._answer(request, self._run_of(request.sink))
+        finally:
+            self._settled += 1
+
+    async def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            await asyncio.sleep(0)  # what was cancelled ends in the loop's next pass
+        await self._client.close()
+
+    def _report(self, flight: Flight) -> None:
+        request, answer = flight.request, flight.answer
+        tokens = self._checks.passed(answer, flight.body, request.index, request.sink)
+        output_bytes = None
+        if request.sink.wants_output:
+            output_bytes = output(answer, self._generation, self._tokenizer)
+        self.accepted += answer.accepted
+        reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
+        prompt = flight.body.prompt_tokens
+        request.done(
+            output_bytes, tokens, reason, answer.prompt_tokens if prompt is None else prompt
+        )
+
+    async def _answer(self, request: StreamedRequest, run: SinkRequests) -> None:
+        if run.over:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        answer = StreamedAnswer(keeps=request.sink.wants_output)
+        body = self._bodies[request.index]
+        flight = Flight(run, request, body, answer, self._report, task)
+        run.begin(flight)
+        try:
+            await self._client.stream(body.data, answer, flight)
+        except Failed as failure:
+            run.failed(flight, failure)
+        except RunError as error:
+            run.stop(error)
+        finally:
+            run.end(flight)
+
+    def _run_of(self, sink: Sink) -> SinkRequests:
+        run = self._run
+        if run is None or run.sink is not sink:
+            if run is not None:
+                run.close()
+            run = self._run = SinkRequests(sink, self._server, self._timeout_s, self._more)
+        return run
+
+    def _more(self) -> bool:
+        return self.submitted > self._settled

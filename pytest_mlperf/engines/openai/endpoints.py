@@ -1,0 +1,337 @@
+"""Have MLCommons' client for MLPerf Endpoints measure a server, point by point.
+
+What is written for it and read of it is that of mlcommons/endpoints at
+ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21), `config/schema.py` and `commands/benchmark/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
+from pytest_mlperf.engines import engine_error, refused_sample, require_module
+from pytest_mlperf.engines.llm.generation import own_length
+from pytest_mlperf.engines.openai import OpenAiEngine, OpenAiOptions
+from pytest_mlperf.engines.serving import GONE, ServerProcess, last_lines
+from pytest_mlperf.processes import answer_of, ended, last_line
+
+SOURCE = "git+https://github.com/mlcommons/endpoints"
+
+API = {"chat": "openai", "completions": "openai_completions"}
+"""Their words for what is asked; /v1/completions takes token ids alone from them."""
+
+VERSION = """\
+import importlib.metadata, json
+import inference_endpoint
+try:
+    from inference_endpoint.utils.version import get_git_sha
+except ImportError:
+    get_git_sha = lambda: None
+print(json.dumps([importlib.metadata.version("inference-endpoint"), get_git_sha()]))
+"""
+
+VERSION_S, KILLED_S = 120.0, 5.0
+"""How long their package may take to be imported, and to be gone."""
+
+TICK_S = 0.5
+
+START_S = 300.0
+"""Beside a point's length and time-outs: to start, load a tokenizer and count all tokens."""
+
+WARM = 2
+"""Requests of their warm-up, for each that is kept under way."""
+
+ENDLESS = 10**9
+"""More requests than a point issues: its end is a time."""
+
+KEY = "ENDPOINTS_API_KEY"
+"""Variable by which the server's key reaches the client: in no file, and in no command line."""
+
+OURS = frozenset({"runtime", "load_pattern"})
+"""Tables of their `settings` that say what a point is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointsOptions(OpenAiOptions):
+    """What a suite may say of a server, and of MLCommons' client.
+
+    Attributes:
+        api: "chat", or "completions", to which the client sends token ids.
+        client: Command of the Python that has the client; `python` or `command` of the entry.
+        tokenizer: Folder or name by which the client counts tokens; None: the workload's model.
+        settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
+    """
+
+    api: str = "chat"
+    client: Sequence[str] = ()
+    tokenizer: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse also what the client cannot ask a server for."""
+        super().check()
+        unknown = {
+            "ignore_eos": self.ignore_eos,
+            "extra": self.extra,
+            "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
+        }
+        for name, asked in unknown.items():
+            if asked:
+                raise SuiteError(
+                    f"engine endpoints: {name} is nothing that MLCommons' client asks for; leave "
+                    "it out, or set it up at the server",
+                    option=name,
+                )
+        if taken := sorted(OURS & set(self.settings)):
+            raise SuiteError(
+                f"engine endpoints: settings has {' and '.join(taken)}, which points and "
+                "min_duration of the scenario say",
+                option="settings",
+            )
+
+
+class EndpointsEngine(OpenAiEngine):
+    """A server that MLCommons' client measures; warmed up, and asked for accuracy, by our own."""
+
+    harness: ClassVar[str] = MLC_ENDPOINTS
+    options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
+
+    def __init__(
+        self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
+    ) -> None:
+        """Keep the options; nothing is started.
+
+        Args:
+            dataset: Its inputs are text, or of "completions" lists of token ids.
+            model: Folder of the model, whose tokenizer counts tokens; None: `tokenizer` does.
+            precision: The suite's word for what the server was set up for.
+        """
+        super().__init__(dataset=dataset, model=model, precision=precision, **options)
+        assert isinstance(self._options, EndpointsOptions)
+        self._ours = self._options
+        named = str(self._folder) if self._folder else None
+        self._tokenizer_name = self._ours.tokenizer or named
+
+    def require(self) -> None:
+        """Also ask the client for its version."""
+        super().require()
+        require_module("engine endpoints", "yaml", "endpoints", "results of the client")
+        version, commit = _version(self._ours.client)
+        self._harness = {
+            "harness": MLC_ENDPOINTS,
+            "harness.version": version,
+            "harness.git_sha": commit or "unknown",
+        }
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what the server says, and the client's version."""
+        return {**super().describe(), **self._harness}
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Refuse answers of lengths of their own, for which the client has no field."""
+        for index in indices:
+            if own_length(self._dataset, index) is not None:
+                raise refused_sample(
+                    index,
+                    "says how long its answer is to be, and MLCommons' client asks all answers to "
+                    "be of max_new_tokens at most: leave output_tokens out of the data set",
+                )
+        super().load_samples(indices)
+        self._loaded = list(indices)
+
+    def measure_point(
+        self,
+        concurrency: int,
+        settings: LoadGenSettings,
+        folder: Path,
+        alive: Callable[[], None],
+    ) -> None:
+        """Have the client keep so many requests under way, and leave its result in a new folder.
+
+        Beside it lie its configuration, its log and the prompts.
+
+        Args:
+            concurrency: Requests under way.
+            settings: Length, seeds and whether tokens are counted.
+            folder: The client makes it.
+            alive: Called whenever the client has shown that it works.
+
+        Raises:
+            RunError: It did not end as it should, or not in time; nothing of it runs on.
+        """
+        prompts, config = folder.parent / "prompts.jsonl", folder.with_suffix(".json")
+        if settings.tokens and not self._tokenizer_name:
+            raise engine_error(
+                "MLCommons' client counts tokens by a tokenizer: set workload.model to the folder "
+                "that has it, or option tokenizer to its name"
+            )
+        if not prompts.exists():
+            self._write_prompts(prompts)
+        content = self._configuration(concurrency, settings, prompts, folder)
+        config.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        self._follow(config, folder, settings, alive)
+
+    def _write_prompts(self, file: Path) -> None:
+        chat = self._options.api == "chat"
+        with file.open("w", encoding="utf-8") as lines:
+            for index in self._loaded:
+                asked = self._bodies.prompt(index, self._capabilities.form).fields
+                prompt = asked["messages"][0]["content"] if chat else asked["prompt"]
+                if not chat and isinstance(prompt, str):
+                    raise engine_error(
+                        "MLCommons' client sends token ids to /v1/completions, which this server "
+                        'does not take: set api = "chat"'
+                    )
+                name = "prompt" if chat else "input_tokens"
+                lines.write(json.dumps({name: prompt}) + "\n")
+
+    def _configuration(
+        self, concurrency: int, settings: LoadGenSettings, prompts: Path, folder: Path
+    ) -> dict[str, Any]:
+        """Return what the client is told; texts have `$$` for `$`, as it expands variables."""
+        asked, wait_s, length_ms = (
+            self._ours,
+            self._options.request_timeout,
+            settings.min_duration_ms,
+        )
+        minimum = {} if asked.api == "chat" else {"min_new_tokens": asked.min_new_tokens}
+        named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
+        content: dict[str, Any] = _escaped(
+            {
+                "name": "pytest-mlperf",
+                "version": "1.0",
+                "type": "online",
+                "model_params": {
+                    "name": self._capabilities.fields["model"],
+                    "temperature": 0.0,
+                    "streaming": "on",
+                    "max_new_tokens": asked.max_new_tokens,
+                    **minimum,
+                    **named,
+                },
+                "datasets": [{"name": "prompts", "type": "performance", "path": str(prompts)}],
+                "settings": {
+                    "drain": {"warmup_timeout_s": wait_s, "performance_timeout_s": wait_s},
+                    "warmup": {"enabled": True, "n_requests": WARM * concurrency, "drain": True},
+                    **asked.settings,
+                    "runtime": {
+                        "min_duration_ms": length_ms,
+                        "max_duration_ms": length_ms,
+                        "n_samples_to_issue": ENDLESS,
+                        "scheduler_random_seed": settings.seeds.schedule,
+                        "dataloader_random_seed": settings.seeds.sample_index,
+                    },
+                    "load_pattern": {"type": "concurrency", "target_concurrency": concurrency},
+                },
+                "endpoint_config": {"endpoints": [self._client.url], "api_type": API[asked.api]},
+                "report_dir": str(folder),
+            }
+        )
+        if self._key:
+            content["endpoint_config"]["api_key"] = f"${{{KEY}}}"
+        return content
+
+    def _follow(
+        self,
+        config: Path,
+        folder: Path,
+        settings: LoadGenSettings,
+        alive: Callable[[], None],
+    ) -> None:
+        log, quiet_s = folder.with_suffix(".log"), self._options.request_timeout
+        limit_s = settings.min_duration_ms / 1000 + 2 * quiet_s + START_S
+        log.write_bytes(b"")
+        command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
+        environment = {**_environment(), **({KEY: self._key} if self._key else {})}
+        with contextlib.ExitStack() as stack:
+            arguments = ["from-config", "-c", str(config)]
+            process = ServerProcess([*command, *arguments], environment, log, title="the client")
+            stack.callback(process.stop)
+            size, begun_s = 0, time.monotonic()
+            heard_s = begun_s
+            while (end := process.ended(TICK_S)) is None:
+                now_s = time.monotonic()
+                if (grown := log.stat().st_size) != size:
+                    size, heard_s = grown, now_s
+                    alive()
+                if now_s - heard_s > quiet_s:
+                    raise self._broke(
+                        log, f"said nothing for request_timeout = {quiet_s:g} s and was ended"
+                    )
+                if now_s - begun_s > limit_s:
+                    raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
+                if self._server is not None:
+                    self._server.check()
+        if end == GONE:
+            raise self._broke(log, "is gone with the process that watched over it")
+        if end:
+            raise self._broke(log, ended(int(end)))
+
+    def _broke(self, log: Path, how: str) -> Exception:
+        lines = last_lines(log)
+        tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
+        return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's variables without those that are about this Python."""
+    about_this = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {key: value for key, value in os.environ.items() if key not in about_this}
+
+
+def _version(client: Sequence[str]) -> tuple[str, str | None]:
+    """Ask a Python which version of the client it has, and of which commit.
+
+    Raises:
+        EnvironmentFault: It has none, or does not start.
+    """
+    if not client:
+        raise EnvironmentFault(
+            "engine endpoints needs a Python that has MLCommons' client: set python or command of "
+            "the engine's entry",
+            option="client",
+        )
+    try:
+        answer = answer_of(
+            [*client, "-c", VERSION],
+            limit_s=VERSION_S,
+            killed_s=KILLED_S,
+            environment=_environment(),
+        )
+    except OSError as error:
+        raise EnvironmentFault(
+            f"engine endpoints: {client[0]} cannot be started: {error.strerror}", option="client"
+        ) from None
+    if answer is None:
+        raise EnvironmentFault(
+            f"engine endpoints: {client[0]} did not import MLCommons' client in {VERSION_S:g} s",
+            option="client",
+        )
+    code, out, errors = answer
+    with contextlib.suppress(ValueError, TypeError):
+        version, commit = json.loads(last_line(out))
+        if code == 0 and isinstance(version, str):
+            return version, commit if isinstance(commit, str) else None
+    raise EnvironmentFault(
+        f"engine endpoints: {client[0]} has no MLCommons client "
+        f"({last_line(errors) or ended(code)}); install it there: "
+        f"{client[0]} -m pip install '{SOURCE}'",
+        option="client",
+    )

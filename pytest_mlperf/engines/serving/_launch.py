@@ -1,0 +1,173 @@
+"""Start a server, tell how it ends, and let nothing of it live on.
+
+Run as a script of its own: `python -I -S launch.py GRACE_S PARENT COMMAND...`. It is a
+process between worker and server because a worker that was killed cannot clean up. It stops the
+server when its stdin ends or the process PARENT does; what it has to tell it writes to stdout, as
+JSON lines: {"pid": N}, then {"ended": EXIT CODE, or minus the signal}, or {"failed": WHY} where
+there is nothing to start. Its stderr is the server's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal a process gets when the one that started it ends."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Linux: orphans below this process become its children, so that none is lost."""
+
+KILL_S = 10.0
+"""A process that a SIGKILL does not end in this time hangs in the kernel."""
+
+AGAIN_S = 0.05
+"""Time between two looks for what was started while the rest was killed."""
+
+
+class Keeper:
+    """The server and all that came from it."""
+
+    def __init__(self, pid: int, woken: int, parent: int) -> None:
+        self._pid = pid
+        self._woken = woken
+        self._ended = False
+        self._childless = False
+        self._released = False
+        self._poll = select.poll()
+        self._poll.register(woken, select.POLLIN)
+        self._poll.register(0, select.POLLIN)
+        with contextlib.suppress(OSError, AttributeError):  # without pidfd stdin's end must do
+            self._poll.register(os.pidfd_open(parent), select.POLLIN)
+
+    def watch(self) -> None:
+        """Return when the server has ended or nobody wants it any more."""
+        while not (self._ended or self._released):
+            self._wait(None)
+
+    def end(self, grace_s: float) -> None:
+        """End all that came from the server: politely first, for sure in the end."""
+        deadline = time.monotonic() + grace_s
+        self._signal(signal.SIGTERM)
+        while not self._childless and (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+        deadline = time.monotonic() + KILL_S
+        while not self._childless and time.monotonic() < deadline:
+            self._signal(signal.SIGKILL)
+            self._wait(AGAIN_S)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        self._reap()
+        if self._childless:
+            return
+        for descriptor, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+            if descriptor == self._woken:
+                # A service manager may end every process politely.
+                self._released |= signal.SIGTERM in os.read(descriptor, 4096)
+            else:
+                self._released = True
+                self._poll.unregister(descriptor)
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._ended = True
+                tell(ended=os.waitstatus_to_exitcode(status))
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in descendants(self._pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        if not self._ended:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, number)
+
+
+def descendants(session: int) -> list[int]:
+    """Return the processes below this one and those of a session; [] where there is no /proc."""
+    parents: dict[int, int] = {}
+    members = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in brackets may itself have brackets and spaces.
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            pid = int(folder.name)
+            parents[pid] = int(fields[1])
+            if int(fields[3]) == session:
+                members.add(pid)
+    family = {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= new
+    return sorted((members | family) - {os.getpid()})
+
+
+def start(command: Sequence[str]) -> int:
+    control = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    if control:
+        control(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a worker ignores it
+        if control:
+            control(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        stderr=2,
+        start_new_session=True,
+        preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
+    ).pid
+
+
+def tell(**event: object) -> None:
+    """Send an event; that nobody listens shows at stdin."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(event).encode() + b"\n")
+
+
+def wake_on_signals() -> int:
+    """Return a descriptor from which the numbers of SIGCHLD and SIGTERM can be read."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return woken
+
+
+def main(grace_s: float, parent: int, command: Sequence[str]) -> None:
+    woken = wake_on_signals()
+    try:
+        pid = start(command)
+    except OSError as error:
+        tell(failed=error.strerror)
+        return
+    tell(pid=pid)
+    keeper = Keeper(pid, woken, parent)
+    keeper.watch()
+    keeper.end(grace_s)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    os._exit(0)

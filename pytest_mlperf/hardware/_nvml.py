@@ -1,0 +1,388 @@
+"""Ask one GPU through NVML: an ordered list of ways per quantity, and a reaction to every failure.
+
+NVML's functions come and go between drivers and products, and a refusal may be passing, lasting, or
+the end of the GPU. What is done about each return code, once and here:
+
+| code | meaning | reaction |
+|---|---|---|
+| 3 | not supported | three in a row from the start: the next way; later: a missed sample |
+| 13, 2, 25, 26 | the driver does not know it | the next way, at once |
+| 4 | no permission, as for MIG in a container | given up, with a note; no energy for a counter |
+| 15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` |
+| 10, 999, others | passing | asked three more times, then a missed sample |
+| 1 | someone shut NVML down | initialised again, once; then `Lost` |
+
+The pynvml module is handed in; this one never imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
+NOT_FOUND, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 12, 13
+GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
+
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
+"""After these there is nothing left to ask."""
+
+UNKNOWN_WAY = frozenset({INVALID_ARGUMENT, FUNCTION_NOT_FOUND, 25, 26})
+"""This driver does not know what was asked: argument, function, struct version, deprecated."""
+
+REFUSALS = 3
+"""So many "not supported" in a row from the start are meant."""
+
+LASTING = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
+"""Asking again at once is of no use after these."""
+
+RETRIES = 3
+"""How often a passing failure is asked again."""
+
+ADVICE = {
+    LIBRARY_NOT_FOUND: "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or "
+    "a container lacks it (set NVIDIA_DRIVER_CAPABILITIES=utility,compute)",
+    DRIVER_NOT_LOADED: "NVIDIA's kernel driver is not loaded",
+    VERSION_MISMATCH: "NVIDIA's driver was upgraded while loaded: reboot; until then its "
+    "performance is suspect too",
+    NO_PERMISSION: "this user may not open NVIDIA's device files",
+}
+
+
+class UnavailableNvml(Exception):
+    """NVML, or a GPU, cannot be asked at all; NVML's return code, None where it gave none."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        """Keep the code beside the reason."""
+        super().__init__(reason)
+        self.code = code
+
+
+class Lost(Exception):
+    """A GPU that answered does so no more."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        """Keep the code beside the reason."""
+        super().__init__(reason)
+        self.code = code
+
+
+class NvmlLibrary:
+    """NVML, initialised so many times."""
+
+    def __init__(self, nvml: Any) -> None:
+        """Initialise it; UnavailableNvml: not NVIDIA's binding, or no driver, and what to do."""
+        self.nvml, self.starts = nvml, 1
+        self._starting = threading.Lock()
+        if not hasattr(nvml, "nvmlDeviceGetTemperatureV"):
+            raise UnavailableNvml(
+                f"{getattr(nvml, '__file__', 'pynvml')} is not nvidia-ml-py 12.575.51 or newer: "
+                "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
+            )
+        try:
+            patiently(nvml, nvml.nvmlInit)
+        except nvml.NVMLError as error:
+            reason = ADVICE.get(error.value, f"NVML does not start: {words(error)}")
+            raise UnavailableNvml(reason, error.value) from None
+
+    def begin_again(self, seen: int) -> bool:
+        """Initialise once more what someone else shut down; False the second time.
+
+        `seen` is `starts` when the caller took its handle: another thread may have been quicker.
+        """
+        with self._starting:
+            if self.starts == seen:
+                if self.starts > 1:
+                    return False
+                self.starts += 1
+                self.nvml.nvmlInit()
+            return True
+
+    def close(self) -> None:
+        """Let go of NVML, whatever state it is in."""
+        try:
+            self.nvml.nvmlShutdown()
+        except self.nvml.NVMLError:
+            return
+
+
+@dataclass(kw_only=True, slots=True)
+class NvmlDevice:
+    """One physical GPU.
+
+    Attributes:
+        uuid: As it was asked for, of the GPU or of a MIG instance.
+        handle: NVML's, of the physical GPU: an instance has no energy of its own.
+        instance: Whether the UUID is that of a MIG instance.
+        instances: MIG instances on the GPU, 0 without MIG; None where they may not be seen.
+        starts: How often NVML was initialised when the handle was taken.
+    """
+
+    library: NvmlLibrary
+    uuid: str
+    handle: Any
+    instance: bool = False
+    instances: int | None = 0
+    starts: int = 1
+
+    @property
+    def shared(self) -> bool | None:
+        """Whether what is read may belong to another MIG instance; None: not known."""
+        return None if self.instances is None else self.instances > 1
+
+    def find_again(self) -> None:
+        """Take a fresh handle, after NVML was initialised anew."""
+        fresh = find(self.library, self.uuid)
+        self.handle, self.starts = fresh.handle, fresh.starts
+
+
+def find(library: NvmlLibrary, uuid: str) -> NvmlDevice:
+    """Return the physical GPU of a UUID, or of its MIG instance; else raise UnavailableNvml."""
+    nvml, starts = library.nvml, library.starts
+    try:
+        handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+    except nvml.NVMLError as error:
+        if error.value in {NOT_FOUND, INVALID_ARGUMENT}:
+            raise UnavailableNvml(f"there is no GPU {uuid} here", error.value) from None
+        raise UnavailableNvml(f"{uuid}: {words(error)}", error.value) from None
+    instance = False
+    try:
+        # The binding gives a ctypes number here, which is true even where it is 0.
+        instance = bool(patiently(nvml, nvml.nvmlDeviceIsMigDeviceHandle, handle).value)
+        if instance:
+            handle = patiently(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+    except nvml.NVMLError as error:
+        if instance:
+            reason = f"the GPU of instance {uuid} may not be asked: {words(error)}"
+            raise UnavailableNvml(reason, error.value) from None
+    device = NvmlDevice(library=library, uuid=uuid, handle=handle, instance=instance, starts=starts)
+    device.instances = _instances(nvml, handle, at_least_one=instance)
+    return device
+
+
+def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
+    """Return how many MIG instances a GPU has; None where they may not be counted."""
+    try:
+        if not patiently(nvml, nvml.nvmlDeviceGetMigMode, handle)[0]:
+            return 0
+        most = patiently(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    except nvml.NVMLError as error:
+        without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
+        return 0 if without and not at_least_one else None
+    count = 0
+    for index in range(most):
+        try:
+            patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        except nvml.NVMLError as error:
+            if error.value != NOT_FOUND:
+                return None
+        else:
+            count += 1
+    return count
+
+
+def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the binding answers, asked again where the failure may pass."""
+    left = RETRIES
+    while True:
+        try:
+            return ask(*arguments)
+        except nvml.NVMLError as error:
+            if error.value in LASTING | {UNINITIALIZED} or not left:
+                raise
+            left -= 1
+
+
+def words(error: Any) -> str:
+    """Return an error of NVML as "Not Supported (3)"."""
+    text = str(error)
+    # The binding prints NVML's own words, for codes it has none for, as Python bytes.
+    text = text[2:-1] if text.startswith("b'") else text
+    return text if f"code {error.value}" in text else f"{text} ({error.value})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadMethod:
+    """One way to read a quantity from the pynvml module and a handle; None is a missed sample."""
+
+    name: str
+    read: Callable[[Any, Any], Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class Probe:
+    """One quantity of one GPU.
+
+    Attributes:
+        ways: What is still to be tried, best first; the first is asked.
+        way: The one that answered.
+        failure: Why there is none: the quantity was given up.
+        forbidden: That is for lack of permission, so that no other way is to stand in for it.
+        missed: Reads without an answer since the first one that had one.
+    """
+
+    device: NvmlDevice
+    name: str
+    ways: Sequence[ReadMethod]
+    way: str | None = None
+    failure: str | None = None
+    forbidden: bool = False
+    missed: int = 0
+    _refused: int = 0
+    _well: bool = True
+    _last: str = "nothing"
+
+    def read(self) -> Any:
+        """Return the quantity; None where it was missed or given up. Lost: the GPU is gone."""
+        nvml = self.device.library.nvml
+        while self.ways and self.failure is None:
+            try:
+                value = self._ask(self.ways[0])
+            except nvml.NVMLError as error:
+                if not self._tries_next(error):
+                    return None
+                continue
+            self._well = value is not None
+            if value is None:
+                self.missed += 1
+            else:
+                self.way, self._refused = self.ways[0].name, 0
+            return value
+        return None
+
+    def settle(self) -> None:
+        """Give up what has not answered yet, after it had its chances."""
+        if self.way is None and self.failure is None:
+            self.failure = f"{self.ways[0].name} never answered, last with: {self._last}"
+
+    def _ask(self, way: ReadMethod) -> Any:
+        """Read one way, again where the failure may pass.
+
+        A quantity that failed last time is asked only once, lest a dead sensor takes all the time.
+        """
+        nvml, device = self.device.library.nvml, self.device
+        left = RETRIES if self._well else 0
+        while True:
+            try:
+                return way.read(nvml, device.handle)
+            except nvml.NVMLError as error:
+                code = error.value
+                if code in GONE:
+                    raise Lost(ADVICE.get(code, words(error)), code) from None
+                if code == UNINITIALIZED:
+                    self._begin_again()
+                elif code in LASTING or not left:
+                    raise
+                left -= 1
+
+    def _begin_again(self) -> None:
+        nvml = self.device.library.nvml
+        try:
+            if self.device.library.begin_again(self.device.starts):
+                self.device.find_again()
+                return
+        except (nvml.NVMLError, UnavailableNvml) as error:
+            raise Lost(f"NVML was shut down and did not start again: {error}", 1) from None
+        raise Lost("NVML was shut down twice by something in this process", UNINITIALIZED)
+
+    def _tries_next(self, error: Any) -> bool:
+        """Take note of a failure; True when another way is to be tried now."""
+        code, self._well, self._last = error.value, False, words(error)
+        if code == NO_PERMISSION:
+            self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
+            return False
+        if self.way is not None:
+            self.missed += 1
+            return False
+        if code not in UNKNOWN_WAY:
+            self._refused = self._refused + 1 if code == NOT_SUPPORTED else 0
+            if self._refused < REFUSALS:
+                return False
+        self._refused, self._well = 0, True
+        failed, *self.ways = self.ways
+        if not self.ways:
+            self.failure = f"{failed.name}: {words(error)}"
+        return True
+
+
+TIMEOUT = 10
+"""NVML's code for "nothing happened"."""
+
+XID_CRITICAL_ERROR = 0x8
+"""nvmlEventTypeXidCriticalError."""
+
+MOST = 64
+"""Events taken in one reading: a GPU in its last throes may report without end."""
+
+
+def xids() -> ReadMethod:
+    """Return the way to the XIDs of one GPU since the last reading; it waits for none.
+
+    The first reading registers for them: what was before it is not told.
+    """
+    return ReadMethod(name="nvmlEventSetWait_v2", read=_reader())
+
+
+def _reader() -> Callable[[Any, Any], list[int]]:
+    registered: dict[int, Any] = {}
+
+    def read(nvml: Any, handle: Any) -> list[int]:
+        if id(handle) not in registered:  # again after NVML was initialised anew
+            events = nvml.nvmlEventSetCreate()
+            nvml.nvmlDeviceRegisterEvents(handle, XID_CRITICAL_ERROR, events)
+            registered.clear()
+            registered[id(handle)] = events
+        xids: list[int] = []
+        while len(xids) < MOST:
+            try:
+                xids.append(nvml.nvmlEventSetWait_v2(registered[id(handle)], 0).eventData)
+            except nvml.NVMLError as error:
+                if error.value == TIMEOUT:
+                    break
+                raise
+        return xids
+
+    return read
+
+
+Property = str | int | float | bool | list[int] | list[float] | None
+
+AMPERE = 7
+"""As NVML numbers architectures."""
+
+
+def covers(gpu: Mapping[str, Property]) -> bool:
+    """Whether the power sensor is known to see all of the time, so that its trace is a witness.
+
+    That of GA10x is; those of Volta, GA100 and Hopper see a quarter to a half of it, and of others
+    it is not known.
+    """
+    return gpu["architecture"] == AMPERE and not ga100(gpu)
+
+
+def averages(gpu: Mapping[str, Property]) -> bool:
+    """Whether the quantity average_w is a mean of the last second, not once more that of a moment.
+
+    It is on Ampere, but for GA100, and later.
+    """
+    architecture = gpu["architecture"]
+    recent = isinstance(architecture, int) and architecture >= AMPERE
+    return recent and not ga100(gpu)
+
+
+def scope(gpu: Mapping[str, Property], probe: Probe) -> str:
+    """Return "module" where power or energy are those of GPU, CPU and memory together."""
+    return "module" if "module" in (probe.way or "") or grace(gpu) else "gpu"
+
+
+def grace(gpu: Mapping[str, Property]) -> bool:
+    """Whether it shares a module with a CPU, whose energy counter counts both."""
+    return re.search(r"\bG[HB]\d", str(gpu["name"])) is not None
+
+
+def ga100(gpu: Mapping[str, Property]) -> bool:
+    """Whether it is the large chip of Ampere, whose power sensor is another."""
+    return re.search(r"\bA(100|800|30)\b", str(gpu["name"])) is not None

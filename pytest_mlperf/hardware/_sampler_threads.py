@@ -1,0 +1,296 @@
+"""One thread for each GPU, which reads it at an even beat.
+
+A call into NVML lets go of Python's lock, so that an energy counter that takes milliseconds to
+answer makes no other GPU wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import IO, Any
+
+from pytest_mlperf.hardware._nvml import Lost
+from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
+from pytest_mlperf.hardware.sampler_gpu import SampledGpu, timed
+
+CPU_SHARE = 0.02
+"""Sampling one GPU may take this share of one core."""
+
+CPU_SHARE_MORE = 0.01
+"""Each GPU more may take this: a machine with many GPUs has many cores."""
+
+AIM = 0.9
+"""Part of that share to plan for: what a read costs in the run is not what it cost at the start."""
+
+DRIVER_SHARE = 0.10
+"""Share of the time, for each GPU, that may be spent inside NVML: it holds the driver's locks."""
+
+DRIVERS_SHARE = 0.80
+"""The same of all GPUs together: calls into a driver that answers one at a time must have room."""
+
+TICK_S = 150e-6
+"""What a tick of one GPU costs beside NVML: waking up, reading clocks, writing; seconds of CPU,
+measured."""
+
+TOPS_HZ = {"trace": 50.0, "counter": 20.0, "state": 5.0, "slow": 1.0}
+"""Wanted rate of each group of quantities."""
+
+FLOORS_HZ = {"trace": 5.0, "counter": 5.0, "state": 1.0, "slow": 0.2}
+"""Below these a reading says nothing about a window of seconds."""
+
+LOWER = 0.8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadCost:
+    """What one read of a group costs, of one GPU: this process's CPU, and until the answer."""
+
+    cpu_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Chosen rates of each GPU; share of one core of all together, and of the time inside NVML."""
+
+    trace_hz: float
+    counter_hz: float
+    state_hz: float
+    slow_hz: float
+    cpu_share: float
+    driver_share: float
+
+
+def choose(
+    costs: Mapping[str, ReadCost], gpus: int, *, trace_hz: float = TOPS_HZ["trace"]
+) -> Rates:
+    """Lower the rate of whatever costs most until all of it costs little enough.
+
+    Costs are of the GPU that costs most; a group that is not read is not there. Rates at their
+    floors may still cost more than they should: the shares say so. The counter is read at every
+    n-th tick of the trace, at an even beat.
+    """
+    free = ReadCost(cpu_s=0.0, wall_s=0.0)
+    paid = {group: costs.get(group, free) for group in TOPS_HZ}
+    paid["trace"] = ReadCost(cpu_s=paid["trace"].cpu_s + TICK_S, wall_s=paid["trace"].wall_s)
+    rates = {**TOPS_HZ, "trace": trace_hz, "counter": min(TOPS_HZ["counter"], trace_hz)}
+    allowed, waiting = AIM * cpu_allowed(gpus) / gpus, _waiting(paid, gpus)
+
+    def shares() -> dict[str, tuple[float, float]]:
+        return {g: (rates[g] * paid[g].cpu_s, rates[g] * paid[g].wall_s) for g in rates}
+
+    while True:
+        now = shares()
+        cpu = sum(share for share, _ in now.values())
+        driver = sum(share for _, share in now.values())
+        lower = [group for group in rates if rates[group] > FLOORS_HZ[group]]
+        if (cpu <= allowed and driver <= waiting) or not lower:
+            break
+        worst = max(lower, key=lambda g: max(now[g][0] / allowed, now[g][1] / waiting))
+        rates[worst] = max(FLOORS_HZ[worst], rates[worst] * LOWER)
+    most = max(1, int(rates["trace"] / FLOORS_HZ["counter"]))
+    every = min(ceil(rates["trace"] / rates["counter"]), most)
+    return Rates(
+        trace_hz=rates["trace"],
+        counter_hz=rates["trace"] / every,
+        state_hz=rates["state"],
+        slow_hz=rates["slow"],
+        cpu_share=gpus * cpu,
+        driver_share=driver,
+    )
+
+
+def cpu_allowed(gpus: int) -> float:
+    """Return the share of one core that sampling so many GPUs may take."""
+    return CPU_SHARE + CPU_SHARE_MORE * (gpus - 1)
+
+
+def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
+    """Return the share of the time that each GPU may wait for NVML.
+
+    It gives way, as the share of CPU does not, where a driver is so slow that even the floors are
+    dear: the quick quantities need not suffer for the slow one.
+    """
+    least = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
+    return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * least)
+
+
+BUNCH_S = 0.5
+"""Records are written at least so often."""
+
+LOOK_S = 0.1
+"""Time between two looks for the parent."""
+
+GRACE_S = 1.0
+"""A thread whose call into NVML hangs is not waited for longer than this at the end."""
+
+
+class Writer:
+    """Writes lines of several threads in bunches."""
+
+    def __init__(self, file: IO[str]) -> None:
+        """Keep the file."""
+        self._file, self._next = file, 0.0
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, line: str) -> None:
+        """Take a line, and write when it is time to."""
+        with self._lock:
+            self._lines.append(line)
+            if (now := time.monotonic()) >= self._next:
+                self._next = now + BUNCH_S
+                self._write()
+
+    def flush(self) -> None:
+        """Write what there is."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        self._file.write("".join(f"{line}\n" for line in self._lines))
+        self._file.flush()
+        self._lines.clear()
+
+
+@dataclass(kw_only=True, slots=True)
+class SlowGroup:
+    """A slower group of one GPU, and when it is next to be read."""
+
+    names: Sequence[str]
+    period_s: float
+    due_s: float = 0.0
+
+
+class GpuThread(threading.Thread):
+    """Reads one GPU until it is told to end (then it is `ordered`), or the GPU is gone.
+
+    Ticks are made, planned, and slow where begun late by more than half a period.
+    """
+
+    def __init__(
+        self,
+        gpu: SampledGpu,
+        rates: Rates,
+        write: Callable[[str], None],
+        stop: threading.Event,
+        delay_s: float,
+    ) -> None:
+        """Plan to begin after a delay, so that GPUs are not all read at the same moment."""
+        super().__init__(name=gpu.device.uuid, daemon=True)
+        self.gpu, self.lost, self.ordered = gpu, False, False
+        self.ticks = self.planned = self.slow = 0
+        self._write, self._ended, self._delay_s = write, stop, delay_s
+        self._period_s = 1 / rates.trace_hz
+        self._every = round(rates.trace_hz / rates.counter_hz)
+        self._jobs = [
+            SlowGroup(names=names, period_s=1 / hz)
+            for hz, names in ((rates.state_hz, STATE), (rates.slow_hz, SLOW))
+        ]
+
+    def run(self) -> None:
+        """Read at an even beat."""
+        began = time.monotonic() + self._delay_s
+        while not self.lost and not self._ended.is_set():
+            due = began + self.planned * self._period_s
+            late = time.monotonic() - due
+            if late < 0:
+                # Not the event's wait, which costs half as much again: the end can wait for a tick.
+                time.sleep(-late)
+            self.slow += late > self._period_s / 2
+            self._tick()
+            # What was missed is not made up for: it would only crowd the readings.
+            made = int((time.monotonic() - began) / self._period_s)
+            self.planned = max(self.planned, made) + 1
+        self.ordered = True
+
+    def finish(self) -> None:
+        """Read everything once more."""
+        self._guarded(lambda: self._trace(count=True))
+        self._guarded(lambda: self._state((*STATE, *SLOW)))
+
+    def _tick(self) -> None:
+        self.ticks += 1
+        self._guarded(lambda: self._trace(count=self.ticks % self._every == 0))
+        # One job a tick, so that no tick is long.
+        job = min(self._jobs, key=lambda job: job.due_s)
+        if job.due_s <= (now := time.monotonic()):
+            job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
+            self._guarded(lambda: self._state(job.names))
+
+    def _guarded(self, read: Callable[[], None]) -> None:
+        if self.lost:
+            return
+        try:
+            read()
+        except Lost as error:
+            self.lost = True
+            record = {"time": time.monotonic(), "gpu": self.gpu.index}
+            self._write(json.dumps({"lost": {**record, "code": error.code, "why": str(error)}}))
+            # What the driver reported of it may be had yet; after the record, for it may hang.
+            with contextlib.suppress(Lost):
+                self._state(("xids",))
+
+    def _trace(self, *, count: bool) -> None:
+        probes = self.gpu.probes
+        at, watts = timed(probes["power_w"])
+        reasons = probes["reasons"].read()
+        power = "null" if watts is None else f"{watts:.3f}"
+        head = f'{{"t":[{at:.6f},{self.gpu.index},{power},{"null" if reasons is None else reasons}'
+        if count and probes["energy_j"].failure is None:
+            at, joules = timed(probes["energy_j"])
+            head += f",{at:.6f},{'null' if joules is None else f'{joules:.3f}'}"
+        self._write(head + "]}")
+
+    def _state(self, names: Sequence[str]) -> None:
+        read: dict[str, Any] = {"time": round(time.monotonic(), 6), "gpu": self.gpu.index}
+        read |= {probe.name: probe.read() for probe in self.gpu.group(names)}
+        self._write(json.dumps({"s": read}, separators=(",", ":")))
+
+
+class Sampler:
+    """Reads GPUs, each in its thread, and writes records."""
+
+    def __init__(
+        self, gpus: Sequence[SampledGpu], rates: Rates, write: Callable[[str], None]
+    ) -> None:
+        """Plan; nothing is read yet."""
+        self._end = threading.Event()
+        apart_s = 1 / rates.trace_hz / max(1, len(gpus))
+        self._threads = [
+            GpuThread(gpu, rates, write, self._end, number * apart_s)
+            for number, gpu in enumerate(gpus)
+        ]
+
+    def run(self, stop: threading.Event, parent: int) -> bool:
+        """Sample until told to stop, the parent is gone, or no GPU is left.
+
+        False: a call into NVML hangs, so that a thread did not end as it should.
+        """
+        for thread in self._threads:
+            thread.start()
+        while any(thread.is_alive() for thread in self._threads):
+            if stop.wait(LOOK_S) or os.getppid() != parent:
+                break
+        self._end.set()
+        deadline = time.monotonic() + GRACE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return all(thread.ordered for thread in self._threads)
+
+    def finish(self) -> None:
+        """Read everything once more."""
+        for thread in self._threads:
+            thread.finish()
+
+    def counts(self) -> dict[str, int]:
+        """Return the ticks of all GPUs together."""
+        names = ("ticks", "planned", "slow")
+        return {name: sum(getattr(each, name) for each in self._threads) for name in names}

@@ -1,0 +1,393 @@
+"""Read who used the processor between two moments, and what a group of processes waited for.
+
+Every figure is a difference of totals that Linux keeps anyway: one reading at each end, and nothing
+runs between them. A container may hide any of them; what is not there is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Unit of the processor times in /proc."""
+
+Key = tuple[int, int]
+"""A process by its number and start, a thread by its process and its own number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessUsage:
+    """One process.
+
+    Attributes:
+        name: Its command, of 15 bytes at most, as it says itself.
+        groups: Numbers of its process group and of its session.
+        used_s: Processor time of all its threads, those that ended too.
+        reaped_s: Processor time of its children that ended.
+        faults: Page faults that needed the disk, its own and those of such children.
+    """
+
+    name: str
+    parent: int
+    groups: tuple[int, int]
+    used_s: float
+    reaped_s: float
+    faults: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thread:
+    """How long and how often a thread waited for a core, and lost one at work; None: not told."""
+
+    waited_s: float | None
+    turns: int | None
+    switches: int | None
+
+
+def processes(root: Path) -> dict[Key, ProcessUsage]:
+    """Return every process that can be seen."""
+    usage = {}
+    for pid in _numbers(root / "proc"):
+        raw = _read(root / f"proc/{pid}/stat")
+        # The name may hold anything, blanks and brackets too: the last bracket ends it.
+        head, _, rest = raw.rpartition(b")")
+        fields = rest.split()
+        if len(fields) < 20:
+            continue
+        name = head.partition(b"(")[2].decode("utf-8", "replace")
+        parent, group, session = (int(fields[place]) for place in (1, 2, 3))
+        ticks = [int(fields[place]) for place in (11, 12, 13, 14)]
+        usage[pid, int(fields[19])] = ProcessUsage(
+            name=name,
+            parent=parent,
+            groups=(group, session),
+            used_s=sum(ticks[:2]) * TICK_S,
+            reaped_s=sum(ticks[2:]) * TICK_S,
+            faults=int(fields[9]) + int(fields[10]),
+        )
+    return usage
+
+
+def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
+    """Return the processes of a group or session and all that descend from them, by number."""
+    inside = {pid for (pid, _), each in everyone.items() if leader in (pid, *each.groups)}
+    grew = True
+    while grew:
+        children = {pid for (pid, _), each in everyone.items() if each.parent in inside}
+        grew = not children <= inside
+        inside |= children
+    return inside
+
+
+def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
+    """Return the threads of some processes."""
+    threads_by_key = {}
+    for pid in pids:
+        for tid in _numbers(root / f"proc/{pid}/task"):
+            folder = root / f"proc/{pid}/task/{tid}"
+            times = _read(folder / "schedstat").split()
+            complete = len(times) >= 3
+            threads_by_key[pid, tid] = Thread(
+                waited_s=int(times[1]) * 1e-9 if complete else None,
+                turns=int(times[2]) if complete else None,
+                switches=_switches(_read(folder / "status")),
+            )
+    return threads_by_key
+
+
+def _switches(status: bytes) -> int | None:
+    _, there, rest = status.partition(b"\nnonvoluntary_ctxt_switches:")
+    return int(rest.split()[0]) if there else None
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    """Yield the entries of a folder that are numbers; none where it is gone or hidden."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return
+    yield from (int(name) for name in names if name.isdecimal())
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's content; b"" where its process is gone, or does not show it."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+LINUX = Path("/")
+
+SCHEDULING_S = 30e-6
+"""A thread that gets a core waits so long for it on an idle machine as well: the core must wake up.
+What is shorter is no competition."""
+
+NAMED, LEAST_NAMED = 3, 0.02
+"""So many other processes are named at most, each of which used that many cores."""
+
+PERIOD_S = 0.1
+"""A cgroup's period of its processor quota, where none is told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsageTotals:
+    """Totals at one moment; None is not known.
+
+    Attributes:
+        busy_s: Processor time that all processes used on the watched cores.
+        stolen_s: Time that the hypervisor gave these cores to other machines.
+        group: Numbers of those that are watched.
+        throttled_s: How long each control group was held back by its processor quota, at most.
+        cpu_s: How long some process waited for a core (PSI).
+        memory_s: How long some process, and all of them, waited for memory (PSI).
+        swapped_in: Pages read from swap.
+    """
+
+    at_s: float
+    busy_s: float | None
+    stolen_s: float | None
+    everyone: Mapping[Key, ProcessUsage]
+    group: Collection[int]
+    threads: Mapping[Key, Thread]
+    throttled_s: Mapping[str, tuple[float, float]]
+    cpu_s: float | None
+    memory_s: tuple[float, float] | None
+    swapped_in: int | None
+
+
+class Watch:
+    """Watches a group of processes and the cores that they may use."""
+
+    def __init__(
+        self,
+        leader: int,
+        *,
+        root: Path = LINUX,
+        cores: Collection[int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep what is watched: a process with its descendants, and the cores that they may use.
+
+        By default those that this thread may use now, so ask before an engine binds its threads.
+        """
+        self._leader = leader
+        self._root = root
+        self._cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
+        self._clock = clock
+
+    def read(self) -> UsageTotals:
+        """Read all totals; a millisecond for fifty processes."""
+        root, everyone = self._root, processes(self._root)
+        group = family(everyone, self._leader)
+        busy_s, stolen_s = self._processor()
+        memory = _pressure(root, "memory")
+        cpu = _pressure(root, "cpu")
+        return UsageTotals(
+            at_s=self._clock(),
+            busy_s=busy_s,
+            stolen_s=stolen_s,
+            everyone=everyone,
+            group=group,
+            threads=threads(root, group),
+            throttled_s=dict(_throttled(root)),
+            cpu_s=cpu[0] if cpu else None,
+            memory_s=memory,
+            swapped_in=_swapped_in(root),
+        )
+
+    def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
+        """Return what happened between two readings, by the names of `core.contention.Contention`.
+
+        A worker reads this, in Pythons that have nothing but LoadGen and numpy.
+        """
+        window_s = end.at_s - start.at_s
+        own_s = _own_s(start, end)
+        busy_s = _less(end.busy_s, start.busy_s)
+        foreign_s = None if busy_s is None or own_s is None else max(0.0, busy_s - own_s)
+        waited_s, switches = _waited(start.threads, end.threads)
+        stolen_s = _less(end.stolen_s, start.stolen_s)
+        if stolen_s and own_s is not None and busy_s:  # of the cores that ours were on
+            stolen_s *= min(1.0, own_s / busy_s)
+        throttled = [
+            min(held - start.throttled_s[name][0], periods - start.throttled_s[name][1])
+            for name, (held, periods) in end.throttled_s.items()
+            if name in start.throttled_s
+        ]
+        memory = [
+            _less(*pair) for pair in zip(end.memory_s or (), start.memory_s or (), strict=False)
+        ]
+        return {
+            "window_s": max(0.0, window_s),
+            "cores": len(self._cores),
+            "own_s": own_s,
+            "foreign_s": foreign_s,
+            "waited_s": waited_s,
+            "stolen_s": stolen_s,
+            "throttled_s": max(0.0, *throttled, 0.0) if throttled else None,
+            "switches": switches,
+            "pressure_s": _less(end.cpu_s, start.cpu_s),
+            "memory_some_s": memory[0] if memory else None,
+            "memory_full_s": memory[1] if memory else None,
+            "faults": max(0, _faults(end) - _faults(start)) if end.group and start.group else None,
+            "swapped_in": (
+                None
+                if end.swapped_in is None or start.swapped_in is None
+                else max(0, end.swapped_in - start.swapped_in)
+            ),
+            "others": _others(start, end, window_s),
+        }
+
+    def _processor(self) -> tuple[float | None, float | None]:
+        rows = {}
+        for line in _lines(self._root / "proc/stat"):
+            name, *values = line.split()
+            if name.startswith("cpu") and name[3:].isdecimal() and len(values) >= 8:
+                rows[int(name[3:])] = [int(value) * TICK_S for value in values[:8]]
+        if not self._cores or not self._cores <= rows.keys():
+            return None, None
+        watched = [rows[core] for core in self._cores]
+        # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user and nice.
+        busy = sum(sum(row[:3]) + row[5] + row[6] for row in watched)
+        return busy, sum(row[7] for row in watched)
+
+
+def _own_s(start: UsageTotals, end: UsageTotals) -> float | None:
+    """Return the processor time of the watched, with that of children who came and went."""
+    totals = [
+        sum(
+            each.used_s + each.reaped_s
+            for (pid, _), each in reading.everyone.items()
+            if pid in reading.group
+        )
+        for reading in (start, end)
+    ]
+    return max(0.0, totals[1] - totals[0]) if start.group and end.group else None
+
+
+def _faults(reading: UsageTotals) -> int:
+    return sum(each.faults for (pid, _), each in reading.everyone.items() if pid in reading.group)
+
+
+def _waited(
+    start: Mapping[Key, Thread], end: Mapping[Key, Thread]
+) -> tuple[float | None, int | None]:
+    """Return how long the threads of the end waited for a core, and how often they lost one."""
+    waited: list[float] = []
+    switches: list[int] = []
+    for key, thread in end.items():
+        before = start.get(key, Thread(waited_s=0.0, turns=0, switches=0))
+        if thread.waited_s is not None and thread.turns is not None:
+            turns = thread.turns - (before.turns or 0)
+            longer_s = thread.waited_s - (before.waited_s or 0.0) - turns * SCHEDULING_S
+            waited.append(max(0.0, longer_s))
+        if thread.switches is not None:
+            switches.append(max(0, thread.switches - (before.switches or 0)))
+    return sum(waited) if waited else None, sum(switches) if switches else None
+
+
+def _others(start: UsageTotals, end: UsageTotals, window_s: float) -> dict[str, float]:
+    """Return the cores that others used, by the names of those that used the most."""
+    used: dict[str, float] = {}
+    for key, each in end.everyone.items():
+        before = start.everyone.get(key)
+        if key[0] not in end.group:
+            spent_s = each.used_s - (before.used_s if before else 0.0)
+            used[each.name] = used.get(each.name, 0.0) + spent_s
+    most = sorted(used.items(), key=lambda pair: -pair[1])[:NAMED]
+    if not window_s > 0:
+        return {}
+    return {name: s / window_s for name, s in most if s / window_s >= LEAST_NAMED}
+
+
+def _less(end: float | None, start: float | None) -> float | None:
+    return None if end is None or start is None else max(0.0, end - start)
+
+
+# --- the kernel's own accounts ---------------------------------------------------------------
+
+
+def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
+    """Return how long some and all processes stood still for it, of our group where it tells."""
+    groups = (folder / f"{resource}.pressure" for folder in _groups(root))
+    for path in (*groups, root / "proc/pressure" / resource):
+        rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
+        totals = [rows.get(name, "").removeprefix("total=") for name in ("some", "full")]
+        if totals[0].isdecimal():
+            some, full = (int(total) * 1e-6 if total.isdecimal() else 0.0 for total in totals)
+            return some, full
+    return None
+
+
+def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield of our control group and those above it how long their quota held them back.
+
+    Two figures, of which neither is less: over all cores, and whole periods.
+    """
+    for folder in _groups(root):
+        rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
+        quota = " ".join(_lines(folder / "cpu.max")).split()[1:]
+        quota = quota or list(_lines(folder / "cpu.cfs_period_us"))
+        period_s = int(quota[0]) * 1e-6 if quota and quota[0].isdecimal() else PERIOD_S
+        if "throttled_usec" in rows:
+            held_s = int(rows["throttled_usec"]) * 1e-6
+        elif "throttled_time" in rows:
+            held_s = int(rows["throttled_time"]) * 1e-9
+        else:
+            continue
+        yield str(folder), (held_s, int(rows.get("nr_throttled", 0)) * period_s)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of our control groups that watch the processor, the nearest first."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, place = line.split(":", 2)
+        names = [""] if not controllers else [controllers]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for name in (*names, "unified") if not controllers else names:
+            top = root / "sys/fs/cgroup" / name
+            inside = Path(place.strip("/"))
+            yield from (top / part for part in (inside, *inside.parents) if (top / part).is_dir())
+
+
+def _swapped_in(root: Path) -> int | None:
+    for line in _lines(root / "proc/vmstat"):
+        name, _, count = line.partition(" ")
+        if name == "pswpin":
+            return int(count)
+    return None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        yield from path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+
+
+class Window:
+    """The totals of a machine when a run begins and when it ends."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Read nothing yet."""
+        self._watch = watch
+        self._edges: list[UsageTotals] = []
+
+    def look(self) -> None:
+        """Read at an edge; a kernel that tells what nobody expects costs no run."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            self._edges.append(self._watch.read())
+
+    @property
+    def seen(self) -> dict[str, Any] | None:
+        """What happened between, by the names of `Contention`; None where an edge is missing."""
+        if len(self._edges) != 2:
+            return None
+        return self._watch.between(*self._edges)

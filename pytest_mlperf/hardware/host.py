@@ -1,0 +1,125 @@
+"""What of a Linux machine may change a speed: its CPU, part of a key, and what is only shown.
+
+No name of a host or of a user is read.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+Property = str | int | float | bool | None
+
+
+LINUX = Path("/")
+
+
+def identity(root: Path = LINUX) -> dict[str, Property]:
+    """Return the properties of this CPU that must equal a baseline's.
+
+    Returns:
+        cpu: model name; cores: cores this process may use (affinity and cgroup quota);
+        governor: frequency governor of the first core, None where the kernel tells none.
+    """
+    return {"cpu": _model(root), "cores": _cores(root), "governor": _governor(root)}
+
+
+def _model(root: Path) -> str:
+    text = _text(root / "proc/cpuinfo")
+    match = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return " ".join((match[1] if match else platform.machine() or "unknown").split())
+
+
+def _cores(root: Path) -> float:
+    cores: float = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (root / "sys/fs/cgroup/cpu.max").read_text("ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else min(cores, round(int(quota) / int(period), 2))
+
+
+def _governor(root: Path) -> str | None:
+    return _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
+
+
+def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what is known; the unknown is left out.
+
+    Returns:
+        kernel: its release; microcode: of the CPU; smt and boost: "on" or "off"; numa: nodes, and
+        whether the kernel moves pages between them; container: image, else the kind of container;
+        python: its version.
+    """
+    facts = {
+        "kernel": _line(root / "proc/sys/kernel/osrelease"),
+        "microcode": _microcode(root),
+        "smt": _switch(root / "sys/devices/system/cpu/smt/active"),
+        "boost": _boost(root),
+        "numa": _numa(root),
+        "container": _container(root, environ),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _line(path: Path) -> str:
+    return " ".join(_text(path).split())
+
+
+def _switch(path: Path) -> str | None:
+    return {"1": "on", "0": "off"}.get(_line(path))
+
+
+def _microcode(root: Path) -> str | None:
+    match = re.search(r"^microcode\s*:\s*(\S+)", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1] if match else None
+
+
+def _boost(root: Path) -> str | None:
+    """Return whether cores may go above their base clock."""
+    cpu = root / "sys/devices/system/cpu"
+    kept_off = _switch(cpu / "intel_pstate/no_turbo")
+    if kept_off:
+        return "off" if kept_off == "on" else "on"
+    return _switch(cpu / "cpufreq/boost")
+
+
+def _numa(root: Path) -> str | None:
+    """Return "2 nodes, balancing on"."""
+    count = len([*(root / "sys/devices/system/node").glob("node[0-9]*")])
+    if not count:
+        return None
+    nodes = f"{count} node{'s' if count > 1 else ''}"
+    balancing = _switch(root / "proc/sys/kernel/numa_balancing")
+    return f"{nodes}, balancing {balancing}" if balancing and count > 1 else nodes
+
+
+def _container(root: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the container's image where it can be seen, else what kind it is; None outside."""
+    podman = root / "run/.containerenv"
+    labels = dict(re.findall(r'^(image|imageid)="?([^"\n]*)"?$', _text(podman), re.MULTILINE))
+    if labels.get("image"):
+        # The last part alone: what stands before may name a host or a user.
+        name = labels["image"].rsplit("/", 1)[-1]
+        return "@".join(filter(None, (name, labels.get("imageid", "")[:12])))
+    apptainer = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    if apptainer:
+        return apptainer.rstrip("/").rsplit("/", 1)[-1]
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return "kubernetes"
+    if podman.exists():
+        return "podman"
+    if (root / ".dockerenv").exists():
+        return "docker"
+    return environ.get("container") or _line(root / "run/systemd/container") or None

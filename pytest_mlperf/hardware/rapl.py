@@ -1,0 +1,142 @@
+"""Counters of the energy of processors and memory, where Linux lets them be read (RAPL).
+
+Intel's processors and, from Linux 5.8 on, AMD's count it, and the driver intel_rapl shows both in
+/sys/class/powercap. Since 2020 they are for root alone, as what others compute can be guessed from
+them (CVE-2020-8694).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pytest_mlperf.core.energy.host import Counted
+from pytest_mlperf.core.energy.readings import Reading
+
+PERIOD_S = 0.2
+"""Between two readings, of some files that take 20 µs each: 0.05 % of a core."""
+
+FOLDER = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Domain:
+    """One counter.
+
+    Attributes:
+        name: "package-0", or "package-0 dram".
+        file: Its microjoules.
+        range_j: From where on it begins at 0 again, joules.
+        trouble: Why it may not be read; None: it may.
+    """
+
+    name: str
+    file: Path
+    range_j: float = 0.0
+    trouble: str | None = None
+
+    def read_j(self) -> float:
+        """Return what it shows now, joules, or raise OSError or ValueError."""
+        return int(self.file.read_text("ascii")) / 1e6
+
+
+def domains(folder: Path = FOLDER) -> list[Domain]:
+    """Return the packages, and the memory of each where it counts it, by name.
+
+    Not what counts some of it twice: cores and graphics lie inside of a package, packages inside of
+    the platform ("psys"), and intel-rapl-mmio shows a package once more.
+    """
+    by_place = {}
+    for zone in folder.glob("intel-rapl:*"):
+        if re.fullmatch(r"intel-rapl:\d+(:\d+)?", zone.name):
+            by_place[zone.name] = zone, _text(zone / "name")
+    counters = []
+    for place, (zone, name) in by_place.items():
+        package = by_place.get(place.rpartition(":")[0])
+        if name.startswith("package"):
+            counters.append(_domain(name, zone))
+        elif name == "dram" and package:
+            counters.append(_domain(f"{package[1]} dram", zone))
+    return sorted(counters, key=lambda one: one.name)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _domain(name: str, zone: Path) -> Domain:
+    file = zone / "energy_uj"
+    try:
+        one = Domain(name=name, file=file, range_j=float(_text(zone / "max_energy_range_uj")) / 1e6)
+        one.read_j()
+    except OSError as error:
+        return Domain(name=name, file=file, trouble=error.strerror or str(error))
+    except ValueError:
+        return Domain(name=name, file=file, trouble="it holds no number")
+    return one
+
+
+CLOCK_STEP_S = 0.02
+"""The wall clock went its own way if it moved so far against the monotonic one."""
+
+
+def ahead_s() -> float:
+    """Return how far the wall clock is ahead of the monotonic one."""
+    return time.time() - time.monotonic()
+
+
+class HostSampling:
+    """Reads a host's counters in a thread, inside the `with` block.
+
+    Attributes:
+        counted: By name, what each showed; empty where there are none, one may not be read (a sum
+            without it would be too small), or the wall clock was set meanwhile.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        """Find the counters; nothing is read yet."""
+        self.counted: dict[str, Counted] = {}
+        here = domains(folder)
+        self._domains = [] if any(one.trouble for one in here) else here
+        self._readings: dict[str, list[Reading]] = {one.name: [] for one in self._domains}
+        self._offset_s = ahead_s()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rapl", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to read."""
+        if self._domains:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Read once more and end."""
+        self._stop.set()
+        if self._domains:
+            self._thread.join()
+        if abs(ahead_s() - self._offset_s) > CLOCK_STEP_S:
+            return
+        self.counted = {
+            one.name: Counted(range_j=one.range_j, readings=tuple(self._readings[one.name]))
+            for one in self._domains
+        }
+
+    def _run(self) -> None:
+        done = False
+        while True:
+            for one in self._domains:
+                try:
+                    reading = Reading(time_s=time.time(), value=one.read_j())
+                except (OSError, ValueError):
+                    continue  # a hole in the readings, which is judged later
+                self._readings[one.name].append(reading)
+            if done:
+                return
+            done = self._stop.wait(PERIOD_S)

@@ -1,0 +1,31 @@
+"""The tests of every suite: this module's functions, parametrized with the suite's cases.
+
+Whatever a verdict needs and is not measured yet is measured when it is asked for, so no test relies
+on another one having run before it.
+"""
+
+from __future__ import annotations
+
+from pytest_mlperf.plugin.fixture import Mlperf
+from pytest_mlperf.suite.pairs import PlannedPair
+from pytest_mlperf.suite.plan import Planned
+
+
+def test_accuracy(mlperf: Mlperf, case: Planned) -> None:
+    """The scores reach the gate: MLPerf's for its own workloads, the suite's for its twins."""
+    mlperf.judge(case, "accuracy").check()
+
+
+def test_performance(mlperf: Mlperf, case: Planned) -> None:
+    """No gated metric fell by its limit against the baseline in git, and accuracy holds."""
+    mlperf.judge(case, "performance").check()
+
+
+def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
+    """Samples (tokens) per joule did not fall by their limit against the baseline in git."""
+    mlperf.judge(case, "efficiency").check()
+
+
+def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
+    """One engine entry is as many times better than another as the suite claims."""
+    mlperf.judge(case, "pair").check()

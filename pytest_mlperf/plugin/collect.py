@@ -1,0 +1,101 @@
+"""Collect suite files as modules whose tests are those of `pytest_mlperf.plugin.checks`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import pytest
+
+from pytest_mlperf.bench.case import clashes
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.plugin import session
+from pytest_mlperf.plugin.carry import planned_of
+from pytest_mlperf.plugin.session import KINDS, suspects_first
+from pytest_mlperf.suite.pairs import Testable, plan_pairs
+from pytest_mlperf.suite.plan import in_profile, plan_suite
+
+
+class SuiteFile(pytest.Module):
+    """A suite file: its test functions come from the plugin, their parameters from the file."""
+
+    planned: list[Testable]
+
+    def _getobj(self) -> ModuleType:
+        return importlib.import_module("pytest_mlperf.plugin.checks")
+
+    def funcnamefilter(self, name: str) -> bool:
+        """Take our functions whatever the user's `python_functions` says."""
+        return any(KINDS.get(name) in planned.kinds for planned in self.planned)
+
+    def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
+        """Take no class: our module has none for pytest."""
+        return False
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Parse the file, once, and make its tests."""
+        state = session.of(self.config)
+        try:
+            cases = in_profile(plan_suite(self.path), state.options.profile)
+            if defect := next(clashes(cases, state.claimed, state.options.baselines), None):
+                raise SuiteError(defect)
+            self.planned = [*cases, *plan_pairs(cases)]
+        except SuiteError as error:
+            raise self.CollectError(visible(str(error), keep="\n")) from None
+        position = {id(planned): index for index, planned in enumerate(self.planned)}
+        items = [item for item in super().collect() if isinstance(item, pytest.Function)]
+        for item in items:
+            planned = cast(Testable, item.callspec.params["case"])
+            # Reports, IDEs and annotations must lead to the suite, not to checks.py.
+            item.__dict__["location"] = (self.nodeid, planned.line - 1, item.name)
+        # The tests of a case run together. Parametrizing with scope="module" orders them so too,
+        # but pytest then takes an eighth longer to collect a large suite.
+        return sorted(items, key=lambda item: position[id(item.callspec.params["case"])])
+
+
+def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    """Collect a suite that is named by the command line or `testpaths`; else only count it."""
+    config = parent.config
+    if config.args_source is config.ArgsSource.INVOCATION_DIR:
+        session.of(config).uncollected.append(path)
+        return None
+    suite: SuiteFile = SuiteFile.from_parent(parent, path=path)
+    return suite
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Give each function its cases, each with a marker for exact selection with -m."""
+    suite = metafunc.definition.getparent(SuiteFile)
+    if suite is None:
+        return
+    kind = KINDS[metafunc.function.__name__]
+    metafunc.parametrize(
+        "case",
+        [
+            pytest.param(
+                planned,
+                id=planned.case.id,
+                marks=pytest.mark.mlperf(**asdict(planned.case), kind=kind),
+            )
+            for planned in suite.planned
+            if kind in planned.kinds
+        ],
+    )
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases whose accelerator is not here; suspects of the last session go first."""
+    state = session.of(config)
+    planned = {id(item): planned_of(item) for item in items}
+    state.look_for({name for p in planned.values() if p for name in p.accelerators})
+    gone = [item for item in items if (p := planned[id(item)]) and not state.is_here(p)]
+    if gone:
+        lost = {id(item) for item in gone}
+        items[:] = [item for item in items if id(item) not in lost]
+        config.hook.pytest_deselected(items=gone)
+    suspects_first(items, state.suspicion.before)

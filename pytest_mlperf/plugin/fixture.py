@@ -1,0 +1,236 @@
+"""The `mlperf` fixture: what a test may ask for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import nearest, visible
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.plugin import session
+from pytest_mlperf.reports.export.exports import entry
+from pytest_mlperf.suite.load import defects_in
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.plan import in_profile, planned_cases
+
+_FED: pytest.StashKey[bool] = pytest.StashKey()
+
+
+def is_fed(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark is active and was asked to keep or compare figures.
+
+    Its table alone would repeat our summary; under `-n` it switches itself off.
+    """
+    if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
+        return False
+    option = config.option
+    names = ("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare")
+    asked = any(bool(getattr(option, name, None)) for name in names)
+    off = getattr(option, "benchmark_disable", False)
+    return asked and not (off and not getattr(option, "benchmark_enable", False))
+
+
+class _Clock:
+    """A timer for pytest-benchmark that says what LoadGen measured."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def restart(self) -> None:
+        """Go back to 0: a difference to 0 is exact, one between two sums is not."""
+        self._now = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
+    """Give each run to the `benchmark` fixture as one round; a test has one benchmark at most."""
+    timing = entry(verdict)
+    if timing is None or request.node.stash.get(_FED, False):
+        return
+    request.node.stash[_FED] = True
+    clock = _Clock()
+    seconds, about = timing
+    remaining = iter(seconds)
+    request.node.add_marker(pytest.mark.benchmark(timer=clock, group=about["group"]))
+    fixture: Any = request.getfixturevalue("benchmark")
+    # A case is a large object; pytest-benchmark would keep all of it as text.
+    fixture.params, fixture.param = about["params"], about["param"]
+    fixture.extra_info.update(about["extra_info"])
+    fixture.pedantic(
+        lambda: clock.advance(next(remaining)),
+        setup=clock.restart,
+        rounds=len(seconds),
+        iterations=1,
+    )
+
+
+MARKER: Mapping[str, Any] = {
+    "workload": None,
+    "scenario": "SingleStream",
+    "engine": None,
+    "precision": "fp32",
+    "accelerator": "cpu",
+    "round": "v4.1",
+    "profile": "quick",
+    "limits": {},
+}
+"""What the marker may say of a case, and what holds where it does not; no workload: the test's."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer to one question about one case."""
+
+    verdict: Verdict
+    message: str
+    failed: bool
+
+    def check(self) -> None:
+        """Fail the test when the verdict says so."""
+        __tracebackhide__ = True
+        if self.failed:
+            raise pytest.fail.Exception(self.message, pytrace=False)
+
+
+class Mlperf:
+    """Measures cases for one test."""
+
+    def __init__(self, state: session.MlperfSession, request: pytest.FixtureRequest) -> None:
+        self._session = state
+        self._request = request
+
+    def judge(self, planned: Testable, kind: Kind) -> Result:
+        """Measure what is missing, judge, and put the verdict on the test's report."""
+        __tracebackhide__ = True
+        item = self._request.node
+        try:
+            verdict = self._session.judge(planned, kind)
+        except UnavailableError as error:
+            self._session.unavailable(error)
+        except SuiteError as error:
+            raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
+        waits = self._session.waits(planned, verdict)
+        failed = not waits and self._session.fails(planned, verdict)
+        kept = self._session.keep(item, planned, verdict, failed=failed)
+        result = Result(verdict, self._session.message_of(kept), failed)
+        later = waits and self._session.phase.once
+        final = not (result.failed or later)
+        if final and kind == "performance" and is_fed(item.config):
+            feed(self._request, verdict)
+        return result
+
+    def run(
+        self,
+        *,
+        engine: type | Callable[..., Any] | str,
+        dataset: type | Callable[..., Any] | str = "synthetic",
+        options: Mapping[str, Any] | None = None,
+        dataset_options: Mapping[str, Any] | None = None,
+        model: str | Path | None = None,
+        **scenario: Any,
+    ) -> Result:
+        """Measure an engine of one's own under the test's `mlperf` marker and judge it.
+
+        Args:
+            engine: A class, a module-level function that returns an engine, or
+                "package.module:name"; built in the worker process.
+            options: Keyword arguments of the engine; JSON values only.
+            dataset_options: Keyword arguments of the data set; JSON values only.
+            model: Path handed to the engine.
+            **scenario: Keys of a suite's `[[scenarios]]` entry, e.g. min_duration="5s".
+        """
+        __tracebackhide__ = True
+        marker = self._request.node.get_closest_marker("mlperf")
+        if marker is None:
+            raise SuiteError(
+                'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test'
+            )
+        require_json("options", options)
+        require_json("dataset_options", dataset_options)
+        data = {"use": importable(dataset), **(dataset_options or {})}
+        entry = {"use": importable(engine), "options": dict(options or {})}
+        path = str(model) if model else None
+        suite = self._suite(marker.kwargs, path, data, entry, scenario)
+        line = (self._request.node.location[1] or 0) + 1
+        cases = planned_cases(suite, self._request.node.path, lambda _: line)
+        (planned,) = in_profile(cases, self._session.options.profile)
+        return self.judge(planned, "performance")
+
+    def _suite(
+        self,
+        marked: Mapping[str, Any],
+        model: str | None,
+        dataset: Mapping[str, Any],
+        engine: Mapping[str, Any],
+        scenario: Mapping[str, Any],
+    ) -> Suite:
+        __tracebackhide__ = True
+        case = {**MARKER, **marked}
+        name = case["workload"] or self._request.node.name
+        entry = {
+            **engine,
+            "name": case["engine"],
+            "precision": case["precision"],
+            "accelerators": [case["accelerator"]],
+        }
+        content = {
+            "schema": 1,
+            "round": case["round"],
+            "profile": case["profile"],
+            "workload": {"name": name, "model": model, "dataset": dataset},
+            "engines": [entry],
+            "scenarios": [{"name": case["scenario"], **scenario}],
+            "limits": case["limits"],
+        }
+        try:
+            suite = Suite.model_validate(content)
+        except ValidationError as error:
+            where, message = defects_in(error)[0]
+            place = ".".join(map(str, where)) or "mlperf marker"
+            raise SuiteError(f"{self._request.node.nodeid}: {place}: {message}") from None
+        for key in [key for key in marked if key not in {*MARKER, "kind"}]:
+            message = f"the marker has unknown {key!r}{nearest(key, MARKER)}"
+            raise SuiteError(f"{self._request.node.nodeid}: {message}")
+        return suite
+
+
+def importable(thing: type | Callable[..., Any] | str) -> str:
+    """Return "package.module:name" of something that another process can import."""
+    __tracebackhide__ = True
+    if isinstance(thing, str):
+        return thing
+    name = getattr(thing, "__qualname__", "")
+    if not (inspect.isclass(thing) or inspect.isfunction(thing)) or not name.isidentifier():
+        raise SuiteError(
+            f"{thing!r} cannot be built in the worker process: give a class, a module-level "
+            'function or "package.module:name"; instances, lambdas and local classes are refused'
+        )
+    return f"{thing.__module__}:{name}"
+
+
+def require_json(name: str, options: Mapping[str, Any] | None) -> None:
+    """Refuse options that cannot travel to the worker."""
+    __tracebackhide__ = True
+    for key, value in (options or {}).items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise SuiteError(
+                f"{name}[{key!r}] = {value!r} cannot travel to the worker process: give numbers, "
+                "texts, lists and dictionaries of them"
+            ) from None

@@ -1,0 +1,175 @@
+"""Pytest hooks, each a few statements that hand over.
+
+This module is imported in every project that has the plugin installed, so it is light: what needs
+pydantic is loaded by `late` when the first suite, marker or result appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_mlperf.plugin.options import SESSION, SUFFIX, add_options, read_options, run_id
+
+if TYPE_CHECKING:
+    from pytest_mlperf.plugin.fixture import Mlperf
+
+pytest.register_assert_rewrite("pytest_mlperf.plugin.checks")
+
+
+def late(module: str) -> Any:
+    """Import a module of this package at the moment it is needed."""
+    return import_module(f"pytest_mlperf.plugin.{module}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "mlperf(workload, scenario, engine, precision, accelerator, kind): a measured case; "
+        "select exactly with -m \"mlperf(scenario='Offline')\"",
+    )
+    if read_options(config).plan and hasattr(config.option, "dist"):
+        config.option.dist = "no"  # a plan runs nothing, so there is nothing to distribute
+    config.pluginmanager.register(_Reports(config), "mlperf-reports")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if read_options(session.config).accelerator:
+        late("session").of(session.config).require_accelerator()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if not file_path.name.endswith(SUFFIX):
+        return None
+    suite: pytest.Collector | None = late("collect").collect_suite(file_path, parent)
+    return suite
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__ == "pytest_mlperf.plugin.checks":
+        late("collect").parametrize(metafunc)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if late_session(config):
+        late("collect").select(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if state := late_session(session.config):
+        state.planned_items(session.items)
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    return True if read_options(session.config).plan else None
+
+
+@pytest.fixture
+def mlperf(request: pytest.FixtureRequest) -> Mlperf:
+    """Measure an engine under LoadGen and judge it: see docs/python.md."""
+    fixture: Mlperf = late("fixture").Mlperf(late("session").of(request.config), request)
+    return fixture
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if late_session(item.config) and call.when == "call":
+        late("carry").attach(item, report, call.excinfo and call.excinfo.value)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    if not hasattr(report, "mlperf"):
+        return None
+    status: tuple[str, str, tuple[str, dict[str, bool]]] = late("carry").status(report)
+    return status
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if state := late_session(config):
+        state.summarise(terminalreporter)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if state := late_session(session.config):
+        state.finish(session)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["mlperf_run"] = run_id(node.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that crashed has no output.
+    if notices := getattr(node, "workeroutput", {}).get("mlperf_notices"):
+        late("session").of(node.config).take_notices(*notices)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "load" or not names_suites(config):
+        return None
+    return late("xdist").CaseScheduling(config, log)
+
+
+def names_suites(config: pytest.Config) -> bool:
+    """Whether the command line or `testpaths` names a suite, so that cases are to be scheduled."""
+    if config.args_source is config.ArgsSource.INVOCATION_DIR:
+        return False
+    paths = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
+    return any(path.name.endswith(SUFFIX) or any(path.rglob(f"*{SUFFIX}")) for path in paths)
+
+
+class _Reports:
+    """Sees every report, in the controller of xdist too, where nothing is collected."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._session: pytest.Session | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        self._session, stopped = session, True
+        try:
+            result = yield
+            stopped = False
+        finally:
+            if (state := late_session(self._config)) and state.holds:
+                state.holding.conclude(session, stopped=stopped)
+        return result
+
+    @pytest.hookimpl(trylast=True, specname="pytest_runtest_logreport")
+    def stop_workers(self, report: pytest.TestReport) -> None:
+        if report.failed and (state := late_session(self._config)) and state.holds:
+            state.holding.stop(self._session)
+
+    # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "mlperf"):
+            late("session").of(self._config).record(report)
+        elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
+            late("session").of(self._config).skipped[report.nodeid] = report.longrepr[2]
+
+
+def late_session(config: pytest.Config) -> Any:
+    """Return the session object if anything of ours has been seen, else None."""
+    return config.stash.get(SESSION, None)

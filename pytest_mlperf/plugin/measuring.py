@@ -1,0 +1,273 @@
+"""Make the measuring side of a session from its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from pytest_mlperf.bench.bench import Bench, known_failures
+from pytest_mlperf.bench.policy import Policy, gated_pairs
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import encodable, visible
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.power.figures import Meter
+from pytest_mlperf.stores.results import read_manifest
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
+
+HEARTBEAT_S = 60.0
+"""Seconds between two lines where the output is no terminal, such as a CI log."""
+
+RENEW_S = 0.5
+
+
+class Live:
+    """Writes progress past pytest's capture; does nothing in an xdist worker."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._capture: Any = config.pluginmanager.getplugin("capturemanager")
+        reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+        worker = hasattr(config, "workerinput")
+        quiet = config.get_verbosity() < 0
+        self._writer: Any = None if worker or quiet or reporter is None else reporter._tw
+        self._on_terminal = bool(reporter and reporter.isatty)
+        self._last = 0.0
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        """Start a test's measurement: the first heartbeat is due after a full interval."""
+        self._last = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wipe the line and go back to the end of pytest's own, one above."""
+        if self._shown:
+            column = self._writer.width_of_current_line + 1
+            self._write(f"\r\x1b[K\x1b[A\x1b[{column}G")
+            self._shown = False
+
+    def show(self, line: str) -> None:
+        """Show a line of progress when one is due."""
+        now = time.monotonic()
+        interval = RENEW_S if self._on_terminal else HEARTBEAT_S
+        if self._writer is None or now - self._last < interval:
+            return
+        self._last, line = now, visible(line)
+        if self._on_terminal:
+            width = self._writer.fullwidth - 1
+            start = "\r\x1b[K" if self._shown else "\n"
+            self._write(start + line[:width])
+            self._shown = True
+        else:
+            self._write(f"\nmlperf: {line}\n")
+
+    def _write(self, text: str) -> None:
+        capture = self._capture
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            self._writer._file.write(text)
+            self._writer._file.flush()
+
+
+def bench_for(
+    options: Options,
+    folder: Path,
+    *,
+    commit: str | None,
+    machine: Machine,
+    root: Path,
+    show: Callable[[str], None],
+) -> Bench:
+    """Return the measuring side of a session."""
+    conditions = Conditions(
+        folder=folder,
+        session=folder.name,
+        commit=commit,
+        handicap=options.handicap,
+        requests=options.requests == "yes",
+        patience=Patience(progress_s=options.timeout),
+        lease_limit_s=options.lease_timeout,
+        machine=machine,
+        power=options.power != "off",
+        meter=Meter(path=options.meter, offset_s=options.meter_offset) if options.meter else None,
+        control=options.control != "off",
+        watched=options.control != "off",
+        warmups=WarmUps(options.warmup, folder / NOTED),
+        lost=LostGpus(folder / LOST),
+    )
+    policy = Policy(
+        update=options.update,
+        baseline_runs=options.baseline_runs,
+        reason=options.reason,
+        max_runs=options.max_runs,
+        confirm=options.confirm,
+        baselines=options.baselines,
+        accuracy=options.runs_dir / "accuracy",
+        root=root,
+        runs_dir=options.runs_dir,
+    )
+    return Bench(conditions, policy, show)
+
+
+def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
+    """Return how many pairs of case and metric one test adds to those of the session."""
+    if options.plan or options.update in {"replace", "append"}:
+        return 0  # nothing is judged against a baseline
+    return gated_pairs(planned, kind, power=options.power != "off", meter=bool(options.meter))
+
+
+def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
+    """Return the gated pairs of the whole plan that a session is a part of."""
+    try:
+        plan = read_manifest(manifest)
+    except MlperfError as error:
+        raise pytest.UsageError(f"--mlperf-manifest: {error}") from None
+    planned = {one.test for one in plan.tests}
+    if unplanned := [test for test in tests if test not in planned]:
+        more = f" and {len(unplanned) - 1} more" if len(unplanned) > 1 else ""
+        raise pytest.UsageError(
+            f"--mlperf-manifest: {manifest} does not plan {unplanned[0]}{more}; make it anew for "
+            "these suites: pytest-mlperf plan SUITES --format json"
+        )
+    return max(pairs, plan.pairs)
+
+
+def result_of(
+    planned: Testable,
+    verdict: Verdict,
+    *,
+    test: str,
+    root: Path,
+    options: Options,
+    arguments: tuple[str, ...],
+    rate: tuple[float | None, str | None],
+    pairs: int,
+    failed: bool,
+) -> CaseResult:
+    """Return a verdict as one test of a session, judged with so many gated pairs; 0: alone."""
+    limits = planned.limits
+    if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
+        limits = planned.efficiency_limits
+    # Here what others wrote becomes part of a result, which every file must be able to hold.
+    result = CaseResult(
+        test=test,
+        suite=_near(str(planned.path.resolve()), root),
+        line=planned.line,
+        round=planned.suite.round,
+        profile=planned.suite.profile,
+        verdict=below(root, verdict),
+        failed=failed,
+        limits=limits,
+        scored="accuracy" in planned.kinds,
+        handicap=options.handicap,
+        max_runs=options.max_runs,
+        arguments=arguments,
+        pretended=options.pretend in planned.accelerators,
+        target_qps=rate[0],
+        qps_source=rate[1],
+        division=planned.suite.division,
+        techniques=planned.techniques,
+        pairs=pairs,
+        elsewhere=planned.elsewhere,
+        expected_failures=known_failures(planned),
+    )
+    return encodable(result)
+
+
+def _near(path: str, root: Path) -> str:
+    absolute = Path(path)
+    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
+
+
+def below(root: Path, verdict: Verdict) -> Verdict:
+    """Return a verdict that names folders and files from the root on, where they lie below it.
+
+    Results are read on other machines, and what is above the root is nobody's business there.
+    """
+    top = root.resolve()
+
+    def near(path: str) -> str:
+        return _near(path, top)
+
+    def placed(run: Run) -> Run:
+        search = run.search and dataclasses.replace(
+            run.search,
+            tried=tuple(
+                dataclasses.replace(one, folder=near(one.folder)) for one in run.search.tried
+            ),
+        )
+        return dataclasses.replace(run, folder=near(run.folder), search=search)
+
+    accuracy = verdict.accuracy
+    return dataclasses.replace(
+        verdict,
+        runs=tuple(map(placed, verdict.runs)),
+        invalid_runs=tuple(map(placed, verdict.invalid_runs)),
+        accuracy=accuracy and dataclasses.replace(accuracy, folder=near(accuracy.folder)),
+        folder=verdict.folder and near(verdict.folder),
+        log=verdict.log and near(verdict.log),
+        baseline_file=verdict.baseline_file and near(verdict.baseline_file),
+    )
+
+
+_NOT_REPRODUCED = tuple(
+    f"--mlperf-{name}" for name in ("update", "reason", "json", "report", "plan")
+)
+
+OPTIONAL = {"--mlperf-confirm": {"auto", "always", "never"}}
+"""Options that may stand without a value, and what values they take."""
+
+OVERRIDES = ("-o", "--override-ini")
+"""Pytest's option that sets what an ini file else says."""
+
+
+def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
+    """Return the options of ours among pytest's arguments that change what is measured or judged.
+
+    Recording is left out: a command that is printed to be repeated must not write.
+    """
+    kept: list[str] = []
+    before = ""
+    for argument in map(str, arguments):
+        name, before = before, ""
+        takes = OPTIONAL.get(name, {argument}) if name else set()
+        setting = _setting(name, argument)
+        if setting is not None:
+            kept += _override(setting)
+        elif argument in OVERRIDES:
+            before = argument
+        elif argument in takes and not argument.startswith("-"):
+            kept.append(argument)
+        elif argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
+            kept.append(argument)
+            before = "" if "=" in argument else argument
+    return tuple(kept)
+
+
+def _setting(before: str, argument: str) -> str | None:
+    """Return the ini setting that an argument overrides; None: it is no override."""
+    if before in OVERRIDES:
+        return argument
+    if argument.startswith("--override-ini="):
+        return argument.removeprefix("--override-ini=")
+    if argument.startswith("-o") and argument != "-o":
+        return argument.removeprefix("-o").removeprefix("=")
+    return None
+
+
+def _override(setting: str) -> list[str]:
+    """Return an ini setting as an option, where it is one of ours that may be repeated."""
+    recording = {option.removeprefix("--").replace("-", "_") for option in _NOT_REPRODUCED}
+    name = setting.partition("=")[0].strip()
+    return ["-o", setting] if name.startswith("mlperf_") and name not in recording else []

@@ -1,0 +1,418 @@
+"""The options: all are ini settings, and all but the seldom used options of the command line."""
+
+# ruff: noqa: RUF009 - each option is declared by a function that makes its field
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+SUFFIX = ".mlperf.toml"
+
+SESSION: pytest.StashKey[Any] = pytest.StashKey()
+RUN_ID: pytest.StashKey[str] = pytest.StashKey()
+
+MOST_RUNS = 1000
+"""As `core.ranges` has it, which is not loaded in a project without suites."""
+
+
+def handicap(text: str) -> float:
+    """Return a share of speed: "50%" or 0.5."""
+    share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    if not 0 <= share < 1:
+        raise ValueError
+    return share
+
+
+def number(kind: type[int | float], fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what takes a number that fits; nan fits no range."""
+
+    def convert(text: str) -> float:
+        value = kind(text)
+        if not fits(value):
+            raise ValueError
+        return value
+
+    return convert
+
+
+def _is_time(seconds: float) -> bool:
+    """Whether a wait ends: more overflows the system calls."""
+    return 0 < seconds < 1e9
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what takes one of these words."""
+
+    def convert(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return convert
+
+
+FAIL_ON = ("skips", "inconclusive", "no-baseline")
+"""What can fail besides a drop."""
+
+
+class UnknownWord(ValueError):
+    """A word of a list that is none of those that are known."""
+
+    def __init__(self, word: str, words: Collection[str]) -> None:
+        super().__init__(word)
+        self.word, self.words = word, words
+
+
+def fail_on(text: str) -> frozenset[str]:
+    """Return words of `FAIL_ON`, each as it stands or behind "no:", from a list with commas."""
+    words = text.replace(",", " ").split()
+    opposites = tuple(f"no:{word}" for word in FAIL_ON)
+    for word in words:
+        allowed = opposites if word.startswith("no:") else FAIL_ON
+        if word not in allowed:
+            raise UnknownWord(word, allowed)
+    if not words or any(f"no:{word}" in words for word in words):
+        raise ValueError
+    return frozenset(words)
+
+
+def auto_always_never(text: str) -> str:
+    """Return one of three words; an ini file may still say what pytest takes for a flag."""
+    as_flag = {
+        **dict.fromkeys(("true", "yes", "on", "1"), "always"),
+        **dict.fromkeys(("false", "no", "off", "0"), "never"),
+    }
+    return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
+
+
+class Optional(argparse.Action):
+    """An option that may stand without a value, also before a file: `--mlperf-confirm suites`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the value; what names a file or folder is none, and goes to pytest's arguments."""
+        del parser, option_string
+        word = str(values) in str(self.metavar).split("|")
+        if values and not word and Path(str(values).partition("::")[0]).exists():
+            # Where argparse keeps what no option takes, and pytest finds files to collect.
+            vars(namespace).setdefault("_unrecognized_args", []).append(values)
+            values = self.const
+        setattr(namespace, self.dest, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    """How one option is set; `convert` turns its text into a value and raises ValueError.
+
+    Attributes:
+        bare: What the option means without a value; None: it needs one.
+        ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
+    """
+
+    metavar: str
+    help: str
+    convert: Callable[[str], object]
+    bare: str | None = None
+    ini_only: bool = False
+
+
+def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
+    """Declare a field's option; without `convert` it takes a word of several, else any text."""
+    usual = one_of(*metavar.split("|")) if "|" in metavar else str
+    option = _Option(metavar=metavar, help=text, **{"convert": usual, **more})
+    return field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every option, read once; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
+
+    profile: Literal["quick", "official"] | None = _set_by(
+        "quick|official", "run every suite in this profile instead of its own"
+    )
+    accelerator: str | None = _set_by(
+        "NAME",
+        'require this accelerator ("H200", "8xH100", "cpu") and run its cases only; '
+        "not here: exit 3 before any test (CI should always pass it)",
+    )
+    pretend: str | None = _set_by(
+        "NAME",
+        "act as if this accelerator were here, for plans and tests; nothing is ever recorded",
+    )
+    baselines: Path | None = _set_by(
+        "DIR",
+        "folder of the baselines (default: the nearest baselines/ above the suite)",
+        convert=Path,
+    )
+    update: Literal["missing", "append", "replace"] | None = _set_by(
+        "missing|append|replace",
+        "record baselines: what is missing (all of it, or a further session of the same build, up "
+        "to four), a further session whatever the commit, or anew (both need --mlperf-reason)",
+    )
+    baseline_runs: int = _set_by(
+        "N",
+        "runs of a recorded baseline (default 8; gates from 5)",
+        8,
+        convert=number(int, lambda runs: runs >= 1),
+        ini_only=True,
+    )
+    reason: str | None = _set_by("TEXT", "why a baseline is recorded; kept in its history")
+    fail_on: frozenset[str] = _set_by(
+        "WORD[,WORD...]",
+        "what fails besides drops and errors: skips (a model or data set is not here; always under "
+        "CI), inconclusive (a case without enough evidence after the last run: INCONCLUSIVE, "
+        "SUSPECT, PROVISIONAL; a PROVISIONAL drop from a baseline of 4 sessions fails anyway), "
+        "no-baseline (a case without a baseline of this machine; on named accelerators always "
+        "under CI); no:WORD does not, not even under CI",
+        frozenset(),
+        convert=fail_on,
+    )
+    max_runs: int = _set_by(
+        "N",
+        f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); no change is failed "
+        "at most 1%% of the time, a drop of the limit is passed at most 5%%",
+        5,
+        convert=number(int, lambda runs: 2 <= runs <= MOST_RUNS),
+    )
+    power: str = _set_by(
+        "auto|require|off",
+        "judge efficiency (samples or tokens per joule of GPU boards) where NVML reads it, fail "
+        "where it does not, or leave it out",
+        "auto",
+        ini_only=True,
+    )
+    meter: Path | None = _set_by(
+        "FILE",
+        "also read a wall meter's log, of lines with time and watts or an spl.txt: gives "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        convert=Path,
+    )
+    meter_offset: float = _set_by(
+        "SECONDS",
+        "how far the clock of --mlperf-meter is ahead of UTC, where it writes no zone (default 0)",
+        0.0,
+        convert=number(float, lambda offset: abs(offset) < 1e9),
+        ini_only=True,
+    )
+    control: str = _set_by(
+        "auto|off",
+        "measure the machine by a short fixed benchmark before each run, and watch who else uses "
+        "it: on one that differs from the baseline's or is busy, a drop is INVALID; or do not",
+        "auto",
+        ini_only=True,
+    )
+    confirm: Literal["auto", "always", "never"] = _set_by(
+        "auto|always|never",
+        "measure a drop again in turns with the build of its baseline, where that can be had "
+        "(baseline_engine in the suite): a PROVISIONAL one and one from a baseline of fewer than 4 "
+        "sessions (auto, the default), every one (always, also without a value), or none",
+        "auto",
+        convert=auto_always_never,
+        bare="always",
+    )
+    warmup: Literal["auto", "always", "never"] = _set_by(
+        "auto|always|never",
+        "before the first run on an accelerator in a session make one that does not count, of at "
+        "most 60 s, so that no run is the first one: on GPUs (auto, the default), everywhere, or "
+        "never",
+        "auto",
+        ini_only=True,
+    )
+    runs_dir: Path = _set_by(
+        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", convert=Path
+    )
+    requests: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "also keep a record of each request of Concurrency and OpenLoop, as requests.jsonl.gz in "
+        "the run's folder: times, tokens, why it ended; never what was asked or answered",
+        "no",
+        bare="yes",
+    )
+    handicap: float = _set_by(
+        "50%",
+        "slow every engine: work takes 1/(1-0.5) times as long, to see a failure before one is "
+        "needed; nothing is recorded",
+        0.0,
+        convert=handicap,
+    )
+    timeout: float = _set_by(
+        "SECONDS",
+        "kill a run that makes no progress for so long (default 900); loading counts",
+        900.0,
+        convert=number(float, _is_time),
+        ini_only=True,
+    )
+    lease_timeout: float = _set_by(
+        "SECONDS",
+        "longest wait for an accelerator that another process measures on (default 21600)",
+        21_600.0,
+        convert=number(float, _is_time),
+        ini_only=True,
+    )
+    neighbours: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "yes: cases on other GPUs of this machine may be measured at the same time, as by -n 4 on "
+        "four GPUs or by several runners; their baselines are of a shared host, and never compared "
+        "with those of a case that was alone",
+        "no",
+        ini_only=True,
+    )
+    manifest: Path | None = _set_by(
+        "FILE",
+        "this session is a part of a plan (pytest-mlperf plan --format json): its drops are judged "
+        "among all that the plan holds; pytest-mlperf merge joins the parts",
+        convert=Path,
+    )
+    suspects: Path | None = _set_by(
+        "FILE|DIR",
+        "results of the last session, or a folder of them: what was SUSPECT there is measured "
+        "first and judged alone; sessions with the same --mlperf-runs-dir need no such file",
+        convert=Path,
+    )
+    json: Path | None = _set_by("FILE", "also write the results to FILE", convert=Path)
+    plan: bool = False
+    report: tuple[tuple[str, Path], ...] = ()
+
+
+_OPTIONS = {one: one.metadata["option"] for one in fields(Options) if one.metadata}
+
+PLAN = "list the cases and the time they need, measure nothing"
+
+REPORT = (
+    "also write a report at the end of the session; repeatable, e.g. html=report.html, "
+    "markdown=summary.md, junit=mlperf.xml (formats: pytest-mlperf report --help)"
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option and its ini setting."""
+    group = parser.getgroup("mlperf", "MLPerf inference tests (pytest-mlperf)")
+    for name, option in ((one.name, option) for one, option in _OPTIONS.items()):
+        if option.ini_only:
+            parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
+            continue
+        bare = {"action": Optional, "nargs": "?", "const": option.bare} if option.bare else {}
+        group.addoption(
+            _as_option(name), metavar=option.metavar, default=None, help=option.help, **bare
+        )
+        parser.addini(f"mlperf_{name}", option.help.replace("%%", "%"), default=None)
+    group.addoption("--mlperf-plan", action="store_true", default=None, help=PLAN)
+    parser.addini("mlperf_plan", PLAN, type="bool", default=False)
+    group.addoption(
+        "--mlperf-report", metavar="FORMAT=FILE", action="append", default=None, help=REPORT
+    )
+    parser.addini("mlperf_report", f"{REPORT}; one a line", type="linelist", default=[])
+
+
+def _as_option(name: str) -> str:
+    return "--mlperf-" + name.replace("_", "-")
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Read and check all options together."""
+    values: dict[str, Any] = {
+        one.name: _value(config, one, option) for one, option in _OPTIONS.items()
+    }
+    plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    options = Options(**values, plan=plan, report=_reports(config))
+    _check(options)
+    return options
+
+
+def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:
+    shown = f"mlperf_{one.name}" if option.ini_only else _as_option(one.name)
+    setting, base = _setting(config, one.name, ini_only=option.ini_only)
+    if setting is None:
+        setting = one.default
+    try:
+        value = option.convert(setting) if isinstance(setting, str) else setting
+    except UnknownWord as error:
+        from pytest_mlperf.core.foreign_text import nearest
+
+        meant = nearest(error.word, error.words)
+        raise pytest.UsageError(f"{shown}: {error.word!r} is not known{meant}") from None
+    except ValueError:
+        expected = f"{option.metavar}: {option.help}".replace("%%", "%")
+        raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
+    return base / value if isinstance(value, Path) else value
+
+
+def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tuple[Any, Path]:
+    """Return what is set by option, else by ini file, and the folder that its paths start from."""
+    if not ini_only and (setting := config.getoption(f"mlperf_{name}")) is not None:
+        return setting, config.invocation_params.dir
+    setting = config.getini(f"mlperf_{name}") or None
+    return setting, config.inipath.parent if setting and config.inipath else config.rootpath
+
+
+def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
+    asked, base = _setting(config, "report")
+    if not asked:
+        return ()
+    from pytest_mlperf.core.errors import MlperfError
+    from pytest_mlperf.reports.formats import parse_report
+
+    files: dict[Path, str] = {}
+    for words in asked:
+        try:
+            form, file = parse_report(words)
+        except (ValueError, MlperfError) as error:
+            raise pytest.UsageError(f"--mlperf-report: {error}") from None
+        if (path := base / file) in files:
+            raise pytest.UsageError(f"--mlperf-report: {files[path]} and {form} both go to {file}")
+        files[path] = form
+    return tuple((form, path) for path, form in files.items())
+
+
+def _check(options: Options) -> None:
+    if options.reason is not None and not options.reason.strip(" ."):
+        raise pytest.UsageError("--mlperf-reason: write why the value is accepted; it is kept")
+    if options.update and (options.handicap or options.pretend):
+        which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
+        raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
+    if options.suspects or (options.meter and not options.plan):
+        _read_once(options)
+    if options.update in {"replace", "append"} and not options.reason:
+        raise pytest.UsageError(
+            f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'
+        )
+
+
+def _read_once(options: Options) -> None:
+    """Read the files that options name: a defect in one ends the session before any test."""
+    from pytest_mlperf.core.errors import MlperfError
+    from pytest_mlperf.run.power.figures import read_meter
+    from pytest_mlperf.stores.suspects import load_given
+
+    offset_s, name = options.meter_offset, "meter"
+    try:
+        if options.meter and not options.plan:
+            read_meter(options.meter, until_s=0.0, patience_s=0.0, local_offset_s=offset_s)
+        name = "suspects"
+        if options.suspects:
+            load_given(options.suspects)
+    except MlperfError as error:
+        raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
+
+
+def run_id(config: pytest.Config) -> str:
+    """Return the id of this run, the same in every xdist worker: UTC time and four hex digits."""
+    from pytest_mlperf.run.project import new_id
+
+    controllers = getattr(config, "workerinput", {}).get("mlperf_run")
+    if controllers:
+        return str(controllers)
+    if RUN_ID not in config.stash:
+        config.stash[RUN_ID] = new_id()
+    return config.stash[RUN_ID]

@@ -1,0 +1,176 @@
+"""Every form in which a session's results are written: for the terminal, people and programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pytest_mlperf.core.causes import Siblings, causes
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import clean, json_text, meant
+from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.results import Absent, CaseResult, Results
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.export import exports, github
+from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.terminal import text
+from pytest_mlperf.stores.atomic import write_whole
+
+MACHINE_INFO = """
+import json
+from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
+print(json.dumps(machine_info()))
+"""
+"""pytest-benchmark's own words on this machine; in a child, because they need pytest."""
+
+WIDE = 120
+"""Columns of messages in files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedSession:
+    """What a report is made of.
+
+    Attributes:
+        results: One session, or several merged.
+        file: The results file; an HTML page also shows what lies beside it.
+        root: The folder that paths in the results begin at, pytest's root folder.
+        absent: Planned tests without a result.
+    """
+
+    results: Results
+    file: Path
+    root: Path = Path()
+    absent: Sequence[Absent] = ()
+    links: github.Links | None = None
+    columns: int = 80
+
+
+def parse_report(words: str) -> tuple[str, Path]:
+    """Return format and file of FORMAT=FILE; anything else is a ValueError."""
+    form, _, file = words.partition("=")
+    if form not in FORMATS or not file:
+        like = meant(form, FORMATS) if form not in FORMATS else ""
+        formats = ", ".join(FORMATS)
+        raise ValueError(f"{words!r} is not FORMAT=FILE with one of {formats}{like}")
+    require(form)
+    return form, Path(file)
+
+
+def require(form: str) -> None:
+    """Refuse a format whose libraries are not here, without importing them."""
+    if missing := [name for name in LIBRARIES.get(form, {}) if find_spec(name) is None]:
+        packages = " ".join(dict.fromkeys(LIBRARIES[form][name] for name in missing))
+        raise EnvironmentFault(f"a report of format {form} needs: pip install {packages}")
+
+
+def make_report(form: str, session: ReportedSession) -> str:
+    """Return a report; results that hold what no run can measure are an MlperfError."""
+    require(form)
+    try:
+        return FORMATS[form](session)
+    except (ValueError, ArithmeticError) as error:
+        raise MlperfError(f"{session.file}: {error}") from None
+
+
+def write_report(form: str, file: Path, session: ReportedSession) -> None:
+    """Write a report into a file, whole or not at all; missing folders are made."""
+    write_whole(file, make_report(form, session))
+
+
+def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
+    """Return what tells a failed test of a session as pytest did, in lines of so many columns."""
+    verdicts = Siblings(result.verdict for result in results.cases)
+
+    def message(result: CaseResult) -> str:
+        likely = causes(result.verdict, None, verdicts)
+        return text.failure(result.verdict, result, columns, likely)
+
+    return message
+
+
+def machine_info(results: Results) -> dict[str, Any]:
+    """Return the machine as pytest-benchmark describes it, where it is this one.
+
+    Results that were measured elsewhere are only known by the identity of their hardware.
+    """
+    subjects = {
+        result.verdict.case.accelerator: result.verdict.subject.identity
+        for result in results.cases
+        if result.verdict.subject
+    }
+    machine = detect(gpus=any(name != "cpu" for name in subjects))
+    here = all(
+        machine.as_in(identity).identity(name) == identity for name, identity in subjects.items()
+    )
+    if here and subjects:
+        command = [sys.executable, "-c", MACHINE_INFO]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode == 0:
+            described: dict[str, Any] = json.loads(done.stdout)
+            return described
+    return {name: dict(identity) for name, identity in subjects.items()}
+
+
+def _of_results(make: Callable[[Results], str]) -> Callable[[ReportedSession], str]:
+    return lambda session: make(session.results)
+
+
+def _text(session: ReportedSession) -> str:
+    lines = text.summary(session.results, session.columns, colour=False)
+    return "".join(f"{clean(line)}\n" for line in lines)
+
+
+def _html(session: ReportedSession) -> str:
+    from pytest_mlperf.reports.html import page_of
+
+    return page_of(session.results, session.file, session.absent, root=session.root)
+
+
+def _json(results: Results) -> str:
+    content = TypeAdapter(Results).dump_python(results, mode="json")
+    return json_text(content) + "\n"
+
+
+def _junit(session: ReportedSession) -> str:
+    message = failure_message(session.results, WIDE)
+    return junit(session.results, session.absent, message)
+
+
+def _benchmark(results: Results) -> str:
+    commit = exports.commit_info(results)
+    content = exports.document(results, machine_info=machine_info(results), commit_info=commit)
+    return json.dumps(content, indent=4) + "\n"
+
+
+FORMATS: dict[str, Callable[[ReportedSession], str]] = {
+    "text": _text,
+    "html": _html,
+    "json": _of_results(_json),
+    "junit": _junit,
+    "pytest-benchmark": _of_results(_benchmark),
+    "markdown": lambda session: github.summary(session.results, session.absent),
+    "comment": lambda session: github.comment(session.results, session.absent, links=session.links),
+    "annotations": lambda session: github.commands(session.results, session.absent),
+    "csv": _of_results(exports.csv_table),
+    "prometheus": _of_results(exports.prometheus),
+    "customBiggerIsBetter": lambda session: exports.better(session.results, Direction.HIGHER),
+    "customSmallerIsBetter": lambda session: exports.better(session.results, Direction.LOWER),
+}
+"""What makes each format, by its name."""
+
+LIBRARIES: Mapping[str, Mapping[str, str]] = {
+    "html": {"jinja2": "'pytest-mlperf[html]'", "vl_convert": "'pytest-mlperf[html]'"},
+    "pytest-benchmark": {"pytest_benchmark": "pytest-benchmark"},
+}
+"""Modules that a format needs, each with the package that has it."""

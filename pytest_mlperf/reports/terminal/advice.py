@@ -1,0 +1,224 @@
+"""What to do about a verdict: what would settle it, commands that repeat, accept or record it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.judge.many import Null
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.together import nulls
+from pytest_mlperf.core.numbers import change, percent
+from pytest_mlperf.core.promise import APPEND
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
+from pytest_mlperf.reports.terminal.figures import title
+from pytest_mlperf.reports.terminal.layout import plural, unbroken
+
+MOST = 3
+"""Cases that are named; of more only the number is."""
+
+_UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
+
+
+def open_words(results: Results) -> str:
+    """Return how many tests have no final word: ", 2 provisional, 1 undecided or ..."; else ""."""
+    counts = Counter(result.verdict.outcome for result in results.cases)
+    provisional = counts[Outcome.PROVISIONAL]
+    undecided = sum(counts[word] for word in _UNDECIDED)
+    parts = [f"{provisional} provisional"] if provisional else []
+    parts += [f"{undecided} undecided or without a baseline"] if undecided else []
+    return "".join(f", {text}" for text in parts)
+
+
+def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
+    """Return what makes provisional verdicts final, and of which cases; failed ones say it."""
+    cases_of: dict[str, dict[str, None]] = {}
+    for result in results:
+        missing = None if result.failed else final_word(result.verdict)
+        if missing:
+            cases_of.setdefault(missing, {})[result.verdict.case.id] = None
+    return [(missing, _named(list(cases))) for missing, cases in cases_of.items()]
+
+
+def what_decides(verdict: Verdict) -> str:
+    """Return what would decide an INCONCLUSIVE verdict."""
+    open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
+    if open_:
+        return (
+            f"{verdict.headline}; all {open_[0].samples:,} samples were compared: a larger data "
+            "set or a wider margin ([limits] accuracy) would decide"
+        )
+    if verdict.ratio:
+        return (
+            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each; longer runs "
+            "(min_duration), more of them (--mlperf-max-runs) or a quieter machine would decide"
+        )
+    metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
+    if metric is None:
+        return f"{verdict.headline}; a longer min_duration would decide"
+    if metric.interrupted:
+        return f"{metric.note}; run it again"
+    if metric.note:
+        return f"{metric.note}; add a session to the baseline: {unbroken(APPEND)}"
+    detectable = percent(metric.detectable) if metric.detectable else "more"
+    return (
+        f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
+        f"{detectable}; a longer baseline ({unbroken(APPEND)}), more runs (--mlperf-max-runs) or "
+        "a quieter machine would decide"
+    )
+
+
+def _named(cases: Sequence[str]) -> str:
+    return ", ".join(cases) if len(cases) <= MOST else plural(len(cases), "case")
+
+
+REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
+
+RECORD = "--mlperf-update=missing"
+
+_DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
+
+
+def lines_of(verdict: Verdict) -> list[str]:
+    """Return the notes of a verdict, and behind them the end of the log of what broke."""
+    return [*verdict.notes, *(f"log: {line}" for line in verdict.log_tail)]
+
+
+def again(result: CaseResult) -> str:
+    """Return the command that runs a test as it was run."""
+    return " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
+
+
+def may_be_recorded(result: CaseResult) -> bool:
+    """Whether its values are the machine's and the engine's own."""
+    return not (result.handicap or result.pretended)
+
+
+def is_drop(verdict: Verdict) -> bool:
+    """Whether a new baseline accepts what made a verdict fail."""
+    provisional = verdict.outcome is Outcome.PROVISIONAL and verdict.fails
+    return verdict.outcome in _DROPS or provisional
+
+
+def accept(result: CaseResult) -> str | None:
+    """Return the command that accepts a drop; None where there is none, or none to be accepted."""
+    if not is_drop(result.verdict) or not may_be_recorded(result):
+        return None
+    return f"{again(result)} {REPLACE}"
+
+
+def record(result: CaseResult) -> str | None:
+    """Return the command that records a first baseline; None where there is one."""
+    if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
+        return None
+    return f"{again(result)} {RECORD}"
+
+
+PROMISE = (
+    "of the drops that fail together at most 5 % are expected to be none; a drop of the limit is "
+    "passed at most 5 % of the time; between 0 and the limit either answer may come"
+)
+
+FEWEST = 3
+"""Below so many cases nothing falls together."""
+
+SHOWN = 4
+"""Changes that are named."""
+
+_JUDGED = {
+    Outcome.OK,
+    Outcome.IMPROVED,
+    Outcome.PERF_DROP,
+    Outcome.SUSPECT,
+    Outcome.PROVISIONAL,
+    Outcome.INCONCLUSIVE,
+}
+
+
+def together(results: Results) -> list[str]:
+    """Return what is to be said of the session as a whole, a paragraph each."""
+    lines = []
+    if results.pairs:
+        lines.append(f"{results.pairs} pairs judged together: {_words(results)}")
+        lines += machine_wide(results)
+    performance = [r for r in results.cases if r.verdict.kind == "performance"]
+    judged = [r for r in performance if r.verdict.outcome in _JUDGED]
+    fell = [r for r in judged if r.verdict.outcome is Outcome.PERF_DROP]
+    if len(judged) >= FEWEST and 2 * len(fell) > len(judged):
+        lines.append(_fell(fell, len(judged)))
+    return lines
+
+
+def _words(results: Results) -> str:
+    metrics = [m for result in results.cases if result.pairs for m in result.verdict.metrics]
+    counts = Counter(metric.outcome for metric in metrics)
+    parts = [
+        unbroken(f"{counts[word]} {word}")
+        for word in (Outcome.PERF_DROP, Outcome.POWER_DROP)
+        if counts[word]
+    ]
+    if leaning := sum(metric.leans == "drop" for metric in metrics):
+        parts.append(unbroken(plural(leaning, "PROVISIONAL drop")))
+    if counts[Outcome.SUSPECT]:
+        suspect = unbroken(f"{counts[Outcome.SUSPECT]} SUSPECT")
+        parts.append(f"{suspect} (first in the next session, and alone)")
+    return ", ".join(parts) or "no drop"
+
+
+def _fell(fell: Sequence[CaseResult], judged: int) -> str:
+    control = _control(fell)
+    first, *others = (result.verdict.changed for result in fell)
+    common = [text for text in first if all(text in other for other in others)]
+    more = [f"{len(common) - SHOWN} more"] if len(common) > SHOWN else []
+    changed = ", ".join([*common[:SHOWN], *more]) or "nothing that is recorded of all of them"
+    return f"{len(fell)} of {judged} cases fell together; {control}; changed: {changed}"
+
+
+def _control(fell: Sequence[CaseResult]) -> str:
+    """Return what the fixed micro-benchmark saw of the machine beside these, at worst."""
+    machines = [result.verdict.machine for result in fell]
+    if not all(machines):
+        return "control not compared"
+    worst = max(chain.from_iterable(machines), key=lambda difference: difference.deviations)
+    return f"control at most {seen_in_words([worst])}"
+
+
+NOTABLE = 1.2
+"""How much farther than expected runs or sessions lie apart before it is said."""
+
+
+def machine_wide(results: Results) -> list[str]:
+    """Return what is to be said of each machine's sessions, a sentence each; often nothing."""
+    if not results.pairs:
+        return []
+    shown = nulls((result.verdict for result in results.cases), RuleR())
+    several = len(shown) > 1
+    return [
+        f"{machine.accelerator}: {text}" if several else text
+        for machine, null in shown.items()
+        for text in _null_lines(null)
+    ]
+
+
+def _null_lines(null: Null) -> Iterator[str]:
+    if not null.is_machines or abs(null.shift) > null.spread:
+        shift = change(math.expm1(null.shift))
+        differ = f"sessions of this machine differ by {percent(round(null.spread, 4))}"
+        taken = "taken as the machine's" if null.is_machines else "more than that, so it counts"
+        yield f"all {null.pairs} pairs moved by {shift} together; {differ}: {taken}"
+    if null.scale > NOTABLE:
+        yield (
+            f"runs of now lie {null.scale:.1f} times as far apart as expected: "
+            "a drop had to be that much larger"
+        )
+    between = math.sqrt(1 + null.excess)
+    if between > NOTABLE:
+        yield (
+            f"sessions of one pair differ {between:.1f} times as much as expected: "
+            "a drop had to be larger than that"
+        )

@@ -1,0 +1,262 @@
+"""The table of a comparison: what changed between two sides, case by case."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_mlperf.core.judge.sides import SPARE_SESSIONS
+from pytest_mlperf.core.judge.standing import WIDEST
+from pytest_mlperf.core.numbers import change, interval, quantity
+from pytest_mlperf.core.trend import TrendPoint, TrendStep
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
+from pytest_mlperf.reports.terminal.figures import metric_cells, shown, title
+from pytest_mlperf.reports.terminal.layout import (
+    Row,
+    fold,
+    paragraph,
+    paragraphs,
+    plural,
+    table,
+    unbroken,
+)
+
+COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedCase:
+    """One case that both sides have.
+
+    Attributes:
+        metrics: One entry per metric, gated first; `baseline` is A, `now` is B.
+        reason: Why it may not be judged; "" where it was.
+        changed: What differs between the fingerprints: "engine.version 1.2.0 → 1.2.1".
+    """
+
+    case: str
+    outcome: Outcome
+    metrics: tuple[MetricVerdict, ...] = ()
+    reason: str = ""
+    changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def comparison(
+    compared: Sequence[ComparedCase],
+    sides: Sequence[str],
+    alone: Mapping[str, Sequence[str]],
+    notes: Sequence[str],
+    width: int,
+) -> list[str]:
+    """Return the table, what changed, what could not be compared, and one line of counts.
+
+    Args:
+        sides: What A and B are.
+        alone: Case ids that only one side has, by "A" and "B".
+    """
+    lines = [
+        line
+        for label, text in zip("AB", sides, strict=True)
+        for line in paragraph(label, text, width)
+    ]
+    lines += ["", *_table(compared, width)] if compared else []
+    lines += paragraphs("changed", _changed(compared), width)
+    for label, cases in alone.items():
+        lines += paragraphs(f"only {label}", cases, width)
+    lines += paragraphs("note", [*_notes(compared), *notes], width)
+    return [*lines, *fold(_counts(compared), width)]
+
+
+def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
+    rows = [(one, row) for one in compared for row in _rows(one)]
+    cells = [row for _, row in rows]
+    head, *body = table(
+        COLUMNS,
+        cells,
+        width - 2,
+        left=["verdict", "metric"],
+        spare=["runs", "limit", "A", "interval"],
+    )
+    lines, last = [f"  {head}"], ""
+    for (one, row), text in zip(rows, body, strict=True):
+        if one.case != last:
+            last = one.case
+            lines.append(one.case)
+        lines.append(f"  {text}")
+        if one.reason and row.get("verdict"):
+            lines += fold(one.reason, width, first="    ", rest="    ")
+    return lines
+
+
+def _rows(one: ComparedCase) -> list[Row]:
+    """Return one row per gated metric, at least one per case."""
+    gated = [metric for metric in one.metrics if metric.outcome is not None]
+    if one.reason or not (gated or one.metrics):
+        return [{"verdict": str(one.outcome)}]
+    return [_cells(metric, one) for metric in gated or one.metrics[:1]]
+
+
+def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
+    cells = metric_cells(metric)
+    return {
+        **cells,
+        "verdict": str(metric.outcome or one.outcome),
+        "A": cells["baseline"],
+        "B": cells["now"],
+        "runs": f"{metric.runs_baseline}, {metric.runs}",
+    }
+
+
+def _changed(compared: Sequence[ComparedCase]) -> list[str]:
+    """Return each difference once, with how many cases have it where that is not all."""
+    counts = Counter(text for one in compared for text in one.changed)
+    if not counts:
+        nothing = "nothing that is recorded: engine, weights, options and data are the same"
+        return [nothing] if compared else []
+    return [
+        text if count == len(compared) else f"{text} ({plural(count, 'case')})"
+        for text, count in counts.items()
+    ]
+
+
+def _notes(compared: Sequence[ComparedCase]) -> list[str]:
+    """Return each note once: with its case, or with how many cases have it."""
+    cases = defaultdict(list)
+    for one in compared:
+        for note in (*map(_note, one.metrics), *one.notes):
+            if note:
+                cases[note].append(one.case)
+    return [
+        f"{found[0]}: {note}" if len(found) == 1 else f"{note} ({len(found)} cases)"
+        for note, found in cases.items()
+    ]
+
+
+def _note(metric: MetricVerdict) -> str:
+    """Return what explains the word of a gated metric; "" where nothing does."""
+    if metric.outcome is None or not metric.note:
+        return ""
+    return f"{metric.outcome} {title(metric.metric)}, {metric.note}"
+
+
+def _counts(compared: Sequence[ComparedCase]) -> str:
+    counts = Counter(one.outcome for one in compared)
+    shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
+    return f"{plural(len(compared), 'case')} on both sides{': ' if shown else ''}{shown}"
+
+
+TREND_COLUMNS = ("date", "commit", "engine", "case", "runs", "value", "change", "interval", "says")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """What is shown.
+
+    Attributes:
+        points: Accepted baselines, oldest first; at least one.
+        versions: The engine of each.
+        steps: From each point to the next, one fewer than points.
+        since: Index of the point that the total starts from; None where no ratio may be formed
+            with any.
+        total: From there to the last point.
+        noise: Where the expected noise comes from.
+    """
+
+    metric: str
+    points: Sequence[TrendPoint]
+    versions: Sequence[str]
+    steps: Sequence[TrendStep]
+    since: int | None
+    total: TrendStep
+    notes: Sequence[str] = ()
+    noise: str = ""
+
+
+def trend(history: Trend, width: int) -> list[str]:
+    """Return the table, why what was refused, and the total."""
+    cases = dict.fromkeys(point.case.id for point in history.points)
+    rows = _trend_rows(history, several=len(cases) > 1)
+    columns = [name if name != "value" else title(history.metric) for name in TREND_COLUMNS]
+    left = ["date", "commit", "engine", "case", "says"]
+    lines = [line for case in cases for line in fold(case, width)]
+    lines += [
+        "",
+        *table(columns, rows, width, left=left, spare=["runs", "commit", "case", "interval"]),
+        "",
+    ]
+    for number, step in enumerate(history.steps, start=1):
+        if step.refused:
+            ends = f"{history.points[number - 1].date} to {history.points[number].date}"
+            lines += paragraphs("no ratio", [f"{ends}: {text}" for text in step.refused], width)
+    lines += paragraphs("note", [*_trend_notes(history), *history.notes], width)
+    return [*lines, *paragraph("total", _total(history), width)]
+
+
+def _trend_rows(history: Trend, *, several: bool) -> list[dict[str, str]]:
+    steps = (None, *history.steps)
+    return [
+        {
+            "date": point.date,
+            "commit": point.commit[:9] if point.commit != "not committed" else point.commit,
+            "engine": version,
+            "case": f"{point.case.engine}-{point.case.accelerator}" if several else "",
+            "runs": str(len(point.runs) or ""),
+            title(history.metric): shown(
+                point.means.get(history.metric), partial(quantity, history.metric)
+            ),
+            **(_step_cells(step) if step else {}),
+        }
+        for point, version, step in zip(history.points, history.versions, steps, strict=True)
+    ]
+
+
+def _step_cells(step: TrendStep) -> dict[str, str]:
+    if step.change is None:
+        return {"says": "no ratio"}
+    bounds = "" if step.low is None or step.high is None else interval(step.low, step.high)
+    return {"change": change(step.change), "interval": bounds, "says": _says(step)}
+
+
+def _says(step: TrendStep) -> str:
+    if step.low is None:
+        return "runs not here"
+    return {True: "better", False: "worse", None: "not proven"}[step.better]
+
+
+def _trend_notes(history: Trend) -> list[str]:
+    steps = [step for step in history.steps if step.low is not None]
+    if not steps:
+        return []
+    notes = ["intervals hold the true change in 95 of 100 cases, by all runs of both sides"]
+    if len(history.points) > 2:
+        notes.append(
+            "better and worse are so among all changes here: where nothing changed, 1 trend of 20 "
+            "shows any"
+        )
+    if any(step.by_sessions is False for step in (*steps, history.total)):
+        notes.append(
+            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides nothing shows what "
+            f"sessions differ by: they are taken to differ by {WIDEST:g} times what runs "
+            "do, so such intervals are wide"
+        )
+    return [*notes, history.noise] if history.noise else notes
+
+
+def _total(history: Trend) -> str:
+    last = len(history.points) - 1
+    if len(history.points) == 1:
+        return "one accepted baseline: nothing to compare it with yet"
+    if history.since is None:
+        return "no ratio to the last baseline may be formed"
+    ends = f"{history.versions[history.since]} → {history.versions[last]}"
+    days = f"{history.points[history.since].date} to {history.points[last].date}"
+    text = f"{title(history.metric)} {change(history.total.change or 0.0)}"
+    if history.total.low is not None and history.total.high is not None:
+        text += f" ({interval(history.total.low, history.total.high)}), {_says(history.total)}"
+    left = (
+        f"; {plural(history.since, 'baseline')} before that not comparable" if history.since else ""
+    )
+    return f"{text}: {ends}, {days}{left}"

@@ -1,0 +1,240 @@
+"""What a verdict rests on: every run, the baseline's, the accuracy, the machine and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.numbers import limit, percent, points, quantity
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.reports.terminal.figures import machine, title
+from pytest_mlperf.reports.terminal.layout import fold, plural, table
+
+INDENT = "  "
+
+
+def evidence(
+    result: CaseResult,
+    baseline: Sequence[BaselineRun],
+    judged: Sequence[Sequence[str]],
+    width: int,
+    likely: Sequence[str] = (),
+) -> list[str]:
+    """Return what a verdict rests on, in numbered sections of plain words and numbers.
+
+    Args:
+        baseline: The baseline's runs as they are now; empty where there are none.
+        judged: How each gated metric was decided, one section each.
+        likely: Why it came out so, as a section of its own.
+    """
+    verdict = result.verdict
+    sections: list[Sequence[str]] = []
+    by_runs = verdict.kind in {"performance", "efficiency"}
+    if by_runs:
+        sections.append(_measured(verdict, width))
+    if verdict.outcome is Outcome.RECORDED:
+        sections.append(_recorded(verdict))
+    elif by_runs:
+        sections += [_compared(verdict, baseline, width), *judged]
+    elif verdict.kind == "pair":
+        sections += judged
+    sections += [_accuracy(verdict, width), likely]
+    return [
+        line
+        for number, (head, *rest) in enumerate(filter(None, sections), start=1)
+        for line in ("", f"{number}. {head}", *rest)
+    ]
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def _measured(verdict: Verdict, width: int) -> list[str]:
+    if not verdict.runs:
+        head = "No run could be judged: the first lines say why."
+        return [head, *_invalid(verdict, width)]
+    names = [m.metric for m in verdict.metrics if m.metric in METRICS and m.outcome is not None]
+    names = names or list(verdict.runs[0].metrics)[:2]
+    titles = {name: METRICS[name].title for name in names if name in METRICS}
+    offline = verdict.case.scenario == "Offline"
+    counted = "samples" if offline else "queries"
+    rows = [
+        {
+            "run": str(number),
+            "started (UTC)": _minute(run.started),
+            counted: _thousands(run.samples if offline else run.queries),
+            "seconds": f"{run.duration_s:.1f}",
+            "note": "latency limit missed" if run.limit_missed else "",
+            **{
+                title: quantity(name, run.metrics[name])
+                for name, title in titles.items()
+                if name in run.metrics
+            },
+        }
+        for number, run in enumerate(verdict.runs, start=1)
+    ]
+    columns = ["run", "started (UTC)", counted, "seconds", *titles.values(), "note"]
+    shown = table(
+        columns, rows, width - 2, left=["started (UTC)", "note"], spare=["seconds", counted]
+    )
+    folders = [f"{INDENT}run {n}: {run.folder}" for n, run in enumerate(verdict.runs, start=1)]
+    head = f"Measured: {plural(len(verdict.runs), 'run')}, each in a fresh process"
+    if tries := sum(len(run.search.tried) for run in verdict.runs if run.search):
+        of = f"of {plural(tries, 'run')}"
+        many = f"a search {of}" if len(verdict.runs) == 1 else f"{len(verdict.runs)} searches {of}"
+        head = f"Measured: {many}, each in a fresh process"
+    shown = [*_indented(shown), *folders, *_invalid(verdict, width)]
+    return [head, *shown, *_searched(verdict, width)]
+
+
+def _invalid(verdict: Verdict, width: int) -> list[str]:
+    """Return each run that may not be judged, why, and where its logs lie."""
+    lines = []
+    for run in verdict.invalid_runs:
+        reasons = "; ".join(map(str, run.invalid))
+        text = f"INVALID {_minute(run.started)}: {reasons}"
+        lines += fold(text, width, first=INDENT, rest=INDENT * 2)
+        lines.append(f"{INDENT * 2}{run.folder}")
+    return lines
+
+
+def _searched(verdict: Verdict, width: int) -> list[str]:
+    """Return every run of every search, in the order in which they were made."""
+    rows = [
+        {
+            "search": str(number) if place == 0 else "",
+            "offered": f"{quantity('', one.rate)}/s",
+            "nearest its limit": f"{one.metric} {quantity(one.metric, one.value)}",
+            "limit": quantity(one.metric, one.limit),
+            "held": "yes" if one.held else "no",
+        }
+        for number, run in enumerate(verdict.runs, start=1)
+        if run.search
+        for place, one in enumerate(run.search.tried)
+    ]
+    if not rows:
+        return []
+    columns = ["search", "offered", "nearest its limit", "limit", "held"]
+    words = [run.search.in_words for run in verdict.runs if run.search]
+    lines = [line for text in words for line in fold(text, width, first=INDENT, rest=INDENT * 2)]
+    left = ["search", "nearest its limit", "held"]
+    return [*lines, *_indented(table(columns, rows, width - 2, left=left))]
+
+
+def _recorded(verdict: Verdict) -> list[str]:
+    proven = [
+        f"{INDENT}{title(m.metric)}: can prove changes of {percent(m.detectable)}, limit "
+        f"{limit(m.metric, m.limit)}"
+        for m in verdict.metrics
+        if m.detectable is not None and m.limit
+    ]
+    return ["Recorded as the baseline, not judged", *proven]
+
+
+def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> list[str]:
+    file = verdict.baseline_file
+    if not baseline:
+        if file is None:
+            return []
+        reason = (
+            "holds no record of this machine" if verdict.baseline_set is None else "is not here"
+        )
+        return [f"Compared with nothing: the baseline file {reason}", f"{INDENT}{file}"]
+    sessions = [list(group) for _, group in groupby(baseline, key=lambda run: run.session)]
+    judged = [m.metric for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
+    lines = []
+    for runs in sessions:
+        for metric in judged or list(runs[0].metrics)[:1]:
+            shown = ", ".join(quantity(metric, value.value) for value in values(runs, metric))
+            if shown:
+                text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
+                lines += fold(text, width, first=INDENT, rest=INDENT * 3)
+    counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
+    return [f"Compared with {counts}", f"{INDENT}{file}", *lines]
+
+
+# --- accuracy, environment -------------------------------------------------------------------
+
+
+def _accuracy(verdict: Verdict, width: int) -> list[str]:
+    accuracy = verdict.accuracy
+    if accuracy is None:
+        return []
+    shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    head = f"Accuracy: {shown} on {accuracy.samples:,} samples ({accuracy.source})"
+    lines = []
+    if verdict.kind == "accuracy":
+        judged = [metric for metric in verdict.metrics if metric.outcome is not None]
+        first = [verdict.gate.in_words.capitalize()] if verdict.gate else []
+        lines = [line for text in (*first, *map(_gate, judged)) for line in _wrapped(text, width)]
+    elif verdict.kind == "performance":
+        lines = _wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
+    lines += [line for paired in verdict.paired for line in _wrapped(_paired(paired), width)]
+    return [head, *lines, f"{INDENT}{accuracy.folder}"]
+
+
+def _paired(paired: PairedVerdict) -> str:
+    counts = (
+        f"{paired.metric}: {paired.samples:,} samples in pairs, {paired.changed:,} of them scored "
+        "otherwise"
+    )
+    if paired.worst is None or paired.best is None or paired.bound is None:
+        return f"{counts}; a count of output, compared and not judged"
+    plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
+    return (
+        f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "
+        f"it passes when the worst is inside {points(paired.bound)}, and is a drop when the "
+        f"best is {'above' if paired.lower else 'below'} 0{plain}"
+    )
+
+
+def _gate(metric: MetricVerdict) -> str:
+    if metric.baseline is None or metric.limit is None or metric.now is None:
+        return f"Gate: {metric.metric} {metric.outcome}"
+    needed = metric.baseline * (1 - metric.limit)
+    kept = metric.outcome is not Outcome.GATE_FAIL
+    below = (metric.now <= needed) == kept and metric.now != needed
+    must = "must not exceed" if below else "must reach"
+    words = ("kept" if below else "reached") if kept else "missed"
+    return (
+        f"Gate: {metric.metric} {must} {needed:.3f}, {percent(1 - metric.limit)} of the "
+        f"reference {metric.baseline:.3f}; {words} by {abs(metric.now - needed):.3f}"
+    )
+
+
+def environment(verdict: Verdict, width: int) -> list[str]:
+    """Return machine, engine and data of a verdict, as far as seen, and how fast the first was."""
+    subject = verdict.subject
+    if subject is None:
+        return []
+    identity = ", ".join(f"{name} {value}" for name, value in subject.identity.items())
+    lines = _wrapped(identity, width)
+    for name, value in (*subject.fingerprint.items(), *subject.surroundings.items()):
+        lines += fold(f"{name} {value}", width, first=INDENT, rest=INDENT * 2)
+    if speed := machine(verdict):
+        lines += fold(speed, width, first=INDENT, rest=INDENT * 2)
+    return ["Measured on and with", *lines]
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return fold(text, width, first=INDENT, rest=INDENT)
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"{INDENT}{line}" for line in lines)
+
+
+def _thousands(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
+
+
+def _minute(started: str) -> str:
+    """Return "2026-11-21 03:15" of an ISO 8601 time."""
+    return started[:16].replace("T", " ")

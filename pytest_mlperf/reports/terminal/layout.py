@@ -1,0 +1,168 @@
+"""Lines, paragraphs and tables of a terminal's width.
+
+Every text that comes in here may be anybody's: what goes out has no control character in it but the
+colours that `table` was asked for.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.verdict import Outcome
+
+LABEL = 10
+"""Columns of the labels that paragraphs hang from."""
+
+GREEN, YELLOW, RED = "32", "33", "31"
+FINE = (Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED)
+OPEN = (
+    *(Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE),
+    *(Outcome.NO_BASELINE, Outcome.NOT_EVALUATED, Outcome.EXPECTED),
+)
+COLOURS = {**dict.fromkeys(FINE, GREEN), **dict.fromkeys(OPEN, YELLOW)}
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable:
+    """A table for the terminal, for Markdown and for HTML.
+
+    Attributes:
+        rows: Texts by column; what is unknown is left out.
+        left: Columns of words; the others hold figures.
+        spare: Columns to leave out where it is too wide, the most dispensable first.
+        heading: What it is about; "" where that is said around it.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    left: Sequence[str]
+    spare: Sequence[str]
+    heading: str = ""
+
+    @property
+    def filled(self) -> tuple[list[str], list[list[str]]]:
+        """The columns that any row fills, and the texts of each row in them."""
+        kept = [name for name in self.columns if any(row.get(name) for row in self.rows)]
+        return kept, [[row.get(name, "") for name in kept] for row in self.rows]
+
+    def lines(self, width: int) -> list[str]:
+        """Return it as text of so many columns."""
+        return table(self.columns, self.rows, width, left=self.left, spare=self.spare)
+
+
+_NO_BREAK = "\u00a0"
+
+
+def line(label: str, text: str) -> str:
+    """Return a labelled line that is meant to be copied: it is never folded."""
+    return f"{label:<{LABEL - 1}} {visible(text)}"
+
+
+def paragraph(label: str, text: str, width: int) -> list[str]:
+    """Return a labelled paragraph, folded between words."""
+    return fold(text, width, first=line(label, ""), rest=" " * LABEL)
+
+
+def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:
+    """Return one paragraph per text; the first has the label."""
+    return [
+        line
+        for index, text in enumerate(texts)
+        for line in paragraph("" if index else label, text, width)
+    ]
+
+
+def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Return text folded between words; a word that is too long stays whole, to be copied."""
+    folded = textwrap.wrap(
+        text.replace(" %", f"{_NO_BREAK}%"),
+        max(width, 20),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [visible(line.replace(_NO_BREAK, " ")) for line in folded]
+
+
+def unbroken(text: str) -> str:
+    """Return text that `fold` keeps on one line."""
+    return text.replace(" ", _NO_BREAK)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    width: int,
+    *,
+    left: Sequence[str],
+    spare: Sequence[str] = (),
+    colour: bool = False,
+) -> list[str]:
+    """Return a heading and a line per row, see `TextTable`; an empty column is left out.
+
+    Args:
+        colour: Colour the words of the column "verdict"; that of a row with "failed" is red.
+    """
+    rows = [{name: visible(text) for name, text in row.items()} for row in rows]
+    kept = [c for c in columns if any(row.get(c) for row in rows)]
+    for column in spare:
+        if column in kept and sum(column_widths(kept, rows)) + 2 * len(kept) - 2 > width:
+            kept.remove(column)
+    widths = column_widths(kept, rows)
+    lines = []
+    for row in ({c: c for c in kept}, *rows):
+        cells = [
+            f"{row.get(c, ''):<{w}}" if c in left else f"{row.get(c, ''):>{w}}"
+            for c, w in zip(kept, widths, strict=True)
+        ]
+        if colour:
+            cells = [
+                _coloured(c, failed=bool(row.get("failed"))) if n == "verdict" else c
+                for n, c in zip(kept, cells, strict=True)
+            ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def column_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
+    """Return the width that each column needs."""
+    return [max(len(visible(text)) for text in (c, *(r.get(c, "") for r in rows))) for c in columns]
+
+
+def _coloured(cell: str, *, failed: bool) -> str:
+    word = cell.rstrip()
+    if word not in set(Outcome):
+        return cell
+    code = RED if failed else COLOURS.get(Outcome(word), RED)
+    return f"\x1b[{code}m{word}\x1b[0m{cell[len(word) :]}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 run" or "2 runs"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as "41 s", "3 min 20 s", "5 min" or "2 h 5 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        parts = (whole // 60, "min"), (whole % 60, "s")
+    else:
+        minutes = round(seconds / 60)
+        parts = (minutes // 60, "h"), (minutes % 60, "min")
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def relative(path: Path) -> str:
+    """Return a path relative to the working folder where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,461 @@
+"""What each precision costs in accuracy and gives in speed, beside a reference entry's.
+
+Ratios of speed are shown and never judged: a claim about one is tested by [[pairs]].
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import PurePath
+from statistics import geometric_mean
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.metrics import COUNTS, METRICS, Direction, gated_metrics
+from pytest_mlperf.core.numbers import points, quantity, times
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import Outcome, Verdict, worst
+from pytest_mlperf.reports.terminal.figures import shown, span, title
+from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs, plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One score of an entry; differences are in the score's own points.
+
+    Attributes:
+        needed: What the gate asks for; None where none was evaluated.
+        change: Against the reference entry; None for that itself, and where other samples were
+            judged.
+        low, high: The bounds that decided the paired comparison with the reference entry.
+        outcome: The worse word of gate and paired rule; None where neither was asked.
+        lower: The score is better when lower.
+    """
+
+    metric: str
+    value: float
+    needed: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    outcome: Outcome | None = None
+    lower: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Throughput or latency of an entry.
+
+    Attributes:
+        value: Geometric mean of the runs, SI units.
+        ratio: How many times better than the reference entry, whatever the metric's direction;
+            None where there is nothing comparable.
+        low, high: The worst and best quotient of two runs; None unless both have several.
+    """
+
+    value: float
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionEntry:
+    """One engine entry in one precision.
+
+    Attributes:
+        scores: What its accuracy test measured, gated scores only where any is.
+        accuracy: The word of that test; None where it was not run.
+        part: "128 of 500", samples scored and in the data set, where those are not the same.
+        performance: The word of that test; None where it was not run.
+    """
+
+    case: Case
+    scores: tuple[Score, ...] = ()
+    accuracy: Outcome | None = None
+    part: str = ""
+    speed: Speed | None = None
+    performance: Outcome | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The engine's name with the precision, as suites write it."""
+        return f"{self.case.engine}-{self.case.precision}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What is compared with one reference entry: of one workload, scenario and accelerator.
+
+    Attributes:
+        reference: One of `entries`.
+        entries: The widest precision first.
+        metric: What their speed is.
+    """
+
+    profile: str
+    reference: PrecisionEntry
+    entries: tuple[PrecisionEntry, ...]
+    metric: str
+
+    def label(self, entry: PrecisionEntry) -> str:
+        """Return what an entry is called here: its precision alone where that tells it apart."""
+        several = len({each.case.engine for each in self.entries}) > 1
+        return entry.name if several else entry.case.precision
+
+    @property
+    def against(self) -> str:
+        """What the reference is called here."""
+        return self.label(self.reference)
+
+
+LOADED = frozenset({"Server", "Interactive"})
+"""Scenarios whose latencies depend on the rate that is offered."""
+
+UNMEASURED = frozenset({Outcome.ERROR, Outcome.INVALID})
+"""A performance test that ended so has no figure to show."""
+
+
+Tests = Mapping[str, CaseResult]
+"""The tests of one case by their kind."""
+
+
+def compared(results: Iterable[CaseResult]) -> list[Block]:
+    """Return the blocks of a session in which one engine ran in several precisions."""
+    return [
+        block
+        for block in blocks_of(results)
+        if len({entry.case.engine for entry in block.entries}) < len(block.entries)
+    ]
+
+
+def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
+    """Return what is compared with what, in the order of the session's tests."""
+    cases: dict[Case, dict[str, CaseResult]] = defaultdict(dict)
+    for result in results:
+        if result.verdict.kind in {"accuracy", "performance"}:
+            cases[result.verdict.case][result.verdict.kind] = result
+    groups: dict[tuple[str, str, str, str], list[Case]] = defaultdict(list)
+    for case, tests in cases.items():
+        profile = next(iter(tests.values())).profile
+        groups[case.workload, case.scenario, case.accelerator, profile].append(case)
+    return [
+        _block(profile, against, [(case, cases[case]) for case in group])
+        for (_, _, _, profile), every in groups.items()
+        for against, group in _by_reference(sorted(every, key=_width))
+    ]
+
+
+def _width(case: Case) -> tuple[int, int]:
+    """Return the place of a precision: more bits first, bf16 before fp16 and fp8 before int8."""
+    bits = re.search(r"\d+", case.precision)
+    kinds = ("bf", "fp", "int")
+    kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
+    return -int(bits[0]) if bits else 0, kind
+
+
+def _by_reference(cases: Sequence[Case]) -> Iterator[tuple[Case, Sequence[Case]]]:
+    """Yield reference entries, each with what is compared with it.
+
+    The reference is fp32, else the widest precision. An engine entry that has it and others is
+    compared with itself, so that a ratio is about the precision and not about the engine; all
+    others are compared with the first.
+    """
+    first = next((case for case in cases if case.precision == "fp32"), cases[0])
+    by_engine: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_engine[case.engine].append(case)
+    apart = {
+        engine: next((case for case in group if case.precision == first.precision), None)
+        for engine, group in by_engine.items()
+        if len(group) > 1 and engine != first.engine
+    }
+    yield first, [case for case in cases if apart.get(case.engine) is None]
+    for engine, reference in apart.items():
+        if reference is not None:
+            yield reference, by_engine[engine]
+
+
+def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> Block:
+    tests = dict(cases)
+    metric = _metric(against, tests.values())
+    entries = {case: _entry(case, own, against, tests[against], metric) for case, own in cases}
+    return Block(
+        profile=profile,
+        reference=entries[against],
+        entries=tuple(entries.values()),
+        metric=metric,
+    )
+
+
+def _metric(case: Case, tests: Iterable[Tests]) -> str:
+    """Return what speed is in a scenario: what a claim in [[pairs]] is about by default."""
+    runs = chain.from_iterable(test.verdict.runs for own in tests for test in own.values())
+    tokens = any("ttft_p50" in run.metrics for run in runs)
+    return gated_metrics(case.scenario, tokens=tokens)[0]
+
+
+def _entry(
+    case: Case, tests: Tests, against: Case, reference: Tests, metric: str
+) -> PrecisionEntry:
+    accuracy, performance = tests.get("accuracy"), tests.get("performance")
+    others = {} if case == against else reference
+    measured = accuracy.verdict.accuracy if accuracy else None
+    part = measured is not None and measured.samples < measured.total
+    speed, notes = None, list(_notes(tests))
+    if performance:
+        other = others.get("performance")
+        speed = _speed(performance, other, metric)
+        if other and _other_rate(performance, other):
+            notes.append(
+                f"offered {performance.target_qps:g}/s, the reference {other.target_qps:g}/s: "
+                "latencies at different rates cannot be compared"
+            )
+    if speed and case == against:
+        speed = replace(speed, ratio=1.0)
+    return PrecisionEntry(
+        case=case,
+        scores=_scores(accuracy.verdict, others.get("accuracy")) if accuracy else (),
+        accuracy=accuracy.verdict.outcome if accuracy else None,
+        part=f"{measured.samples} of {measured.total}" if measured and part else "",
+        speed=speed,
+        performance=performance.verdict.outcome if performance else None,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _notes(tests: Tests) -> Iterator[str]:
+    for result in tests.values():
+        if result.verdict.outcome in UNMEASURED:
+            yield f"{result.verdict.outcome} {result.verdict.headline}"
+        own_gate = result.verdict.gate if result.verdict.kind == "accuracy" else None
+        if own_gate is not None and not own_gate.evaluated:
+            yield own_gate.in_words
+        if result.handicap:
+            yield f"measured with --mlperf-handicap {result.handicap:.0%}"
+        if result.pretended:
+            yield f"{result.verdict.case.accelerator} was only pretended"
+        if result.techniques:
+            yield f"{result.division} division: {', '.join(result.techniques)}"
+
+
+# --- scores ----------------------------------------------------------------------------------
+
+
+def _scores(verdict: Verdict, reference: CaseResult | None) -> tuple[Score, ...]:
+    """Return the scores that were judged, all of them where none was."""
+    before = reference.verdict if reference else None
+    measured = dict(verdict.accuracy.scores) if verdict.accuracy else {}
+    measured |= {m.metric: m.now for m in verdict.metrics if m.now is not None}
+    judged = [m.metric for m in verdict.metrics if m.outcome is not None]
+    judged += [p.metric for p in verdict.paired if p.outcome is not None]
+    names = dict.fromkeys(judged or [name for name in measured if name not in COUNTS])
+    return tuple(_score(n, measured[n], verdict, before) for n in names if n in measured)
+
+
+def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) -> Score:
+    gate = next((m for m in verdict.metrics if m.metric == name), None)
+    paired = next((p for p in verdict.paired if p.metric == name), None)
+    words = [m.outcome for m in (gate, paired) if m is not None and m.outcome is not None]
+    lower = name in verdict.accuracy.lower if verdict.accuracy else False
+    needed = None
+    if gate is not None and gate.baseline is not None and gate.limit is not None:
+        # Of a window the verdict tells one side: that where scores get better is no gate to fear.
+        feared = gate.limit < 0 if lower else gate.limit > 0
+        needed = gate.baseline * (1 - gate.limit) if feared else None
+    against = paired if before is not None and _rests_on(verdict, before.case) else None
+    change = against.change if against else _plain_change(name, value, verdict, before)
+    return Score(
+        metric=name,
+        value=value,
+        needed=needed,
+        change=change,
+        low=against.low if against else None,
+        high=against.high if against else None,
+        outcome=worst(words) if words else None,
+        lower=lower,
+    )
+
+
+def _rests_on(verdict: Verdict, reference: Case) -> bool:
+    """Whether the paired comparison was with the scores of this entry: its file tells."""
+    file = PurePath(verdict.baseline_file or "").name
+    return file == f"{reference.engine}.{reference.precision}.json"
+
+
+def _plain_change(
+    name: str, value: float, verdict: Verdict, before: Verdict | None
+) -> float | None:
+    """Return the difference of two scores of the same samples: passes take them in one order."""
+    ours, theirs = verdict.accuracy, before.accuracy if before else None
+    if ours is None or theirs is None or name not in theirs.scores:
+        return None
+    same = (ours.samples, ours.total) == (theirs.samples, theirs.total)
+    return value - theirs.scores[name] if same else None
+
+
+# --- speed -----------------------------------------------------------------------------------
+
+
+def _values(result: CaseResult | None, metric: str) -> list[float]:
+    """Return the metric of every run that may be shown; none after an error."""
+    if result is None or result.verdict.outcome in UNMEASURED:
+        return []
+    valid = [run for run in result.verdict.runs if not run.invalid]
+    return [run.metrics[metric] for run in valid if run.metrics.get(metric, 0.0) > 0.0]
+
+
+def _other_rate(one: CaseResult, other: CaseResult) -> bool:
+    return one.verdict.case.scenario in LOADED and one.target_qps != other.target_qps
+
+
+def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:
+    """Return the speed of an entry, with its ratio where there is something to compare with."""
+    now, then = _values(result, metric), _values(before, metric)
+    if not now:
+        return None
+    if not then or (before is not None and _other_rate(result, before)):
+        return Speed(value=geometric_mean(now))
+    lower = METRICS[metric].direction is Direction.LOWER
+    over, under = (then, now) if lower else (now, then)
+    several = min(len(now), len(then)) > 1
+    return Speed(
+        value=geometric_mean(now),
+        ratio=geometric_mean(over) / geometric_mean(under),
+        low=min(over) / max(under) if several else None,
+        high=max(over) / min(under) if several else None,
+    )
+
+
+# --- the table -------------------------------------------------------------------------------
+
+SCORE_COLUMNS = (
+    *("entry", "metric", "score", "needed"),
+    *("points", "interval", "samples", "accuracy"),
+)
+
+CHANGE = (
+    "points: the score's change against the reference; with an interval: of the same samples, by "
+    "the paired rule"
+)
+SPEED = (
+    "speed: how many times better than the reference in the same session; it is shown and never "
+    "judged: [[pairs]] tests a claim about it"
+)
+SPREAD = "spread: the worst and the best quotient of two runs; no confidence goes with it"
+
+
+def precision_tables(blocks: Iterable[Block]) -> list[TextTable]:
+    """Return a table for each block: a row per score, at least one per entry."""
+    return [
+        TextTable(
+            heading=_heading(block),
+            columns=(*SCORE_COLUMNS, title(block.metric), "speed", "spread"),
+            rows=[*_rows(block)],
+            left=("entry", "metric", "accuracy"),
+            spare=("needed", "samples", "spread", "interval"),
+        )
+        for block in blocks
+    ]
+
+
+def _heading(block: Block) -> str:
+    """Return what a table is about, with what its entries are compared with."""
+    profile = "" if block.profile == "quick" else f", {block.profile}"
+    case = block.reference.case
+    place = f"{case.scenario} on {case.accelerator}{profile}"
+    return f"{case.workload} {place}, against {block.against}"
+
+
+def _rows(block: Block) -> Iterator[Row]:
+    for entry in block.entries:
+        words = {score.outcome for score in entry.scores}
+        whole = str(entry.accuracy or "") if entry.accuracy not in words else ""
+        first: Row = {"entry": block.label(entry), **_speed_cells(entry, block)}
+        for index, score in enumerate(entry.scores or (None,)):
+            word = whole if whole and not index else str(score.outcome or "") if score else ""
+            cells = _score_cells(score, entry) if score else {}
+            yield {**cells, "accuracy": word, **({} if index else first)}
+
+
+def _score_cells(score: Score, entry: PrecisionEntry) -> Row:
+    return {
+        "metric": title(score.metric),
+        "score": shown(score.value),
+        "needed": shown(score.needed),
+        "points": shown(score.change, points),
+        "interval": span(score.low, score.high, points),
+        "samples": entry.part,
+    }
+
+
+def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
+    speed = entry.speed
+    if speed is None:
+        return {title(block.metric): str(entry.performance or "")}
+    return {
+        title(block.metric): quantity(block.metric, speed.value),
+        "speed": shown(speed.ratio, times),
+        "spread": span(speed.low, speed.high, times),
+    }
+
+
+def remarks(blocks: Sequence[Block]) -> list[str]:
+    """Return what is to be known about entries, each with its name, and what columns mean."""
+    notes = [
+        f"{entry.case.id}: {note}"
+        for block in blocks
+        for entry in block.entries
+        for note in entry.notes
+    ]
+    entries = [entry for block in blocks for entry in block.entries]
+    speeds = [entry.speed for entry in entries if entry.speed]
+    changes = [score.change for entry in entries for score in entry.scores]
+    meanings = {
+        CHANGE: any(change is not None for change in changes),
+        SPEED: any(speed.ratio is not None for speed in speeds),
+        SPREAD: any(speed.low is not None for speed in speeds),
+    }
+    return [*notes, *(text for text, needed in meanings.items() if needed)]
+
+
+def origin(results: Results) -> str:
+    """Return when, from what and on what a session measured."""
+    when = results.started[:16].replace("T", " ")
+    commit = f"commit {results.commit[:12]}" if results.commit else "no commit"
+    return f"{when} UTC, {commit}, {'; '.join(hardware(results)) or 'hardware unknown'}"
+
+
+def hardware(results: Results) -> list[str]:
+    """Return each machine that a session measured on, in words."""
+    machines: dict[str, None] = {}
+    for result in results.cases:
+        subject = result.verdict.subject
+        identity = subject.identity if subject else {}
+        if gpu := identity.get("gpu"):
+            count = identity.get("gpus") or 1
+            machines[f"{count} x {gpu}" if count != 1 else str(gpu)] = None
+        elif cpu := identity.get("cpu"):
+            cores = identity.get("cores")
+            counted = f", {plural(cores, 'core')}" if isinstance(cores, int) else ""
+            if isinstance(cores, float):
+                counted = f", {cores:g} cores"
+            machines[f"{cpu}{counted}"] = None
+    return list(machines)
+
+
+def precision_lines(results: Results, width: int) -> list[str]:
+    """Return the section of the terminal: a table for each block; nothing without one."""
+    blocks = compared(results.cases)
+    lines: list[str] = []
+    for one in precision_tables(blocks):
+        lines += fold(one.heading, width, rest="  ")
+        lines += [f"  {line}" for line in one.lines(width - 2)]
+    if blocks:
+        lines += paragraphs("measured", [origin(results)], width)
+    lines += paragraphs("note", remarks(blocks), width)
+    return lines

@@ -1,0 +1,194 @@
+"""The texts a user reads about what would run, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.reports.terminal.layout import duration, fold, plural, relative, table
+from pytest_mlperf.run.conditions import LONGEST_S, is_due
+from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseCost:
+    """How long a case takes, wall-clock.
+
+    Attributes:
+        first_s: What can decide at the earliest: loading, a run, the accuracy pass.
+        more_s: Each further run.
+        sessions: Earlier sessions that it was measured in; 0: planned from the suite.
+        first_runs: Runs in `first_s`.
+        first_more_s: What `first_s` takes more at most, where a search needs all its runs.
+    """
+
+    first_s: float
+    more_s: float
+    sessions: int = 0
+    first_runs: int = 1
+    first_more_s: float = 0.0
+
+    def at_most_s(self, max_runs: int) -> float:
+        """Return the seconds that all runs take together."""
+        further = max(max_runs - self.first_runs, 0) * self.more_s
+        return self.first_s + self.first_more_s + further
+
+
+def plan(
+    cases: Sequence[Testable],
+    tests: Mapping[tuple[Path, str], set[Kind]],
+    width: int,
+    *,
+    max_runs: int,
+    measured: Mapping[tuple[Path, str], CaseCost] | None = None,
+) -> list[str]:
+    """Return the cases that would run, with the time they need at least and at most.
+
+    Args:
+        tests: The tests of each, by suite file and case id.
+        measured: What earlier sessions took, by suite file and case id; others are planned from
+            the lengths in their suite.
+    """
+    costs = [cost_of(planned, measured or {}) for planned in cases]
+    rows = [
+        {
+            "case": planned.case.id,
+            "one run": duration(cost.first_s),
+            "at most": duration(cost.at_most_s(max_runs)),
+            "from": plural(cost.sessions, "session") if cost.sessions else "suite",
+            "tests": ", ".join(sorted(tests.get((planned.path, planned.case.id), set()))),
+        }
+        for planned, cost in zip(cases, costs, strict=True)
+    ]
+    columns = ["case", "one run", "at most", "from", "tests"]
+    if not measured:
+        columns.remove("from")
+    there = Counter(planned.elsewhere for planned in cases if planned.elsewhere)
+    timed = sum(cost.sessions > 0 for cost in costs)
+    on_top = "loading and accuracy passes come on top"
+    if timed:
+        rest = f"; {on_top} for the others" if timed < len(cases) else ""
+        on_top = f"with loading and accuracy passes where sessions are named{rest}"
+    least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
+    return [
+        *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
+        *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
+        *fold(
+            f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
+            f"each, {duration(most)} if all {max_runs} are needed; {on_top}",
+            width,
+        ),
+    ]
+
+
+def cost_of(planned: Testable, measured: Mapping[tuple[Path, str], CaseCost]) -> CaseCost:
+    """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
+    seconds, runs = planned.seconds_per_run, planned.fewest_runs
+    usual, most = planned.runs_per_value
+    unmeasured = CaseCost(
+        first_s=runs * usual * seconds,
+        more_s=most * seconds,
+        first_runs=runs,
+        first_more_s=runs * (most - usual) * seconds,
+    )
+    return measured.get((planned.path, planned.case.id), unmeasured)
+
+
+def notices(
+    uncollected: Sequence[Path],
+    not_here: Mapping[str, int],
+    here: str,
+    width: int,
+    *,
+    action: str = "deselected",
+) -> list[str]:
+    """Return what was left out, or planned for other machines."""
+    lines = []
+    if uncollected:
+        folders = sorted({_suites_root(path) for path in uncollected})
+        count = plural(len(uncollected), "suite")
+        lines.append(f"{count} not collected (pytest {visible(' '.join(folders))})")
+    if not_here:
+        names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
+        count = plural(sum(not_here.values()), "test")
+        lines += fold(f"{count} {action}, accelerator not here: {names}; here: {here}", width)
+    return lines
+
+
+def skips(reasons: Mapping[str, int], width: int) -> list[str]:
+    """Return why tests were skipped: a run that measured nothing must not look green."""
+    return [
+        line
+        for reason, count in reasons.items()
+        for line in fold(f"{plural(count, 'test')} {reason.replace('Skipped', 'skipped')}", width)
+    ]
+
+
+def _suites_root(path: Path) -> str:
+    """Return the folder to name: the outermost "suites" above a file, else its own folder."""
+    for parent in reversed(path.parents):
+        if parent.name == "suites":
+            return relative(parent)
+    return relative(path.parent)
+
+
+def whole_plan(
+    planned: Sequence[Testable],
+    kinds: Mapping[tuple[Path, str], set[Kind]],
+    width: int,
+    *,
+    max_runs: int,
+    warmup: str,
+    confirm: str,
+) -> list[str]:
+    """Return the plan of a session.
+
+    Args:
+        planned: What was collected, once for each test.
+        kinds: The tests of each case, by suite file and case id.
+    """
+    cases = list({(one.path, one.case.id): one for one in planned}.values())
+    additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
+    return [
+        *plan(cases, kinds, width, max_runs=max_runs),
+        *(line for text in additions for line in fold(text, width)),
+    ]
+
+
+def more(
+    planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
+) -> list[str]:
+    """Return what comes on top of a plan, in sentences."""
+    cases = [case for one in planned for case in _cases(one)]
+    first = {
+        case.case.accelerator: case
+        for case in reversed(cases)
+        if is_due(case.case.accelerator, case.engine.use, warmup)
+    }
+    lines = []
+    if first:
+        seconds = sum(min(case.seconds_per_run, LONGEST_S) for case in first.values())
+        names = ", ".join(reversed(first))
+        lines.append(
+            f"{plural(len(first), 'warm-up')} before, which do not count, {duration(seconds)} in "
+            f"all: one on each of {names}"
+            if len(first) > 1
+            else f"1 warm-up before, which does not count, {duration(seconds)}: on {names}"
+        )
+    named = [one for one in planned if isinstance(one, Planned) and one.engine.baseline_engine]
+    if named and confirm != "never":
+        seconds = 2 * max_runs * sum(c.runs_per_value[1] * c.seconds_per_run for c in named)
+        lines.append(
+            f"a drop of {plural(len(named), 'case')} with a baseline_engine is measured again, in "
+            f"up to {max_runs} pairs of runs each: {duration(seconds)} if all of them drop"
+        )
+    return lines
+
+
+def _cases(one: Testable) -> list[Planned]:
+    return [one.a, one.b] if isinstance(one, PlannedPair) else [one]

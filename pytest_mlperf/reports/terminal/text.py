@@ -1,0 +1,276 @@
+"""The texts a user reads about verdicts: failure message, summary table, JUnit properties."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from pytest_mlperf.core.causes import Cause
+from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.reports.terminal.advice import (
+    FEWEST,
+    RECORD,
+    REPLACE,
+    accept,
+    again,
+    lines_of,
+    may_be_recorded,
+    record,
+    settling,
+    together,
+    what_decides,
+)
+from pytest_mlperf.reports.terminal.advice import PROMISE as PROMISE_TOGETHER
+from pytest_mlperf.reports.terminal.figures import (
+    beside,
+    changed,
+    cost,
+    declared,
+    gate,
+    invalid_runs,
+    light,
+    likely,
+    metric_notes,
+    rows,
+    searched,
+    verdict_tables,
+)
+from pytest_mlperf.reports.terminal.layout import (
+    column_widths,
+    duration,
+    fold,
+    line,
+    paragraph,
+    paragraphs,
+    plural,
+    table,
+    unbroken,
+)
+from pytest_mlperf.reports.terminal.precisions import precision_lines
+
+PROMISE = (
+    "no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; "
+    "between 0 and the limit either answer may come"
+)
+
+ACCURACY_PROMISE = (
+    "no change is failed at most 1 % of the time, a drop of the margin is passed at most 5 %"
+)
+
+PAIR_PROMISE = (
+    "a claim that holds is refuted at most 1 % of the time, one that does not hold is taken as "
+    "proven at most 5 %"
+)
+
+NOT_COMPARED = (
+    "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
+    "--mlperf-fail-on=no:no-baseline lets it pass"
+)
+
+# --- failure message -------------------------------------------------------------------------
+
+
+def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[Cause] = ()) -> str:
+    """Return the message of a failed test; its first line holds the verdict.
+
+    Prose wraps, paths and commands do not.
+    """
+    lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
+    lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
+    for name, sentence in declared(result).items():
+        lines += paragraph(name, sentence, width)
+    if verdict.kind == "accuracy" and verdict.gate:
+        lines += paragraph("gate", verdict.gate.answer, width)
+    tables = [one.lines(width) for one in verdict_tables(verdict)]
+    for table_lines in tables:
+        lines += ["", *table_lines]
+    lines += [""] if tables else []
+    reasons, steps = _reasons(verdict, result, width), _next_steps(verdict, result, width)
+    for block in (*reasons, likely(causes, width), *steps):
+        lines += block
+    return "\n".join(visible(text.rstrip()) for text in lines)
+
+
+def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+    """Yield what stands below the table: by which rule, against what, since what changed."""
+    yield paragraphs("note", [*verdict.notes, *metric_notes(verdict)], width)
+    yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
+    yield paragraphs("search", searched(verdict), width)
+    if sentence := light(verdict):
+        yield paragraph("physics", sentence, width)
+    if sentence := cost(verdict):
+        yield paragraph("cost", sentence, width)
+    if verdict.outcome is Outcome.NO_BASELINE:
+        yield paragraph("rule", NOT_COMPARED, width)
+    judged = _deciding(verdict)
+    if verdict.kind == "performance" and judged:
+        yield paragraph("rule", _rule(verdict, judged, together=bool(result.pairs)), width)
+    compared = next((m for m in verdict.paired if m.outcome), None)
+    if compared:
+        total = verdict.accuracy.total if verdict.accuracy else compared.samples
+        of = f" of {total:,}" if compared.samples < total else ""
+        counts = (
+            f"{compared.samples:,}{of} samples compared one by one, "
+            f"{compared.down:,} got worse and {compared.up:,} better; {ACCURACY_PROMISE}"
+        )
+        yield paragraph("rule", counts, width)
+    if verdict.ratio:
+        counts = f"{plural(verdict.ratio.pairs, 'run')} of each in turns, each a fresh process"
+        yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
+    if verdict.baseline_set:
+        yield [line("baseline", str(verdict.baseline_file))]
+        yield paragraph("", verdict.baseline_set, width)
+        unchanged = "nothing that is recorded: engine, weights, options and data are the same"
+        yield paragraphs("changed", verdict.changed or [unchanged], width)
+
+
+def _deciding(verdict: Verdict) -> MetricVerdict | None:
+    """Return the metric that made a verdict by rule R, of several the first."""
+    judged = [metric for metric in verdict.metrics if metric.runs_baseline and metric.outcome]
+    same = [metric for metric in judged if metric.outcome is verdict.outcome]
+    return next(iter(same or judged), None)
+
+
+def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
+    """Return what a verdict rests on, and which promise it keeps."""
+    counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
+    promise = verdict.promise
+    if promise is not None:
+        counts += f" of {plural(promise.sessions, 'session')}"
+    if together and judged.lacking is None:
+        return f"{counts}; {PROMISE_TOGETHER}"
+    if promise is None:
+        return f"{counts}; {PROMISE}"
+    provisional = verdict.outcome is Outcome.PROVISIONAL
+    lacking = judged.lacking_sessions
+    return f"{counts}; {promise.of(lacking, judged.holds_to, provisional=provisional)}"
+
+
+def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+    """Yield what to do and where to look; commands and paths stay on one line."""
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        yield paragraph("undecided", what_decides(verdict), width)
+    if remedy := final_word(verdict):
+        yield paragraph("settle", remedy, width)
+    if result.suite != IMPORTED:
+        yield [line("reproduce", again(result))]
+    if command := accept(result):
+        yield [line("accept", command)]
+    if command := record(result):
+        yield [line("record", command)]
+    if verdict.log:
+        yield [line("log", verdict.log)]
+        yield [line("", text) for text in verdict.log_tail]
+    if verdict.folder:
+        yield [line("files", verdict.folder)]
+
+
+# --- summary ---------------------------------------------------------------------------------
+
+
+def summary(results: Results, width: int, *, colour: bool) -> list[str]:
+    """Return the terminal summary: a table by case, what to do about it, one line of counts.
+
+    Where an engine ran in several precisions, what each of them costs and gives stands between.
+    """
+    listed = [(result, row) for result in results.cases for row in rows(result)]
+    columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
+    cells = [row for _, row in listed]
+    head, *body = table(
+        columns,
+        cells,
+        width - 2,
+        left=["test", "verdict", "metric"],
+        spare=["interval", "limit", "vs base"],
+        colour=colour,
+    )
+    lines = [f"  {head}"]
+    test_width, verdict_width = column_widths(columns[:2], cells)
+    indent = 2 + test_width + 2 + verdict_width + 2
+    last, of_case = "", defaultdict[str, list[Verdict]](list)
+    for result in results.cases:
+        of_case[result.verdict.case.id].append(result.verdict)
+    for (result, row), text in zip(listed, body, strict=True):
+        if result.verdict.case.id != last:
+            last = result.verdict.case.id
+            lines.append(visible(last))
+            # Of the tests of a case, the first that knows most of its runs tells of them.
+            fullest = max(of_case[last], key=lambda v: (len(v.runs), v.kind != "accuracy"))
+            texts = (*declared(result).values(), *map(gate, of_case[last]), *beside(fullest))
+            for text_beside in filter(None, texts):
+                lines += fold(text_beside, width, first="  ", rest="    ")
+        if row.get("metric"):
+            lines.append(f"  {text}")
+            continue
+        # Nothing was measured: the reason stands in the place of the figures.
+        first, *rest = fold(result.verdict.headline, width - indent) or [""]
+        gap = " " * (verdict_width - len(row["verdict"]) + 2)
+        lines.append(f"  {text}{gap}{first}")
+        lines += [" " * indent + part for part in rest]
+    if len({result.verdict.case.precision for result in results.cases}) > 1:
+        lines += precision_lines(results, width)
+    for block in _advice(results, width):
+        lines += block
+    if results.pairs or len(results.cases) >= FEWEST:
+        for sentence in together(results):
+            lines += fold(sentence, width)
+    lines += fold(_counts(results), width)
+    lines.append(LABEL)
+    return lines
+
+
+def _advice(results: Results, width: int) -> Iterator[list[str]]:
+    """Yield what to do about verdicts that print no failure message."""
+    missing = [
+        result
+        for result in results.cases
+        if result.verdict.outcome is Outcome.NO_BASELINE and may_be_recorded(result)
+    ]
+    if missing:
+        suites = " ".join(sorted({result.suite for result in missing}))
+        yield [line("record", f"pytest {suites} {RECORD}")]
+    for remedy, cases in settling(results.cases):
+        yield paragraph("settle", f"{cases}: {remedy}", width)
+    noted: set[str] = set()
+    for result in results.cases:
+        verdict = result.verdict
+        advice = {
+            Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
+            Outcome.SUSPECT: ("suspect", verdict.headline),
+            Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE)}"),
+            Outcome.EXPECTED: ("expected", verdict.headline),
+        }
+        if verdict.outcome in advice:
+            label, text = advice[verdict.outcome]
+            yield paragraph(label, f"{verdict.case.id}: {text}", width)
+        if not result.failed:
+            yield from _beside(verdict, noted, width)
+
+
+def _beside(verdict: Verdict, printed: set[str], width: int) -> Iterator[list[str]]:
+    """Yield what changed and what was noted, of a case once, whichever of its tests says it."""
+    labelled = [("changed", changed(verdict)), *(("note", note) for note in lines_of(verdict))]
+    for label, content in labelled:
+        text = f"{verdict.case.id}: {content}"
+        if content and text not in printed:
+            yield paragraph(label, text, width)
+            printed.add(text)
+
+
+def _counts(results: Results) -> str:
+    counts = Counter(result.verdict.outcome for result in results.cases)
+    runs = {run.folder for result in results.cases for run in result.verdict.runs}
+    invalid = {run.folder for r in results.cases for run in r.verdict.invalid_runs}
+    also = f" and {len(invalid)} INVALID" if invalid else ""
+    turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
+    also += f" and {turns} in turns" if turns else ""
+    shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
+    profiles = " and ".join(sorted({result.profile for result in results.cases}))
+    return (
+        f"{plural(len(results.cases), 'test')}: {shown}; "
+        f"{unbroken(plural(len(runs), 'run'))}{unbroken(also)}, "
+        f"{unbroken(duration(results.seconds))}, "
+        f"profile {profiles}"
+    )

@@ -1,0 +1,202 @@
+"""The accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.extension import Leverage
+from pytest_mlperf.core.job import Factory, Job
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.search import CONDITIONS
+from pytest_mlperf.run.child.events import (
+    NoEventError,
+    by_name,
+    each,
+    is_count,
+    is_number,
+    is_text,
+    optional,
+    read_json,
+    record,
+)
+from pytest_mlperf.run.child.process import Child, Designed, Patience, WorkerProcess
+from pytest_mlperf.run.logs import DETAIL, parse_detail
+from pytest_mlperf.run.score import ACCURACY
+
+SCORES = record(
+    aggregate=by_name(is_number),
+    groups=optional(each(is_count)),
+    indices=each(is_count),
+    leverage=by_name(record(seen=is_number, df=is_number, hidden=is_number)),
+    lower=each(is_text),
+    outputs=each(is_count),
+    whole=each(is_text),
+    per_sample=by_name(each(optional(is_number))),
+)
+"""What `score.score` returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What is wanted of an accuracy pass.
+
+    Attributes:
+        looks: Given the size of the data set, after how many samples to look; the last is all.
+        enough: Whether what was scored so far decides; asked at every look but the last.
+    """
+
+    looks: Callable[[int], Sequence[int]]
+    enough: Callable[[Accuracy, Scored, Subject], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How outputs are scored.
+
+    Attributes:
+        model: Handed to the scorer: a language model's tokenizer lies there.
+    """
+
+    folder: Path
+    dataset: Factory
+    scorer: Factory
+    model: str | None
+    import_path: Sequence[str]
+    patience: Patience
+    show: Callable[[str], None]
+
+
+def fixed_order(samples: int) -> list[int]:
+    """Return the order in which samples are measured: shuffled, and always the same.
+
+    A subset is then a fair sample of the data set, and equal in every pass.
+    """
+    return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
+
+
+class AccuracyPass:
+    """The accuracy pass of one worker: block after block, until the scores decide."""
+
+    def __init__(
+        self, worker: WorkerProcess, total: int, ask: Ask, scoring: Scoring, subject: Subject
+    ) -> None:
+        """Keep what to ask for; nothing is asked yet."""
+        self._worker = worker
+        self._total = total
+        self._ask = ask
+        self._scoring = scoring
+        self._subject = subject
+        self._blocks: list[dict[str, Any]] = []
+        self._decided: tuple[Accuracy, Scored] | None = None
+
+    def answer(self) -> None:
+        """Have the worker answer; all scores but the last block's are looked at meanwhile."""
+        order, total = fixed_order(self._total), self._total
+        for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
+            indices = sorted(order[start:end])
+            self._worker.send({"command": "accuracy", "block": number, "indices": indices})
+            done = Path(self._worker.wait_for("finished")["folder"])
+            parse_detail(done / DETAIL).require_no_errors()
+            self._blocks.append({"log": str(done / ACCURACY), "indices": indices})
+            self._worker.wait_for("ready")
+            if end < total:
+                scores = _score(self._scoring, self._blocks, total)
+                if self._ask.enough(*scores, self._subject):
+                    self._decided = scores
+                    return
+
+    def scores(self) -> tuple[Accuracy, Scored]:
+        """Return the scores of all blocks.
+
+        Call it when the worker is gone: the last scoring needs no accelerator.
+        """
+        return self._decided or _score(self._scoring, self._blocks, self._total)
+
+
+def _scored(answer: Mapping[str, Any]) -> Scored:
+    groups = answer["groups"]
+    return Scored(
+        groups=None if groups is None else tuple(groups),
+        leverage={name: Leverage(**given) for name, given in answer["leverage"].items()},
+        indices=tuple(answer["indices"]),
+        per_sample=dict(answer["per_sample"]),
+        outputs=tuple(answer["outputs"]),
+    )
+
+
+def _score(
+    scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
+) -> tuple[Accuracy, Scored]:
+    child = Child(
+        title="scoring",
+        folder=scoring.folder,
+        script="run/score",
+        spec={
+            "task": "score",
+            "dataset": dataclasses.asdict(scoring.dataset),
+            "scorer": dataclasses.asdict(scoring.scorer),
+            "model": scoring.model,
+            "blocks": blocks,
+            "samples": total,
+        },
+        answer={},
+        patience=scoring.patience,
+        show=scoring.show,
+        layer="scorer",
+        whose="scorer",
+    )
+    scoring.show("scoring")
+    try:
+        child.run()
+    except UnavailableError as error:  # the run was made, so this is no skip of it
+        raise Designed("scorer", str(error), str(child.log)) from None
+    answer = _scores_in(scoring.folder / "scores.json")
+    samples = len(answer["indices"])
+    accuracy = Accuracy(
+        scores=answer["aggregate"],
+        samples=samples,
+        total=total,
+        full=samples == total,
+        folder=str(scoring.folder),
+        lower=tuple(answer["lower"]),
+        whole=tuple(answer["whole"]),
+    )
+    return accuracy, _scored(answer)
+
+
+def _scores_in(path: Path) -> Any:
+    """Return what the scoring child wrote."""
+    try:
+        value = read_json(path.read_bytes())
+    except (OSError, NoEventError) as error:
+        raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
+    if not SCORES(value):
+        raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))
+    return value
+
+
+def accuracy_key(job: Job, fingerprint: Mapping[str, str]) -> str:
+    """Return the hex key under which an accuracy pass may be taken for another run's.
+
+    Equal engine version, weights, options, data, precision, scorer and scenario.
+    """
+    scorer = job.written_scorer
+    text = json.dumps(
+        [
+            sorted((key, value) for key, value in fingerprint.items() if key not in CONDITIONS),
+            job.case.workload,
+            job.case.scenario,
+            job.case.precision,
+            dataclasses.asdict(scorer) if scorer else None,
+        ],
+        default=str,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

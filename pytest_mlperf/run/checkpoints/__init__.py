@@ -1,0 +1,1 @@
+"""Checkpoints that are built, beforehand and once."""

@@ -1,0 +1,276 @@
+"""The folder of built checkpoints: whole or absent, whoever looks, whenever a builder was killed.
+
+Below it, <key>/model/ is what engines load, and <key>/provenance.json says what it was made of and
+by what; <key>.lock is held and .<key>.<random>.tmp/ is there while it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.project import ignored_in_git
+from pytest_mlperf.stores import atomic
+
+SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja", ".tiktoken"})
+"""Files of a model's folder that a builder may read, and that may be loaded beside its result."""
+
+WEIGHTS = ".safetensors"
+
+BLOCK = 1 << 22
+
+SETTLED_S = 2.0
+"""A file that changed this short a time ago may change again without another time stamp."""
+
+MOST = 10_000
+"""Files of calibration data that are looked at; what has more is read anew each time."""
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files of a model, by name."""
+    files = sorted(p for p in folder.glob("*") if p.suffix in SUFFIXES and p.is_file())
+    if not any(path.suffix == WEIGHTS for path in files):
+        raise RunError(
+            "build",
+            f"{folder}: has no safetensors files to quantise; files that can carry code (.bin) are "
+            "not read",
+        )
+    return files
+
+
+def digests(files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str]:
+    """Return the hex SHA-256 of each file by its name."""
+    total, done, shown_s = sum(path.stat().st_size for path in files), 0, time.monotonic()
+    by_name: dict[str, str] = {}
+    for path in files:
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+                    done += len(block)
+                    if time.monotonic() - shown_s > 1:
+                        shown_s = time.monotonic()
+                        show(f"reading the model, {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+        except OSError as error:
+            raise RunError("build", f"{path} cannot be read: {error.strerror}") from None
+        by_name[path.name] = digest.hexdigest()
+    return by_name
+
+
+def hash_of(value: Any) -> str:
+    """Return the hex SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+class Memory:
+    """Which build an unchanged set of files had, kept in the folder of builds."""
+
+    def __init__(
+        self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
+    ) -> None:
+        """Look at the files; they are not read.
+
+        Args:
+            builds: The folder of builds; None: nothing is remembered.
+            about: All that decides a build beside the content of files.
+        """
+        self._file: Path | None = None
+        looked = list(_looks(files))
+        newest = max((look[-1] for look in looked), default=0)
+        self._settled = time.time() - newest / 1e9 > SETTLED_S
+        if builds is not None and len(looked) <= MOST:
+            self._file = builds / ".known" / hash_of([about, looked])
+
+    def recall(self) -> str | None:
+        """Return the key of the build, or None."""
+        if self._file is None:
+            return None
+        try:
+            return self._file.read_text("utf-8").strip() or None
+        except OSError:
+            return None
+
+    def keep(self, key: str) -> None:
+        """Remember the key of the build."""
+        if self._file is not None and self._settled:
+            with contextlib.suppress(OSError):
+                atomic.write_text(self._file, f"{key}\n")
+
+
+def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Yield place, device, number, size and times of every file, also of those in folders."""
+    for path in files:
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in inside[: MOST + 1]:
+            with contextlib.suppress(OSError):
+                s = file.stat()
+                yield str(file), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+
+SCHEMA = 1
+"""Version of provenance.json, and of what decides a key."""
+
+SHARED = "PYTEST_MLPERF_BUILDS"
+"""Variable that names a folder of builds which several projects or machines share."""
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A checkpoint that is there."""
+
+    folder: Path
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """Built checkpoints by key."""
+
+    folder: Path
+
+    def find(self, key: str) -> Built | None:
+        """Return a checkpoint that is complete; None where it was never made, or is damaged."""
+        place = self.folder / key
+        try:
+            provenance = json.loads((place / "provenance.json").read_text("utf-8"))
+            sizes: Mapping[str, int] = provenance["files"]
+            whole = all((place / "model" / n).stat().st_size == size for n, size in sizes.items())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        if not whole or provenance.get("schema") != SCHEMA:
+            return None
+        return Built(folder=(place / "model").resolve(), provenance=provenance)
+
+    @contextlib.contextmanager
+    def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
+        """Hold the right to make a checkpoint."""
+        with _writable(self.folder):
+            self._make()
+            lock = self._lock(key)
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                with _writable(self.folder):
+                    lock.acquire(timeout=POLL_S, poll_interval=POLL_S / 4)
+                break
+            except Timeout:
+                waiting("waiting for another process that builds the same checkpoint")
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        "build",
+                        f"waited {limit_s:.0f} s for another process that builds the same "
+                        f"checkpoint ({lock.lock_file}); end that process, or raise "
+                        "mlperf_lease_timeout",
+                    ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def making(self, key: str) -> Iterator[Path]:
+        """Yield an empty folder to write into; it vanishes unless `publish` took it.
+
+        Call it while `alone`. What killed builders left is removed.
+        """
+        with _writable(self.folder):
+            self._sweep(current=key)
+            temporary = self.folder / f".{key}.{secrets.token_hex(4)}.tmp"
+            (temporary / "model").mkdir(parents=True)
+        try:
+            yield temporary / "model"
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
+        """Put what was made into its place, safely on the disk before it can be seen.
+
+        Args:
+            model: The folder that `making` gave, filled.
+            provenance: What it was made of; the sizes of its files are added.
+        """
+        files = sorted(path for path in model.rglob("*") if path.is_file())
+        sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
+        whole = {"schema": SCHEMA, "key": key, **provenance, "files": sizes}
+        place = self.folder / key
+        with _writable(self.folder):
+            for path in files:
+                _settle(path)
+            atomic.write_text(
+                model.parent / "provenance.json", json.dumps(whole, indent=1, sort_keys=True)
+            )
+            for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
+                atomic.sync_folder(folder)
+            # Something is there only when it was damaged, which `find` has told.
+            shutil.rmtree(place, ignore_errors=True)
+            model.parent.rename(place)
+            atomic.sync_folder(self.folder)
+        return Built(folder=(place / "model").resolve(), provenance=whole)
+
+    def _make(self) -> None:
+        if os.environ.get(SHARED):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        else:
+            ignored_in_git(self.folder)
+
+    def _lock(self, key: str) -> FileLock:
+        return FileLock(self.folder / f"{key}.lock", mode=0o666)
+
+    def _sweep(self, *, current: str) -> None:
+        """Remove what builders left that nobody is working on any more."""
+        for left in self.folder.glob(".*.tmp"):
+            key = left.name.split(".")[1]
+            if key == current:
+                shutil.rmtree(left, ignore_errors=True)
+                continue
+            with contextlib.suppress(Timeout, OSError), self._lock(key).acquire(timeout=0):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _settle(path: Path) -> None:
+    """Let others read a file, and wait until it is on the disk.
+
+    Libraries write weights for their own user alone, and a folder of builds may be shared.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Timeout:  # which is an OSError, and none of these
+        raise
+    except NotImplementedError:  # of filelock, where there is no flock
+        raise RunError(
+            "build",
+            f"{folder}: its file system has no locks, and two sessions would build at once; set "
+            f"{SHARED} to a folder on another one",
+        ) from None
+    except OSError as error:
+        raise RunError(
+            "build", f"{error.filename or folder} cannot be written: {error.strerror}"
+        ) from None

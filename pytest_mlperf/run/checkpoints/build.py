@@ -1,0 +1,334 @@
+"""The checkpoint that a case's `build` makes: found among those that are there, or made now."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
+from pytest_mlperf.processes import log_tail
+from pytest_mlperf.run.checkpoints._store import (
+    SCHEMA,
+    SHARED,
+    WEIGHTS,
+    Built,
+    CheckpointStore,
+    Memory,
+    digests,
+    hash_of,
+    model_files,
+)
+from pytest_mlperf.run.child.events import Fields, by_name, each, is_count, is_text
+from pytest_mlperf.run.child.process import Child, Patience
+from pytest_mlperf.run.child.protocol import Event
+from pytest_mlperf.run.conditions import Conditions, placed
+
+SCRIPT = "run/checkpoints/child"
+
+KEY_DIGITS = 32
+SHOWN_DIGITS = 16
+"""Of digests in the fingerprint, as of those that engines tell."""
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
+"""Endings of files that can carry code; no checkpoint here has one."""
+
+PROMPTS: Fields = {"digest": is_text, "samples": is_count}
+"""What `child.calibrate` answers."""
+
+BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
+"""What `child.build` answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A quantised model, ready to be loaded."""
+
+    folder: Path
+    facts: Mapping[str, str]
+    weights_sha256: str
+
+    def require(self, engine: Mapping[str, Any]) -> None:
+        """Make sure that an engine loaded what was built, where it says what it loaded."""
+        loaded = str(engine.get("weights_sha256", ""))
+        if loaded and not self.weights_sha256.startswith(loaded):
+            raise RunError(
+                "build",
+                f"{self.folder}: its weights are not those that were built (SHA-256 {loaded}, "
+                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent}, so "
+                "that they are built again",
+            )
+
+
+def builds_folder(runs: Path) -> Path:
+    """Return where checkpoints are kept, from the folder of a session's runs.
+
+    That which PYTEST_MLPERF_BUILDS names, else `builds` in the folder of all that is measured.
+    """
+    if shared := os.environ.get(SHARED):
+        return Path(shared).expanduser().absolute()
+    return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"
+
+
+def checkpoint_for(
+    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
+) -> Checkpoint | None:
+    """Return the checkpoint of a case, made now if need be; None where its entry builds none."""
+    if job.build is None:
+        return None
+    return _Making(job.build, job.accelerator, conditions, folder, show).get()
+
+
+def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
+    """Return whether a case's checkpoint is built, in words; "" where its entry builds none.
+
+    Nothing is built, and no weights are read: what is not remembered counts as not built. Code of
+    the user's own is not imported.
+    """
+    if step is None or not step.registered:
+        return ""
+    with contextlib.suppress(MlperfError, OSError):
+        store = CheckpointStore(builds_folder(runs_dir / "runs" / "any"))
+        key = _memory(step, store, about_builder(step)).recall()
+        if key and (built := store.find(key)):
+            return f"{step.title}: built {built.provenance['built']}"
+        return f"{step.title}: not built yet, the first run does"
+    return ""
+
+
+class _Making:
+    """One checkpoint, from what the suite says to what engines load."""
+
+    def __init__(
+        self,
+        step: CheckpointBuild,
+        accelerator: str,
+        conditions: Conditions,
+        folder: Path,
+        show: Callable[[str], None],
+    ) -> None:
+        self._step = step
+        self._accelerator = accelerator
+        self._conditions = conditions
+        self._machine = conditions.machine
+        self._folder = folder
+        self._show = show
+        self._store = CheckpointStore(builds_folder(conditions.folder))
+        self._prompts: Path | None = None
+        self._calibration: dict[str, Any] = {}
+
+    def get(self) -> Checkpoint:
+        """Return it, made now if need be."""
+        step, store = self._step, self._store
+        about = about_builder(step)
+        memory = _memory(step, store, about)
+        remembered = memory.recall()
+        if remembered and (built := store.find(remembered)):
+            return _checkpoint(built)
+        files = model_files(step.source)
+        source = digests(files, self._show)
+        self._calibrate()
+        made_of = {
+            **_decided(step, about),
+            "source": source,
+            "calibration": self._calibration.get("digest"),
+        }
+        key = hash_of(made_of)[:KEY_DIGITS]
+        limit_s = self._conditions.lease_limit_s
+        if (built := store.find(key)) is None:
+            with store.alone(key, limit_s=limit_s, waiting=self._show):
+                built = store.find(key) or self._make(key, about, source)
+        memory.keep(key)
+        return _checkpoint(built)
+
+    def _calibrate(self) -> None:
+        """Write the prompts that the builder looks at, where it looks at any."""
+        calibration = self._step.calibration
+        if calibration is None:
+            return
+        file = self._folder / "prompts.json"
+        spec = {
+            "source": str(self._step.source),
+            "dataset": asdict(calibration.dataset),
+            "count": calibration.count,
+            "file": str(file),
+        }
+        done = self._run("calibration", spec, PROMPTS)
+        self._prompts = file
+        samples = int(done["samples"])
+        self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
+
+    def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
+        """Let the builder write; nothing else uses the accelerator meanwhile."""
+        step, conditions = self._step, self._conditions
+        begun = time.monotonic()
+        with (
+            placed(self._accelerator, conditions, self._show) as place,
+            self._store.making(key) as target,
+        ):
+            self._machine = place.conditions.machine
+            spec = {
+                "target": step.target,
+                "recipe": step.recipe,
+                "options": dict(step.options),
+                "source": str(step.source.resolve()),
+                "folder": str(target.resolve()),
+                "prompts": str(self._prompts.resolve()) if self._prompts else "",
+                "beside": [name for name in source if not _is_builders_own(name)],
+                "refused": PICKLES,
+            }
+            done = self._run("build", spec, BUILT, there=step.python)
+            return self._store.publish(
+                key,
+                target,
+                {
+                    **_decided(step, about),
+                    "built": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                    "seconds": round(time.monotonic() - begun, 1),
+                    "options": dict(step.written),
+                    "source": source,
+                    "calibration": self._calibration or None,
+                    "python": about["python"],
+                    "facts": done["facts"],
+                    "weights_sha256": done["weights_sha256"],
+                },
+            )
+
+    def _run(
+        self, task: str, spec: Mapping[str, Any], answer: Fields, *, there: Elsewhere | None = None
+    ) -> Event:
+        return Child(
+            title=f"building {self._step.title}",
+            folder=self._folder,
+            script=SCRIPT,
+            spec={"task": task, **spec},
+            answer=answer,
+            patience=self._conditions.patience,
+            show=self._show,
+            python=there.command if there else None,
+            environment={**self._machine.environment(self._accelerator), **QUIET},
+        ).run()
+
+
+def _is_builders_own(name: str) -> bool:
+    """Whether a builder writes this file itself; a tokenizer's files, say, are copied."""
+    return name == "config.json" or name.endswith((WEIGHTS, f"{WEIGHTS}.index.json"))
+
+
+def _checkpoint(built: Built) -> Checkpoint:
+    made = built.provenance
+    facts = {
+        "use": made["use"],
+        "recipe": made["recipe"],
+        "options": json.dumps(made["options"], sort_keys=True),
+        "source_sha256": hash_of(made["source"])[:SHOWN_DIGITS],
+        "code": made["code"][:SHOWN_DIGITS],
+        **made["versions"],
+        **made["facts"],
+    }
+    if calibration := made["calibration"]:
+        facts["calibration"] = f"{calibration['use']}, {calibration['samples']:,} samples"
+        facts["calibration_digest"] = calibration["digest"][:SHOWN_DIGITS]
+    return Checkpoint(
+        folder=built.folder,
+        facts={f"build.{name}": str(value) for name, value in sorted(facts.items())},
+        weights_sha256=str(made["weights_sha256"]),
+    )
+
+
+def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
+    """Return what decides the result beside the content of files."""
+    return {
+        "schema": SCHEMA,
+        "use": step.use,
+        "recipe": step.recipe,
+        "options": dict(step.options),
+        "versions": dict(about["versions"]),
+        "code": str(about["code"]),
+    }
+
+
+def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memory:
+    """Return what may know the build without reading anything.
+
+    Of calibration data that code of the user's own makes nothing is known beforehand.
+    """
+    prompts, files = step.calibration, model_files(step.source)
+    calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
+    if prompts and (path := prompts.dataset.options.get("path")):
+        files.append(Path(path))
+    sure = prompts is None or prompts.registered
+    decided = {**_decided(step, about), "calibration": calibration}
+    return Memory(store.folder if sure else None, decided, files)
+
+
+LIMIT_S = 300.0
+"""A module of the user's own may be slow to import."""
+
+QUIET = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Variables of every builder: nothing is downloaded, and no tokenizer's threads are forked."""
+
+ABOUT: Fields = {
+    "versions": by_name(is_text),
+    "missing": each(is_text),
+    "code": is_text,
+    "python": is_text,
+    "executable": is_text,
+}
+"""What `child.about` answers."""
+
+EXTRA = "torchao"
+"""What an extra of this package brings; the other builders want an environment of their own."""
+
+
+def about_builder(step: CheckpointBuild) -> Event:
+    """Return versions, and the digest of the builder's own code; see `child.about`."""
+    about = _asked(step.target, step.python.command if step.python else None)
+    if missing := about["missing"]:
+        names = " and ".join(missing)
+        problem = "are not installed" if len(missing) > 1 else "is not installed"
+        if step.python:
+            problem += (
+                f" in {step.python.title} ({step.python.key}): pip install {' '.join(missing)}"
+            )
+        elif EXTRA in missing:
+            problem += "; try: pip install 'pytest-mlperf[quantization]'"
+        else:
+            problem += (
+                "; install it, or name the Python of an environment that has it: "
+                f'build = {{ use = "{step.use}", python = "..." }}'
+            )
+        raise RunError("build", f"builder {step.use} needs {names}, which {problem}")
+    return about
+
+
+@lru_cache(maxsize=64)
+def _asked(target: str, python: tuple[str, ...] | None) -> Event:
+    """Return what a builder's Python says; once a session, in which nothing is installed."""
+    with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
+        child = Child(
+            title=f"builder {target}",
+            folder=Path(folder),
+            script=SCRIPT,
+            spec={"task": "about", "target": target},
+            answer=ABOUT,
+            patience=Patience(progress_s=LIMIT_S, phase_s=LIMIT_S),
+            show=lambda _: None,
+            python=python,
+            environment=QUIET,
+        )
+        try:
+            return child.run()
+        except RunError as error:
+            last = log_tail(error.log, 1)  # the log itself is about to vanish
+            more = f"; its log ends: {last[0]}" if last else ""
+            raise RunError("build", f"{error}{more}") from None

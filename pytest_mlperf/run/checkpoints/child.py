@@ -1,0 +1,206 @@
+"""Run a builder in a process of its own: `python .../run/checkpoints/child.py SPEC.json`.
+
+Run as a script, here or from a copy of this package in another Python, so that this Python needs
+only what the builder imports. The prompts that a builder looks at are made here as well, always in
+this Python: it has the data set's libraries, where the builder's has perhaps others. Events leave
+on stdout; whatever libraries print goes to stderr. The text must be readable to older Pythons,
+which then say so themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+OLDEST = (3, 11)
+"""The oldest Python that this package runs on."""
+
+FAILED = 70
+
+
+def main(file: str) -> None:
+    """Set up the import path, and do what the spec asks: see `TASKS`."""
+    descriptor = _take_stdout()
+    if sys.version_info < OLDEST:
+        here = ".".join(map(str, sys.version_info[:3]))
+        message = f"{sys.executable} is Python {here}; builders need 3.11 or newer"
+        event = {"event": "error", "layer": "build", "kind": "RunError", "message": message}
+        refusal = {**event, "designed": True, "log": None, "traceback": ""}
+        os.write(descriptor, (json.dumps(refusal) + "\n").encode())
+        os._exit(FAILED)
+    spec = json.loads(Path(file).read_text("utf-8"))
+    # In place of the folder of this script, whose modules would hide others of the same names.
+    code = str(Path(__file__).absolute().parents[3])
+    sys.path[:1] = [code]
+    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    # Before any thread is started, and before anything large is loaded.
+    importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
+    reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
+    with reporter.blaming("build"):
+        answer = TASKS[spec["task"]](spec, reporter)
+        reporter.event("done", **answer)
+    # Libraries leave threads and processes behind that would hold up an orderly end.
+    importlib.import_module("pytest_mlperf.run.child.reporter").leave(0)
+
+
+def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
+    """Return versions of what decides a builder's result, and a digest of its own code.
+
+    Nothing but the builder's module is imported.
+    """
+    import hashlib
+    from importlib import metadata
+
+    module, _, name = spec["target"].partition(":")
+    builder = getattr(importlib.import_module(module), name)
+    versions, missing = {}, []
+    for distribution in getattr(builder, "distributions", ()):
+        try:
+            versions[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            missing.append(distribution)
+    digest = hashlib.sha256()
+    for path in code_of(module):
+        digest.update(path.read_bytes())
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {
+        "versions": versions,
+        "missing": missing,
+        "code": digest.hexdigest(),
+        "python": python,
+        "executable": sys.executable,
+    }
+
+
+def code_of(module: str) -> list[Path]:
+    """Return the files whose text decides what a builder does.
+
+    The module, and of a package its other modules: what adapters of this package share lies there.
+    """
+    file = sys.modules[module].__file__
+    if file is None:
+        return []
+    whole = (Path(file).parent / "__init__.py").is_file()
+    return sorted(Path(file).parent.glob("*.py")) if whole else [Path(file)]
+
+
+def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
+    """Let the builder write, complete what it wrote, and refuse what may carry code."""
+    errors = importlib.import_module("pytest_mlperf.core.errors")
+    files = importlib.import_module("pytest_mlperf.engines")
+    resolve = importlib.import_module("pytest_mlperf.registry").resolve
+    source, target = Path(spec["source"]), Path(spec["folder"])
+    prompts: list[list[int]] = []
+    if spec["prompts"]:
+        prompts = json.loads(Path(spec["prompts"]).read_text("utf-8"))["prompts"]
+
+    def progress(done: int, total: int, unit: str) -> None:
+        reporter.event("progress", done=done, total=total, what=unit)
+
+    builder = resolve(spec["target"])(recipe=spec["recipe"], **spec["options"])
+    facts = builder.build(source, target, prompts, progress)
+    for path in spec["beside"]:
+        if not (target / path).exists():
+            (target / path).write_bytes((source / path).read_bytes())
+    carries = sorted(p.name for p in target.rglob("*") if p.suffix in spec["refused"])
+    if carries:
+        raise errors.RunError(
+            "build",
+            f"the builder wrote {files.some(carries)}, which can carry code; it must write "
+            "safetensors",
+        )
+    if not (target / "config.json").is_file():
+        raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
+    single = target / "model.safetensors"
+    # In the order of engines, which look inside: that takes torch, which a builder may not need.
+    weights = [single] if single.is_file() else sorted(target.glob("*.safetensors"))
+    if not weights:
+        raise errors.RunError("build", "the builder wrote no safetensors files, so no weights")
+    for path in target.glob("*.safetensors"):
+        settle_header(path)
+    return {
+        "facts": {str(key): str(value) for key, value in facts.items()},
+        "weights_sha256": files.sha256(weights),
+    }
+
+
+def settle_header(path: Path) -> None:
+    """Put the metadata of a safetensors file in order, in place: libraries write it in any.
+
+    The same build then gives the same bytes, and the same digest of weights.
+    """
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" not in header:
+            return
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # always, but for a library that escapes less than Python
+            file.seek(8)
+            file.write(text.ljust(size))
+
+
+def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
+    """Write {"prompts": lists of token ids}, and return how many, and a hex SHA-256 of them."""
+    prompts = prompts_of(spec)
+    atomic = importlib.import_module("pytest_mlperf.stores.atomic")
+    atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))
+    hash_of = importlib.import_module("pytest_mlperf.run.checkpoints._store").hash_of
+    return {"digest": hash_of(prompts), "samples": len(prompts)}
+
+
+def prompts_of(spec: dict[str, Any]) -> list[list[int]]:
+    """Return the samples' token ids, those of texts by the model's tokenizer."""
+    from pytest_mlperf.core.errors import RunError
+    from pytest_mlperf.engines.llm.generation import TokenPrompts
+    from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_config
+    from pytest_mlperf.registry import resolve
+    from pytest_mlperf.run.accuracy import fixed_order
+    from pytest_mlperf.run.worker.samples import as_dataset
+
+    folder = Path(spec["source"])
+    dataset = as_dataset(resolve(spec["dataset"]["target"])(**spec["dataset"]["options"]))
+    total, count = len(dataset), spec["count"]
+    if count is not None and count > total:
+        raise RunError(
+            "build", f"calibration asks for {count:,} samples, and the data set has {total:,}"
+        )
+    indices = sorted(fixed_order(total)[:count])
+    tokenizer = None
+    if isinstance(dataset.input(indices[0]), str):
+        tokenizer, _ = load_tokenizer("calibration", folder)
+    config = read_config(folder)
+    prompts = TokenPrompts(
+        dataset=dataset,
+        tokenizer=tokenizer,
+        vocabulary=config.vocabulary or sys.maxsize,
+        context=config.context,
+        max_new_tokens=0,
+        max_prompt_tokens=config.context,  # what is longer is cut: a builder generates nothing
+    )
+    try:
+        prompts.load(indices)
+    except RunError as error:
+        raise RunError("build", str(error)) from error
+    return [prompts[index] for index in indices]
+
+
+TASKS = {"about": about, "build": build, "calibration": calibrate}
+"""What a spec may ask for."""
+
+
+def _take_stdout() -> int:
+    """Return a descriptor for events; what others print goes to stderr from now on."""
+    sys.stdout.flush()
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return descriptor
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

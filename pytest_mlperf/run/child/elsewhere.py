@@ -1,0 +1,132 @@
+"""Start a worker in another Python: `python .../run/elsewhere.py SPEC.json`.
+
+Run as a script from a copy of this package, so that this Python needs only what the worker imports.
+It needs no inherited descriptor, variable or working folder, which a container would not pass on:
+events leave on stdout, commands come on stdin, and whatever the engine prints goes to stderr.
+The text must be readable to older Pythons, which then say so themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+OLDEST = (3, 11)
+"""The oldest Python that this package runs on."""
+
+NEEDED = {"numpy": "numpy", "mlperf_loadgen": "mlcommons-loadgen"}
+"""What every worker imports, and what is installed to have it."""
+
+FAILED = 70
+
+
+class StartEvents:
+    """What is told to the parent before the worker itself speaks."""
+
+    def __init__(self) -> None:
+        """Take stdout for events; what others print goes to stderr from now on."""
+        sys.stdout.flush()
+        self.descriptor = os.dup(1)
+        os.dup2(2, 1)
+
+    def tell(self, **event: Any) -> None:
+        """Send one event."""
+        os.write(self.descriptor, (json.dumps(event) + "\n").encode())
+
+    def fail(self, message: str) -> None:
+        """Send the error event and end the process."""
+        about = {"layer": "worker", "kind": "RunError", "message": message}
+        self.tell(event="error", **about, designed=True, log=None, traceback="")
+        os._exit(FAILED)
+
+
+def main(file: str, key: str) -> None:
+    """Tell which Python this is, set up its import path, and become the worker."""
+    events = StartEvents()
+    version = ".".join(map(str, sys.version_info[:3]))
+    here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
+    if sys.version_info < OLDEST:
+        events.fail("{} is Python {}; workers need 3.11 or newer".format(here, version))  # noqa: UP032
+    events.tell(event="python", **_about(version))
+    try:
+        spec = json.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        events.fail(f"{here} cannot read {file} ({error.strerror}); a container must mount it")
+    os.environ.update(spec["environment"])
+    # In place of the folder of this script, whose modules would hide others of the same names.
+    code = str(Path(__file__).absolute().parents[3])
+    left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]
+    sys.path[:] = [code, *spec["import_first"], *left]
+    missing = [name for module, name in NEEDED.items() if not importlib.util.find_spec(module)]
+    if missing:
+        them = "them" if len(missing) > 1 else "it"
+        events.fail(f"{here} lacks {' and '.join(missing)}: install {them} there")
+    if "question" in spec:
+        _answer(events, spec)
+        return
+    try:
+        worker = importlib.import_module("pytest_mlperf.run.worker.worker")
+    except ImportError as error:
+        events.fail(f"{here} lacks what a worker imports: {error}")
+    worker.main([file, "--events", str(events.descriptor)])
+
+
+def _about(version: str) -> dict[str, Any]:
+    """Return which Python this is, with the versions of what every worker imports."""
+    from importlib import metadata
+    from platform import freedesktop_os_release
+
+    versions = {}
+    for name in NEEDED.values():
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        system = freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        system = None
+    about = {"prefix": sys.prefix, "executable": sys.executable, "version": version}
+    return {**about, "versions": versions, "system": system}
+
+
+def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
+    """Tell which libraries cannot be imported, and what an engine lacks; see `cli.doctor`."""
+    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    errors = importlib.import_module("pytest_mlperf.core.errors")
+    question, lacking, error = spec["question"], {}, ["", ""]
+    for library in question["libraries"]:
+        events.tell(event="importing", library=library)
+        try:
+            importlib.import_module(library)
+        except BaseException as exception:
+            absent = isinstance(exception, ModuleNotFoundError) and exception.name == library
+            reason = f"{type(exception).__name__}: {errors.text_of(exception)}"
+            lacking[library] = "" if absent else reason
+    if question["engine"] and not lacking:
+        error = _engine_lacks(question["engine"])
+    events.tell(event="answer", lacking=lacking, error=error)
+
+
+def _engine_lacks(engine: dict[str, Any]) -> list[str]:
+    """Return class, sentence and options at fault of the error that `require()` raises."""
+    registry = importlib.import_module("pytest_mlperf.registry")
+    errors = importlib.import_module("pytest_mlperf.core.errors")
+    try:
+        built = registry.resolve(engine["target"])(**engine["given"])
+        for hook in ("require", "reach"):
+            getattr(built, hook, lambda: None)()
+    except errors.MlperfError as error:
+        return [type(error).__name__, str(error), *error.options]
+    except Exception as error:  # a library of the engine's that breaks
+        return ["EnvironmentFault", f"{type(error).__name__}: {error}".splitlines()[0]]
+    return ["", ""]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,324 @@
+"""Read what a child process sends: whole lines, each an event that it may send, and nothing else.
+
+An engine and its libraries share the process of the worker, so what arrives may be theirs: bytes
+without end, JSON that is no event, or an event with other fields. It is refused here, at the edge,
+so that whoever takes an event can rely on its fields. Workers in other Pythons do not import this:
+it needs more than they have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import broken, encodable
+from pytest_mlperf.core.numbers import COUNTED, LEAST, LONGEST_S, MOST, WIDEST
+from pytest_mlperf.core.reason import SignKey
+from pytest_mlperf.run.child.protocol import Event
+
+LONGEST = 8 * 2**20
+"""Bytes of one event at most."""
+
+CHUNK = 1 << 16
+"""Bytes that are read at a time."""
+
+SHOWN = 60
+"""Bytes of what is no event that a message shows."""
+
+LOOK_S = 0.5
+"""Time between two looks whether a child that sends nothing has ended."""
+
+Check = Callable[[Any], bool]
+"""Whether a value may stand in a field."""
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text."""
+    return type(value) is str
+
+
+def is_flag(value: object) -> bool:
+    """Whether it is true or false."""
+    return type(value) is bool
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 on, and no more than can be counted."""
+    return type(value) is int and 0 <= value <= COUNTED
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, of a size that a result may have."""
+    return type(value) in (int, float) and abs(value) <= WIDEST  # type: ignore[arg-type]
+
+
+def is_duration(value: object) -> bool:
+    """Whether it is a length of time, from 0 on."""
+    return is_number(value) and 0 <= value <= LONGEST_S  # type: ignore[operator]
+
+
+def is_rate(value: object) -> bool:
+    """Whether it is a number above 0 that a rate may have."""
+    return is_number(value) and LEAST <= value <= MOST  # type: ignore[operator]
+
+
+def optional(check: Check) -> Check:
+    """Return the check of a value that may be unknown."""
+    return lambda value: value is None or check(value)
+
+
+def each(check: Check) -> Check:
+    """Return the check of a list."""
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def by_name(check: Check) -> Check:
+    """Return the check of values by name, whatever their names."""
+    return lambda value: type(value) is dict and all(map(check, value.values()))
+
+
+def record(**fields: Check) -> Check:
+    """Return the check of values by name, all of them and no other."""
+    return lambda value: (
+        type(value) is dict
+        and value.keys() == fields.keys()
+        and all(check(value[name]) for name, check in fields.items())
+    )
+
+
+def _is_setting(value: object) -> bool:
+    return type(value) is dict and optional(is_rate)(value.get("target_qps"))
+
+
+def _is_phase(value: object) -> bool:
+    return value in {"performance", "accuracy"} if type(value) is str else False
+
+
+def _are_notes(value: object) -> bool:
+    return by_name(is_text)(value) and set(value) <= set(SignKey)  # type: ignore[call-overload]
+
+
+Fields = Mapping[str, Check]
+
+ERROR: Fields = {
+    "layer": is_text,
+    "kind": is_text,
+    "message": is_text,
+    "designed": is_flag,
+    "log": optional(is_text),
+    "traceback": is_text,
+}
+
+_TIMES = "own_s foreign_s waited_s stolen_s throttled_s pressure_s memory_some_s memory_full_s"
+
+REPLICA = record(
+    name=is_text,
+    gpus=each(is_text),
+    samples=is_count,
+    throughput=is_duration,
+    latency_s=is_duration,
+    shares=each(is_duration),
+)
+
+CONTENTION = record(
+    **dict.fromkeys(_TIMES.split(), optional(is_duration)),
+    **dict.fromkeys(("switches", "faults", "swapped_in"), optional(is_count)),
+    window_s=is_duration,
+    cores=is_count,
+    others=by_name(is_duration),
+)
+
+OF_WORKER: Mapping[str, Fields] = {
+    "python": {
+        "prefix": is_text,
+        "executable": is_text,
+        "version": is_text,
+        "versions": by_name(is_text),
+        "system": optional(is_text),
+    },
+    "started": {"pid": is_count},
+    "loading": {},
+    "loaded": {
+        "engine": by_name(is_text),
+        "dataset": record(digest=is_text, samples=is_count, sizes=by_name(is_number)),
+        "load_s": is_duration,
+    },
+    "warmed": {"warmup_s": is_duration},
+    "probed": {"target_qps": is_rate},
+    "running": {"phase": _is_phase, "expected": is_count, "settings": _is_setting},
+    "progress": {
+        "phase": is_text,
+        "done": is_count,
+        "outstanding": is_count,
+        "fault": optional(is_text),
+        "elapsed_s": is_duration,
+    },
+    "finished": {
+        "phase": _is_phase,
+        "folder": is_text,
+        "result": record(
+            issued=is_count,
+            completed=is_count,
+            duration_s=is_duration,
+            within_se=is_duration,
+            token_metrics=by_name(is_number),
+            notes=_are_notes,
+            faults=each(is_text),
+            completing_threads=is_count,
+            client=by_name(is_duration),
+            accepted_drafts=optional(is_count),
+            contention=optional(CONTENTION),
+            finishes=by_name(is_count),
+            replicas=each(REPLICA),
+        ),
+    },
+    "ready": {},
+    "leaving": {},
+    "error": ERROR,
+}
+"""What a worker sends, see `protocol.Event`."""
+
+FOLLOWS: Mapping[str, Collection[str]] = {
+    "": {"python", "started"},
+    "python": {"started"},
+    "started": {"loading"},
+    "loading": {"loaded"},
+    "loaded": {"warmed", "ready"},
+    "warmed": {"probed", "running"},
+    "probed": {"running"},
+    "running": {"finished"},
+    "finished": {"ready"},
+    "ready": {"running", "leaving"},
+    "leaving": {},
+}
+"""What a worker sends after each event, besides progress and an error: no phase comes twice."""
+
+ANY_TIME = {"progress", "error"}
+
+
+class NoEventError(ValueError):
+    """A line that is no event; the text says why."""
+
+
+class ChildEvents:
+    """The events of one child, as they arrive."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        kinds: Mapping[str, Fields],
+        *,
+        layer: str,
+        whose: str,
+        log: str,
+        ended: Callable[[], bool],
+        follows: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """Read from a pipe.
+
+        Args:
+            layer: Whose error it is when something else arrives.
+            ended: Whether the child has ended; what it left behind may hold the pipe open.
+            follows: What may come after each event; None: any.
+        """
+        self._descriptor = descriptor
+        self._kinds = kinds
+        self._layer = layer
+        self._whose = whose
+        self._log = log
+        self._ended = ended
+        self._follows = follows
+        self._last = ""
+        self._buffer = b""
+
+    def next(self, timeout_s: float) -> Event | None:
+        """Return the next event; None when there is none yet, or only a part of one has arrived.
+
+        It waits for `LOOK_S` at most: whoever waits can look at its own limits after every read.
+
+        Raises:
+            EOFError: The child closed its end, or has ended.
+        """
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            if len(line) > LONGEST:
+                raise self._refused(line, f"{len(line):,} bytes without the end of a line")
+            if not self._readable(timeout_s):
+                return None
+            chunk = os.read(self._descriptor, CHUNK)
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+            return self.next(0) if b"\n" in chunk else None
+        self._buffer = rest
+        if len(line) > LONGEST:
+            raise self._refused(line, f"{len(line):,} bytes in one line")
+        try:
+            event = event_of(line, self._kinds)
+        except NoEventError as error:
+            raise self._refused(line, str(error)) from None
+        name = event["event"]
+        if self._follows is not None and name not in ANY_TIME:
+            if name not in self._follows[self._last]:
+                raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
+            self._last = name
+        return event
+
+    def _readable(self, timeout_s: float) -> bool:
+        """Whether something arrives in time."""
+        ended = self._ended()  # asked first: what it sent before its end is in the pipe then
+        wait_s = 0.0 if ended else max(0.0, min(timeout_s, LOOK_S))
+        if select.select([self._descriptor], [], [], wait_s)[0]:
+            return True
+        if ended:
+            raise EOFError
+        return False
+
+    def _refused(self, line: bytes, reason: str) -> RunError:
+        shown = broken(repr(line[:SHOWN])) + ("…" if len(line) > SHOWN else "")
+        return RunError(
+            self._layer,
+            f"the {self._whose} or a library wrote to the descriptor of events, which is not "
+            f"theirs: {shown} ({reason}); they may write to stdout, and to what they opened",
+            self._log,
+        )
+
+
+def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
+    """Return the event of a line."""
+    event = read_json(line)
+    if type(event) is not dict or not is_text(event.get("event")):
+        raise NoEventError("no object that names an event")
+    fields = kinds.get(event["event"])
+    if fields is None:
+        raise NoEventError("no event of this name")
+    if wrong := (fields.keys() | {"event"}) ^ event.keys():
+        raise NoEventError(f"an event with other fields: {broken(', '.join(sorted(wrong)))}")
+    if wrong := {name for name, check in fields.items() if not check(event[name])}:
+        raise NoEventError(f"an event with a wrong value of {', '.join(sorted(wrong))}")
+    return event
+
+
+def read_json(text: bytes | str) -> Any:
+    """Return what a JSON text of a child holds."""
+    try:
+        return encodable(json.loads(text, object_pairs_hook=_once, parse_constant=_no_number))
+    except NoEventError:
+        raise
+    except (ValueError, RecursionError):
+        raise NoEventError("no JSON") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise NoEventError("JSON that names something twice")
+    return fields
+
+
+def _no_number(name: str) -> None:
+    raise NoEventError(f"JSON with {name}")

@@ -1,0 +1,496 @@
+"""Run a child process that sends events, and never be hung, misled or outlived by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Any, Self
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.processes import ChildProcess, ended
+from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.child.events import (
+    ERROR,
+    FOLLOWS,
+    OF_WORKER,
+    ChildEvents,
+    Fields,
+    is_count,
+    is_text,
+)
+from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec, import_path
+
+GRACE_S = 2.0
+"""Time between SIGTERM and SIGKILL."""
+
+TICK_S = 0.5
+"""Time between two looks at the log, which counts as progress when it grows."""
+
+THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Variables that are about this Python; another one does not get them."""
+
+PROGRESS: Fields = {"done": is_count, "total": is_count, "what": is_text}
+"""What a child says meanwhile."""
+
+
+class Designed(RunError):
+    """An error of our own that a child raised: its sentence says all, and its log no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a child may take.
+
+    Attributes:
+        progress_s: Longest time without any progress: no phase ended and no sample completed.
+        phase_s: Longest time of one phase (load, a LoadGen run) with progress.
+    """
+
+    progress_s: float = 900.0
+    phase_s: float = 14_400.0
+
+
+class EventProcess(ChildProcess):
+    """A child that sends events through a pipe; what it and its libraries print is its log."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: IO[bytes],
+        kinds: Mapping[str, Fields],
+        *,
+        layer: str,
+        whose: str,
+        environment: Mapping[str, str],
+        other_python: bool,
+        on_stdout: bool = True,
+        follows: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """Start it; it sends events on its stdout, else on the descriptor that `--events` names."""
+        self._pipe, end = os.pipe()
+        try:
+            super().__init__(
+                command if on_stdout else [*command, "--events", str(end)],
+                stdout=end if on_stdout else log,
+                stderr=log,
+                descriptors=() if on_stdout else (end,),
+                environment=_environment(environment, other_python=other_python),
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(end)
+        self._events = ChildEvents(
+            self._pipe,
+            kinds,
+            layer=layer,
+            whose=whose,
+            log=str(log.name),
+            ended=lambda: self.poll() is not None,
+            follows=follows,
+        )
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        """Return its next event; see `ChildEvents.next`."""
+        return self._events.next(timeout_s)
+
+    def stop(self, *, alone_s: float = 0.0) -> None:
+        """End its whole group, and hear it no more."""
+        self.end(alone_s=alone_s, term_s=GRACE_S)
+        os.close(self._pipe)
+
+
+def _environment(beside: Mapping[str, str], *, other_python: bool) -> dict[str, str]:
+    """Return all variables of a child."""
+    left_out = THIS_PYTHON if other_python else ()
+    inherited = {key: value for key, value in os.environ.items() if key not in left_out}
+    return {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A child process with one task.
+
+    Attributes:
+        title: What progress calls it: "building torchao int8".
+        spec: What it is told; its `task` names its files.
+        answer: The fields of its last event, "done".
+        python: What starts another Python; None: this one.
+        layer: Whose error it is when it breaks.
+        whose: What runs there besides this package, in words.
+    """
+
+    title: str
+    folder: Path
+    script: str
+    spec: Mapping[str, Any]
+    answer: Fields
+    patience: Patience
+    show: Callable[[str], None]
+    python: Sequence[str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    layer: str = "build"
+    whose: str = "builder"
+
+    @property
+    def log(self) -> Path:
+        """What it and its libraries print."""
+        return self.folder / f"{self.spec['task']}.log"
+
+    def run(self) -> Event:
+        """Run it to its end and return its last event."""
+        with contextlib.ExitStack() as stack:
+            try:
+                command = stack.enter_context(self._command())
+                log = stack.enter_context(self.log.open("wb"))
+            except OSError as error:
+                raise RunError(
+                    self.layer, f"cannot write {self.folder}: {error.strerror}"
+                ) from None
+            try:
+                process = self._start(command, log)
+            except OSError as error:
+                reason = f"{error.filename} cannot be started: {error.strerror}"
+                raise RunError(self.layer, self._named(reason)) from None
+            stack.callback(process.stop)
+            return self._follow(process)
+
+    @contextlib.contextmanager
+    def _command(self) -> Iterator[list[str]]:
+        """Yield the command line; another Python gets a copy of this package, and no more."""
+        spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
+        contents = {**self.spec, "import_path": [] if self.python else import_path()}
+        spec.write_text(json.dumps(contents), "utf-8")
+        if self.python is None:
+            module = f"{PACKAGE.name}.{self.script.replace('/', '.')}"
+            yield [sys.executable, "-m", module, str(spec)]
+            return
+        code = self.folder / "code"
+        try:
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
+            yield [*self.python, str(code / PACKAGE.name / name), str(spec)]
+        finally:
+            shutil.rmtree(code, ignore_errors=True)
+
+    def _start(self, command: Sequence[str], log: IO[bytes]) -> EventProcess:
+        return EventProcess(
+            command,
+            log,
+            {"progress": PROGRESS, "done": self.answer, "error": ERROR},
+            layer=self.layer,
+            whose=self.whose,
+            environment=self.environment,
+            other_python=bool(self.python),
+        )
+
+    def _follow(self, process: EventProcess) -> Event:
+        """Return the last event; show the others."""
+        started = time.monotonic()
+        for event in self._heard(process):
+            if event.get("event") == "error":
+                raise self._reported(event)
+            if event.get("event") == "done":
+                return event
+            took_s = time.monotonic() - started
+            self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
+        raise self._died(process)
+
+    def _heard(self, process: EventProcess) -> Iterator[Event]:
+        """Yield each event, and {} when only the log has grown; end when the child has."""
+        started = last = time.monotonic()
+        size, at = 0, ""
+        while True:
+            now = time.monotonic()
+            if now - last > self.patience.progress_s:
+                raise self._slow("no progress for", self.patience.progress_s, at)
+            if now - started > self.patience.phase_s:
+                raise self._slow("took longer than", self.patience.phase_s, at)
+            try:
+                event = process.next_event(TICK_S)
+            except EOFError:
+                return
+            if event is None and (grown := self.log.stat().st_size) != size:
+                size, event = grown, {}
+            if event is not None:
+                last, at = now, _place(event) or at
+                yield event
+
+    def _reported(self, event: Event) -> RunError | UnavailableError:
+        message = self._named(str(event["message"]))
+        if event["kind"] == UnavailableError.__name__:
+            return UnavailableError(message)
+        error = Designed if event["designed"] else RunError
+        return error(self.layer, message, str(self.log))
+
+    def _slow(self, exceeded: str, limit_s: float, at: str) -> RunError:
+        advice = "raise the ini setting mlperf_timeout if it was only slow"
+        message = self._named(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
+        return RunError(self.layer, message, str(self.log))
+
+    def _died(self, process: EventProcess) -> RunError:
+        if not process.ends_within(GRACE_S):
+            return RunError(self.layer, self._named("closed its pipe, did not end"), str(self.log))
+        how = ended(process.returncode)
+        if process.returncode == -signal.SIGKILL:
+            how += "; if nobody killed it, the machine ran out of memory (see dmesg)"
+        return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))
+
+    def _named(self, text: str) -> str:
+        """Return a message that says which child it is about."""
+        return f"{self.title}: {text}" if self.layer != self.whose else text
+
+
+def _place(event: Event) -> str:
+    """Return how far a child is: ", 3 of 8 layers"; "" where an event does not tell."""
+    return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
+
+
+LEAVING_S = 20.0
+"""Time of a worker that was told to stop: its engine may have a server to stop first."""
+
+STACKS_S = 0.3
+"""Time for a hanging worker to write its threads' stacks."""
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class WorkerProcess:
+    """One worker process: started on entry, surely gone on exit.
+
+    Attributes:
+        notes: After the exit: what went wrong while the engine left; what it gave stays good.
+
+    Use:
+        with WorkerProcess(spec, patience, on_event) as worker:
+            loaded = worker.wait_for("loaded")
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        patience: Patience,
+        on_event: Callable[[Event], None],
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        build: Build | None = None,
+    ) -> None:
+        """Keep what to run; nothing starts yet."""
+        self.spec = spec
+        self.folder = Path(spec.folder)
+        self.log = self.folder / "engine.log"
+        self._patience = patience
+        self._on_event = on_event
+        self._environment = environment
+        self._build = build
+        self.python: Event | None = None
+        self.notes: tuple[str, ...] = ()
+        self._told_to_stop = False
+        self._phase = "start"
+        self._progress: Event = {}
+
+    def __enter__(self) -> Self:
+        """Start the process in a session of its own, so that Ctrl-C reaches only the parent."""
+        try:
+            (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
+            log = self.log.open("wb")
+        except OSError as error:
+            raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
+        try:
+            with log:
+                self._process = self._start(log)
+        except OSError as error:
+            raise RunError(
+                "worker", f"{error.filename} cannot be started: {error.strerror}"
+            ) from None
+        return self
+
+    def _start(self, log: IO[bytes]) -> EventProcess:
+        """Start the process; one in another Python sends its events on stdout."""
+        spec, build = self.folder / "spec.json", self._build
+        command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
+        return EventProcess(
+            build.command(spec) if build else command,
+            log,
+            OF_WORKER,
+            layer="worker",
+            whose="engine",
+            environment=self._environment,
+            other_python=build is not None,
+            on_stdout=build is not None,
+            follows=FOLLOWS,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the whole process group, whatever state it is in."""
+        # Before its stdin ends, at which the worker's guard ends what is left of its group.
+        if kind is None and self._told_to_stop and (trouble := self._leaving()):
+            self.notes = (trouble,)
+        self._process.stop(alone_s=GRACE_S if kind is None else 0.0)
+
+    def _leaving(self) -> str | None:
+        """Wait for a worker that was told to stop; return what went wrong, in words."""
+        process, deadline = self._process, time.monotonic() + LEAVING_S
+        who = "the engine, after its last run,"
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                event = process.next_event(left)
+            except EOFError:
+                break
+            except RunError as error:
+                return f"{who} was cut short: {error}"
+            match event:
+                case {"event": "leaving"}:
+                    who = "the engine's __exit__"
+                case {"event": "error", "message": message}:
+                    return f"{who} raised {message}"
+        if not process.ends_within(max(0.0, deadline - time.monotonic())):
+            self._ask_for_stacks()
+            stacks = f"its stacks are in {self.log.name}"
+            return f"{who} did not end in {LEAVING_S:g} s; killed, {stacks}"
+        code = process.returncode
+        return f"{who} ended the process: it {ended(code)}" if code else None
+
+    def _ask_for_stacks(self) -> None:
+        """Have a worker that hangs write its threads' stacks into its log."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        self._process.ends_within(STACKS_S)
+
+    def send(self, command: Command) -> None:
+        """Tell the worker something; a worker that is gone shows in the next `wait_for`."""
+        self._told_to_stop = command["command"] == "stop"
+        self._process.tell(json.dumps(command).encode() + b"\n")
+
+    def wait_for(self, awaited: str) -> Event:
+        """Return the next event of this name."""
+        now = time.monotonic()
+        phase_start = last_progress = now
+        done: Any = None
+        while True:
+            now = time.monotonic()
+            quiet_left = last_progress + self._patience.progress_s - now
+            left = min(quiet_left, phase_start + self._patience.phase_s - now)
+            if left <= 0:
+                raise self._too_slow(quiet=quiet_left <= 0)
+            event = self._next_event(left)
+            if event is None:
+                continue
+            self._on_event(event)
+            name = event.get("event")
+            if name == "python":
+                self.python = event
+            if name == "error":
+                raise self._reported(event)
+            self._progress = event if name == "progress" else {}
+            if name != "progress":
+                self._phase = {"running": str(event.get("phase"))}.get(str(name), str(name))
+                phase_start = last_progress = time.monotonic()
+            elif event.get("done") != done:
+                done, last_progress = event.get("done"), time.monotonic()
+            if name == awaited:
+                return event
+
+    def _next_event(self, timeout_s: float) -> Event | None:
+        """Return the next event, None when none is whole yet."""
+        try:
+            return self._process.next_event(timeout_s)
+        except EOFError:
+            raise self._died() from None
+        except RunError as error:
+            if self._build and self._phase == "start":
+                title, key = self._build.title, self._build.key
+                reason = f"{title} ({key}) does not start a Python: {error}"
+                raise RunError("worker", reason, str(self.log)) from None
+            raise
+
+    def _reported(self, event: Event) -> RunError | UnavailableError:
+        layer, message = str(event.get("layer")), str(event.get("message"))
+        if self._build and self._phase in {"started", "loading"}:
+            message = f"{message}{_of_build(str(event.get('kind')), self._build)}"
+        if event.get("kind") == UnavailableError.__name__:
+            return UnavailableError(message)
+        kind = Designed if event.get("designed") else RunError
+        loading = kind is Designed and self._phase in {"start", "python", "started", "loading"}
+        when = "" if loading else f" (during {self._phase_words})"
+        if log := event.get("log"):  # a name within the folder, whatever it says
+            return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))
+        return kind(layer, f"{message}{when}", str(self.log))
+
+    def _too_slow(self, *, quiet: bool) -> RunError:
+        self._ask_for_stacks()
+        limit = self._patience.progress_s if quiet else self._patience.phase_s
+        exceeded = "no progress for" if quiet else "took longer than"
+        head = f"{exceeded} {limit:.0f} s during {self._phase_words}"
+        if fault := self._progress.get("fault"):
+            return RunError("engine", f"{head}: {fault}; worker killed", str(self.log))
+        if left := self._progress.get("outstanding"):
+            head += f", {left:,} samples submitted and not completed"
+        advice = (
+            "Raise the ini setting mlperf_timeout if it was only slow"
+            if quiet
+            else "No phase may take longer: lower target_qps, min_duration or min_query_count"
+        )
+        return RunError(
+            "worker", f"{head}; worker killed, its stacks are in the log. {advice}", str(self.log)
+        )
+
+    def _died(self) -> RunError:
+        if not self._process.ends_within(GRACE_S):
+            return RunError("worker", "closed its pipe but did not end", str(self.log))
+        code = self._process.returncode
+        return RunError(
+            "worker",
+            f"the worker {ended(code)} during {self._phase_words}{_hint(code, self._phase)}",
+            str(self.log),
+        )
+
+    @property
+    def _phase_words(self) -> str:
+        return {
+            "start": "start",
+            "python": "start",
+            "started": "start",
+            "loading": "load",
+            "loaded": "warm-up",
+            "warmed": "the rate probe or set-up",
+            "probed": "set-up",
+            "performance": "the performance run",
+            "accuracy": "the accuracy run",
+            "finished": "the end of a run",
+        }.get(self._phase, f"the step after {self._phase!r}")
+
+
+def _hint(code: int, phase: str) -> str:
+    """Return what to think of a worker that ended, "" where its code says all."""
+    if code == -signal.SIGSEGV and phase in {"performance", "accuracy"}:
+        return (
+            "; the log shows where. LoadGen itself crashes when a thread that completed many "
+            "samples ends during the run: complete from threads that outlive it"
+        )
+    if code == -signal.SIGKILL:
+        return ". If nobody killed it, the machine ran out of memory (see dmesg)"
+    return ""
+
+
+def _of_build(kind: str, build: Build) -> str:
+    """Return what to add to an error of a worker elsewhere that does not load."""
+    if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
+        return f"; it runs in {build.title} ({build.key}): install it there"
+    return f" (in {build.title})"

@@ -1,0 +1,222 @@
+"""The worker's only way to speak: events as JSON lines, and the one error that ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from pytest_mlperf.core.errors import LoggedError, MlperfError, RunError, text_of
+
+GRACE_S = 2.0
+"""Time for a worker to end in order once its parent has let go of it."""
+
+
+def guard_group() -> int:
+    """Fork the guard, and take stdin away from whatever else runs here.
+
+    Call this before any thread is started.
+
+    It is a process of its own because a worker that hangs in a library, or was killed, cannot
+    clean up the servers that its engine started. The guard sleeps until the writing end of the
+    worker's stdin closes (the parent let go, or is gone) or the worker ends, then kills what is
+    left of the group. An engine, or a process that it starts, that read stdin would wait for the
+    parent's next command, or take it: it reads the end of a file instead.
+
+    Returns:
+        The descriptor of what was stdin: the parent's commands, and its end when it lets go.
+    """
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    worker = os.getpid()
+    if os.fork() == 0:
+        try:
+            _guard(worker)
+        finally:
+            os._exit(1)
+    commands = os.dup(0)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    return commands
+
+
+def _guard(worker: int) -> None:
+    # An open copy of the events pipe or of a log would hide from the parent that the worker ended.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal or a service manager may end the group politely: the guard goes last.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hang_up, worker_end = select.poll(), select.poll()
+    hang_up.register(0, 0)  # no events asked for: what is left is the hang-up
+    with contextlib.suppress(OSError):  # without pidfd the parent's closing of the pipe must do
+        descriptor = os.pidfd_open(worker)
+        hang_up.register(descriptor, select.POLLIN)
+        worker_end.register(descriptor, select.POLLIN)
+    if os.getppid() == worker:
+        hang_up.poll()
+        # An engine may need its __exit__ to stop what does not belong to this process group.
+        worker_end.poll(GRACE_S * 1000)
+    os.killpg(0, signal.SIGKILL)
+
+
+FAILED = 70
+"""Exit code after an error event (EX_SOFTWARE)."""
+
+KEPT_TRACEBACK = 16_000
+"""Characters of a traceback that are sent; the end says most."""
+
+KEPT_MESSAGE = 4_000
+"""Characters of a message that are sent."""
+
+KEPT_NAME = 200
+"""Characters of an exception's type that are sent."""
+
+DESCRIBING_S = 5.0
+"""How long the description of an error may take: it calls foreign code, which may hang."""
+
+ROOM = 500
+"""Calls more than before that reporting an error may nest: it may come out of a recursion."""
+
+
+class Reporter:
+    """Writes events to the parent from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Write to this open file descriptor."""
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._ending = threading.Lock()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Send one event; ends the process when nobody listens any more."""
+        line = (json.dumps({"event": name, **fields}) + "\n").encode()
+        try:
+            with self._lock:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            leave(FAILED)
+
+    def fail(self, layer: str, error: BaseException) -> NoReturn:
+        """Send the error event and end the process; the first error of several wins.
+
+        Whatever goes wrong on the way, an event goes out and the process ends.
+        """
+        sys.setrecursionlimit(sys.getrecursionlimit() + ROOM)
+        # Never released: a second thread that fails waits here for the end of the process.
+        self._ending.acquire()
+        try:
+            try:
+                self.event("error", **described(layer, error))
+            except BaseException:  # no memory even for that, or Python's own modules are changed
+                os.write(self._descriptor, _SPARE)
+        finally:
+            os._exit(FAILED)
+
+    @contextlib.contextmanager
+    def blaming(self, layer: str) -> Iterator[None]:
+        """Turn any exception inside into the error event of this layer."""
+        try:
+            yield
+        except BaseException as error:  # an engine may call sys.exit()
+            self.fail(layer, error)
+
+
+_SPARE = (
+    b'{"event": "error", "layer": "worker", "kind": "MemoryError", "message": "the run broke, and '
+    b"it could not be said how: no memory was left, or the engine or a library has changed "
+    b'functions of Python itself", "designed": false, "log": null, "traceback": ""}\n'
+)
+"""What is sent where nothing else can be made."""
+
+
+def described(layer: str, error: BaseException) -> dict[str, Any]:
+    """Return the fields of an error event, and print the traceback; never raises."""
+    chain: list[dict[str, Any]] = []
+
+    def describe() -> None:
+        with contextlib.suppress(BaseException):
+            if isinstance(error, MemoryError):
+                traceback.clear_frames(error.__traceback__)  # they may hold what filled it
+            chain.append(_description(layer, error))
+            print(chain[0]["traceback"], file=sys.stderr, flush=True)  # the disk may be full
+
+    # In a thread of its own, because what a foreign `__str__` does may never end.
+    thread = threading.Thread(target=describe, name="describing", daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):  # no room for a thread
+        describe()
+    else:
+        thread.join(DESCRIBING_S)
+    if chain:
+        return chain[0]
+    kind = type(error).__name__
+    reason = f"describing it failed or took {DESCRIBING_S:g} s"
+    message = f"{kind}: no more is known, because {reason}{_place(error)}"
+    return _fields(layer, kind, message, designed=False, trace="")
+
+
+def _description(layer: str, error: BaseException) -> dict[str, Any]:
+    kind, designed = type(error).__name__, isinstance(error, MlperfError)
+    log = str(error.log) if isinstance(error, LoggedError) else None
+    if isinstance(error, RunError):
+        layer = str(getattr(error, "layer", layer))
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException as broken:  # foreign code runs here
+        trace = f"{kind}, whose traceback could not be formatted: {type(broken).__name__}"
+    return _fields(layer, kind, one_line(error), designed=designed, trace=trace, log=log)
+
+
+def _fields(
+    layer: str, kind: str, message: str, *, designed: bool, trace: str, log: str | None = None
+) -> dict[str, Any]:
+    return {
+        "layer": layer[:KEPT_NAME],
+        "kind": kind[:KEPT_NAME],
+        "message": message if len(message) <= KEPT_MESSAGE else message[:KEPT_MESSAGE] + "…",
+        "designed": designed,
+        "log": log,
+        "traceback": trace[-KEPT_TRACEBACK:],
+    }
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line: its text, and its type and place where they help.
+
+    Errors of this package are written for the user and stay as they are.
+    """
+    text = text_of(error)
+    if isinstance(error, MlperfError):
+        return text
+    kind = type(error).__name__
+    return (f"{kind}: {text}" if text else kind) + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """Return where an exception was raised, in brackets; "" where that is not known."""
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+        return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
+    except BaseException:  # there is no traceback, or foreign code changed what it reads
+        return ""
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: LoadGen's threads abort an orderly interpreter exit."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,298 @@
+"""Read what a loop of our own left: the figures of its points, and whether they may be judged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, geometric_mean, median
+from types import MappingProxyType
+
+from pytest_mlperf.core.contention import client_share
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.judge.formulas import t_sf
+from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.run.figures import Figures, Findings, per_gpu
+from pytest_mlperf.run.worker.closed_loop import SCHEMA, OpenWindow, PointWindow
+
+HELD = 0.02
+"""By Little's law requests/s times mean latency are the requests under way. By so much less than
+asked for, as a share, the client did not hold them, and something else was measured."""
+
+LEAST_TURNS, LEAST_REQUESTS = 2, 10
+"""Requests that a window needs for each slot, and in all."""
+
+DRIFT, RARE = 0.05, 0.01
+"""A window is not steady where its throughput moved by this share from end to end, and a straight
+line through its parts would be so steep in this share of steady windows at most."""
+
+STALL = 0.5
+"""Share of the median part below which a part is told as a stall."""
+
+GROWTH, SPREAD = 0.05, 3.0
+"""A queue grows where more than this share of what arrived in a window is added to it, and so many
+standard deviations of what is under way at two moments."""
+
+MIXED = 0.01
+"""Above this share of answers that are cut, and below as much that are not, it is told."""
+
+UNANSWERED = 0.5
+"""Share of a window's arrivals that may be unanswered at its end, for whatever reason."""
+
+SLOWED = 0.25
+"""The same of the latency of what arrives, which varies more by chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveLog:
+    """What a run of a loop of our own logged.
+
+    Attributes:
+        samples: Completed from the first window's begin to the last one's end, in the order in
+            which the points were measured, with what warmed them up between.
+        points: In ascending order.
+        arrivals, burstiness: Of an open loop, see `LoadGenSettings`.
+    """
+
+    path: str
+    samples: int
+    points: tuple[PointWindow, ...]
+    arrivals: str = ""
+    burstiness: float | None = None
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """From the first window's begin to the last one's end, seconds since the epoch."""
+        return min(one.begin_s for one in self.points), max(one.end_s for one in self.points)
+
+
+def read_curve(path: Path) -> CurveLog:
+    """Read the log of a loop of our own, which the worker wrote whole or not at all."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
+        points = tuple(
+            PointWindow(**{**one, "open": OpenWindow(**one["open"]) if one.get("open") else None})
+            for one in content["points"]
+        )
+        if not points:
+            raise ValueError("it has no points")
+        for one in points:
+            _require_finite(one)
+        return CurveLog(
+            path=str(path),
+            samples=int(content["samples"]),
+            points=points,
+            arrivals=content["arrivals"],
+            burstiness=content["burstiness"],
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+
+
+def _require_finite(point: PointWindow) -> None:
+    for name, value in {"duration_s": point.duration_s, **point.metrics}.items():
+        if name != "duration_s" and name not in METRICS:
+            raise ValueError(f"unknown metric {name!r}")
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} at {point.point} is {value!r}")
+
+
+def curve_figures(log: CurveLog, accelerator: str) -> Figures:
+    """Return every metric of every point, and those of the curve as a whole: what it is judged by.
+
+    A curve's rate, or time of an open loop, is the geometric mean over its points: its logarithm
+    moves by the mean of what the points' logarithms move by.
+    """
+    metrics = {
+        at_point(name, point.point): value
+        for point in log.points
+        for name, value in point.metrics.items()
+    }
+    for name in (*RATES, *sorted(COUNTS), *(sorted(TIMES) if log.arrivals else ())):
+        values = [point.metrics[name] for point in log.points if name in point.metrics]
+        if len(values) == len(log.points):
+            metrics[name] = geometric_mean(values)
+    begin_s, end_s = log.window_s
+    return Figures(
+        metrics={**metrics, **per_gpu(metrics, accelerator)},
+        notes=tuple(_notes(log)),
+        samples=log.samples,
+        queries=sum(point.requests for point in log.points),
+        duration_s=end_s - begin_s,
+    )
+
+
+def curve_finishes(log: CurveLog) -> dict[str, int]:
+    """Return how often answers ended for which reason, at each point."""
+    return {
+        at_point(reason, point.point): count
+        for point in log.points
+        for reason, count in point.finishes.items()
+    }
+
+
+NOBODY: Mapping[str, float] = MappingProxyType({})
+
+
+def curve_validity(
+    log: CurveLog,
+    gated: Iterable[str] = (),
+    client: Mapping[str, float] = NOBODY,
+    at_a_time: int | None = None,
+) -> Findings:
+    """Return why a curve may not be judged: at which point what was not so.
+
+    Args:
+        gated: Metrics that are judged; how late an open loop was is held against these.
+        client: How late the engine was by itself, see `Engine.client_lateness`.
+        at_a_time: Requests that the engine sends at a time; None: any number.
+    """
+    seen: list[Findings] = []
+    for point in log.points:
+        if point.open is None:
+            seen.append(Findings(invalid=tuple(_reasons(point))))
+            continue
+        late = _late(point, point.open, gated, client, at_a_time)
+        reasons = [*late.invalid, *_open_reasons(point, point.open, log)]
+        seen.append(Findings(invalid=tuple(reasons), notes=late.notes))
+    return Findings(
+        invalid=tuple(reason for one in seen for reason in one.invalid),
+        notes=tuple(note for one in seen for note in one.notes),
+    )
+
+
+def _too_few(point: PointWindow, least: float) -> Iterator[Reason]:
+    if point.requests < least:
+        text = (
+            f"at {point.point:,}: {point.requests:,} requests in {point.duration_s:.3g} s, "
+            f"{least:,} are needed: raise min_duration"
+        )
+        yield Reason(key=Key.TOO_FEW_REQUESTS, text=text)
+
+
+def _late(
+    point: PointWindow,
+    window: OpenWindow,
+    gated: Iterable[str],
+    client: Mapping[str, float],
+    at_a_time: int | None,
+) -> Findings:
+    """Return what is to be said of requests that began late, by whoever held them up."""
+    at = f"at {point.point:,}"
+    names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
+    late = {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
+    loop = dict.fromkeys((name.replace("issue", "loop") for name in late), 0.0)
+    reason, note = client_share(point.metrics, names, {**loop, **client, **late})
+    if reason is not None:
+        return Findings(invalid=(Reason(key=reason.key, text=f"{at}: {reason.text}"),))
+    if at_a_time is not None and window.most > at_a_time:
+        text = (
+            f"{at}: the client, not the server, was measured: {window.most:,} requests were under "
+            f"way, of which the engine sends {at_a_time:,} at a time: set its option concurrency "
+            "higher"
+        )
+        return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
+    return Findings(notes=() if note is None else (f"{at}: {note}",))
+
+
+def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
+    """Yield why an open loop's point may not be judged; a trace has no steady state to be in."""
+    at = f"at {point.point:,}"
+    if few := [*_too_few(point, LEAST_REQUESTS)]:
+        yield from few
+        return
+    grown, shape = window.after - window.before, min(1.0, log.burstiness or 1.0)
+    by_chance = SPREAD * math.sqrt((window.after + window.before) / shape)
+    grows = log.arrivals != "trace" and grown > max(GROWTH * point.requests, by_chance)
+    if grows or window.unanswered > UNANSWERED * point.requests:
+        text = (
+            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests were "
+            f"under way at its begin and {window.after:,} at its end, when {window.unanswered:,} "
+            f"of the {point.requests:,} that had arrived were not answered: take a lower rate, or "
+            "a longer window where answers take as long as it"
+        )
+        yield Reason(key=Key.OVERLOADED, text=text)
+        return
+    latencies = [took_s for requests, _, took_s in point.parts if requests]
+    moved, p_value = drift(latencies if len(latencies) == len(point.parts) else [])
+    if log.arrivals != "trace" and abs(moved) > SLOWED and p_value < RARE:
+        way = "up" if moved > 0 else "down"
+        text = (
+            f"{at}: not steady, latency drifted {way} by {abs(moved):.0%} inside the window: set "
+            "ramp to a longer time, or take a longer window or a lower rate"
+        )
+        yield Reason(key=Key.NOT_STEADY, text=text)
+
+
+def _reasons(point: PointWindow) -> Iterator[Reason]:
+    at = f"at {point.point:,}"
+    if few := [*_too_few(point, max(LEAST_REQUESTS, LEAST_TURNS * point.point))]:
+        yield from few
+        return
+    if point.under_way < (1 - HELD) * point.point:
+        text = (
+            f"{at}: {point.under_way:.3g} of {point.point:,} requests were under way in the "
+            "mean: the engine takes no more at a time, or the client could not keep up"
+        )
+        yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
+    yield from unsteady(point)
+
+
+def unsteady(point: PointWindow) -> Iterator[Reason]:
+    """Yield that the throughput of a closed loop's point drifted, where it did."""
+    at = f"at {point.point:,}"
+    moved, p_value = drift([_work(point)(part) for part in point.parts])
+    if abs(moved) > DRIFT and p_value < RARE:
+        way = "up" if moved > 0 else "down"
+        text = (
+            f"{at}: not steady, throughput drifted {way} by {abs(moved):.0%} inside the window: "
+            "warm up longer, or look for what heats, fills or grows"
+        )
+        yield Reason(key=Key.NOT_STEADY, text=text)
+
+
+def _work(point: PointWindow) -> Callable[[tuple[int, int, float]], int]:
+    return (lambda part: part[1]) if point.tokens else (lambda part: part[0])
+
+
+def drift(values: Sequence[float]) -> tuple[float, float]:
+    """Return how far a straight line through equal parts moves, and how rare that is by chance.
+
+    Returns:
+        The change from the first to the last part as a share of the mean, and the two-sided p of
+        the least-squares slope.
+    """
+    count, mean = len(values), fmean(values) if values else 0.0
+    if count < 3 or not mean:
+        return 0.0, 1.0
+    at = [n - (count - 1) / 2 for n in range(count)]
+    spread = sum(x * x for x in at)
+    slope = sum(x * y for x, y in zip(at, values, strict=True)) / spread
+    rest = sum((y - mean - slope * x) ** 2 for x, y in zip(at, values, strict=True))
+    if not rest:
+        return slope * (count - 1) / mean, 0.0 if slope else 1.0
+    t = abs(slope) / math.sqrt(rest / (count - 2) / spread)
+    return slope * (count - 1) / mean, 2 * t_sf(t, count - 2)
+
+
+def _notes(log: CurveLog) -> Iterator[str]:
+    for point in log.points:
+        work = [_work(point)(part) for part in point.parts]
+        stalled = 0 if point.open else sum(value < STALL * median(work) for value in work)
+        if stalled:
+            yield (
+                f"at {point.point:,}: less than half of the usual work in {stalled} of "
+                f"{len(work)} parts of the window"
+            )
+        yield from (f"at {point.point:,}: {text}" for text in point.notes.values())
+        cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())
+        if MIXED * ended < cut < (1 - MIXED) * ended:
+            yield (
+                f"at {point.point:,}: {cut / ended:.0%} of the answers were cut at the most tokens "
+                "that they may have, the others ended by themselves"
+            )

@@ -1,0 +1,91 @@
+"""See that a load finds the memory of its GPUs as free as the one before it did."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.hardware.memory import MemoryTaken, taken
+from pytest_mlperf.stores import atomic
+
+FREED_S = 60.0
+"""So long may a process that was ended still have its memory; most give it back within seconds."""
+
+GIB = 1 << 30
+
+SHOWN = 3
+
+
+def require_free(
+    gpus: Sequence[str],
+    folder: Path,
+    *,
+    limit_s: float = FREED_S,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Wait until GPUs have back what the last process on them took, and keep what is free now.
+
+    Ranks of MPI, and workers that an engine started in a session of their own, end after the
+    process group that they were started from, and give their memory back later still.
+
+    Args:
+        gpus: UUIDs; whoever calls this holds them.
+        folder: Of the session, whose processes share what was free.
+        waiting: Shows that it is waited.
+
+    Raises:
+        RunError: More is taken than before the first load of the session.
+    """
+    if not gpus:
+        return
+    places = {uuid: folder / ".memory" / re.sub(r"[^A-Za-z0-9_.-]", "_", uuid) for uuid in gpus}
+    before = {uuid: _noted(place) for uuid, place in places.items()}
+    last = taken(before, limit_s if None in before.values() else 0.0)
+    if held := [uuid for uuid, now in last.items() if not now["free"]]:
+        waiting(f"waiting for memory that the last process on {', '.join(held)} had")
+        last = taken(before, limit_s)
+    for uuid, now in last.items():
+        used, least = now["used"], before[uuid]
+        if least is not None and used is not None and not now["free"]:
+            raise RunError("worker", _sentence(uuid, used, least, now, limit_s))
+        if used is not None and (least is None or used < least):
+            _note(places[uuid], used)
+
+
+def _noted(place: Path) -> int | None:
+    try:
+        return int(place.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _note(place: Path, used: int) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(place, f"{used}\n")
+    except OSError as error:
+        raise RunError("worker", f"{place} cannot be written: {error.strerror}") from None
+
+
+def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float) -> str:
+    holders = list(_holders(now))
+    more = f" and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
+    who = f" by {', '.join(holders[:SHOWN])}{more}" if holders else ""
+    return (
+        f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
+        f"process on it was ended, and had {least / GIB:.1f} GiB before: the next model would not "
+        "find the room that this one found; end what is left there (nvidia-smi shows it)"
+    )
+
+
+def _holders(now: MemoryTaken) -> Iterator[str]:
+    for pid, used in now["processes"]:
+        name = ""
+        with contextlib.suppress(OSError):  # of a host that a container does not see, or gone
+            name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+        size = "" if used is None else f" with {used / GIB:.1f} GiB"
+        yield f"process {pid}" + (f" ({broken(name)})" if name else "") + size

@@ -1,0 +1,1 @@
+"""Power and energy of a run: sampled, read, doubted."""

@@ -1,0 +1,99 @@
+"""What NVLinks did in a run of several GPUs: which were down, which erred."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.nvml_quantities import RECOVERY
+from pytest_mlperf.run.power._gpu import GpuLog
+
+USUAL = {
+    r"V100-SXM2": 6,
+    r"A100-SXM4": 12,
+    r"A800-SXM4|H800$": 8,
+    r"H100 80GB HBM3$": 18,
+    r"H200$": 18,
+    r"B[23]00$": 18,
+}
+"""NVLinks of boards that are built into one system with their neighbours, by NVML's product name.
+
+Those of cards for PCIe depend on who put bridges on them. Source: NVIDIA's data sheets, 25 GB/s a
+link and direction from NVLink 2 to 4 (300, 600, 900 GB/s), 50 GB/s of NVLink 5 (1.8 TB/s).
+"""
+
+ERRORS = {
+    "replay": "replays",
+    "crc": "checksum errors",
+    "packet": "malformed packets",
+    "overrun": "buffer overruns",
+    "receive": "receive errors",
+    "integrity": "integrity errors",
+}
+"""Kinds that the link mends by itself, in words."""
+
+
+def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
+    """Return what speaks against a window, and what is told of it."""
+    before, after = gpu.links(begin_s, end_s) or ({}, {})
+    fell = [link for link, up in before.items() if up and not after.get(link, True)]
+    errors = gpu.link_errors(begin_s, end_s)
+    invalid = []
+    if fell:
+        text = f"NVLink {', '.join(map(str, fell))} went down during the run"
+        invalid.append(Reason(key=Key.NVLINK_DOWN, text=text))
+    if trained := errors.pop(RECOVERY, {}):
+        text = f"NVLink was trained anew, and carried nothing meanwhile: {_times(trained)}"
+        invalid.append(Reason(key=Key.NVLINK_RECOVERY, text=text))
+    signs = []
+    ill, turned = _fabric(*(gpu.fabric_health(begin_s, end_s) or (0, 0)))
+    if turned:
+        text = f"NVSwitch fell ill during the run: {', '.join(turned)}"
+        invalid.append(Reason(key=Key.NVSWITCH, text=text))
+    if ill:
+        signs.append(Sign(key=SignKey.NVSWITCH, text=f"NVSwitch is not well: {', '.join(ill)}"))
+    if text := _lacking(before, str(gpu.facts.get("identity", {}).get("name"))):
+        signs.append(Sign(key=SignKey.NVLINK_DOWN, text=text))
+    if errors:
+        mended = "; ".join(f"{ERRORS.get(kind, kind)} {_times(n)}" for kind, n in errors.items())
+        text = f"NVLink errors during the run, which were mended: {mended}"
+        signs.append(Sign(key=SignKey.NVLINK_ERRORS, text=text))
+    return invalid, signs
+
+
+ILLS = {
+    0: "its bandwidth is degraded",
+    2: "a route is being recovered",
+    4: "a route is unhealthy",
+    6: "an access timed out and is being recovered",
+}
+"""What the health mask of a fabric says in two bits each, of which 1 is yes, 2 no, 0 not told."""
+
+
+def _fabric(before: int, after: int) -> tuple[list[str], list[str]]:
+    """Return what was wrong with the switches before a window, and what only after it."""
+    was, came = (
+        [word for at, word in ILLS.items() if mask >> at & 3 == 1] for mask in (before, after)
+    )
+    return was, [word for word in came if word not in was]
+
+
+def _lacking(links: Mapping[int, bool], product: str) -> str:
+    """Return that links are down though others, or those of its kind, are up; "": none lacks.
+
+    A card for PCIe without a bridge has all of them down, and lacks none.
+    """
+    up = sum(links.values())
+    usual = next((count for kind, count in USUAL.items() if re.search(kind, product)), 0)
+    most = max(usual, len(links) if up else 0)
+    if not links or up >= most:
+        return ""
+    down = [link for link, is_up in links.items() if not is_up] if up else []
+    named = f"; down: {', '.join(map(str, down))}" if down else ""
+    return f"{up} of {most} NVLinks up{named}"
+
+
+def _times(counts: Mapping[int, int]) -> str:
+    """Return "12 on link 7, 1 on link 9"."""
+    return ", ".join(f"{count} on link {link}" for link, count in counts.items())

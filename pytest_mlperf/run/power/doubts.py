@@ -1,0 +1,334 @@
+"""Why a run on a GPU may not be judged, or its energy may not: from what the sampler recorded.
+
+Of the clock event reasons only heat and a failing supply make a run invalid. The software power cap
+is a state, where a board under full load belongs; its share is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from pytest_mlperf.core.reason import LASTED, Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, LONGEST_MEAN_S
+from pytest_mlperf.run.power._gpu import GpuLog, GpuProcess
+from pytest_mlperf.run.power._links import link_doubts
+
+BEFORE_S = 0.5
+"""The GPU is at rest for so long after sampling began: no engine is loaded faster."""
+
+ABOVE_IDLE, ABOVE_IDLE_W = 0.05, 5.0
+"""Share, and watts, by which the power of a GPU at rest may rise by itself."""
+
+TAKEN = 64 * 2**20
+"""Bytes of memory that whoever computes takes at least."""
+
+READINGS, EVIDENCE_S = 5, 2 * LONGEST_MEAN_S
+"""So many readings over so long, each a mean of up to a second, are evidence."""
+
+SHORTEST_MEAN_S = 1 / 6
+"""No board averages its utilisation over less; what lies between two means nobody saw."""
+
+COVERED = 0.5
+"""Share of its time that readings must have seen: a load that comes and goes hides from fewer."""
+
+BUSY = 0.2
+"""Share of the window in which the engine must have had work."""
+
+HARD = 0.25
+"""Share of its power limit by which a GPU at work is above its rest; a context alone is less."""
+
+
+def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
+    """Return what shows that a GPU did not work in a window; None: it did, or nothing tells.
+
+    Args:
+        begin_s: Where the window begins, monotonic.
+        busy: Share of the window in which the engine had work.
+    """
+    first_s = gpu.trace[0].time_s if gpu.trace else begin_s
+    before = [r.value for r in gpu.trace if r.time_s <= first_s + BEFORE_S]
+    inside = [r.value for r in gpu.trace if begin_s <= r.time_s <= end_s]
+    power = (median(before), fmean(inside)) if before and inside else None
+    signs = [f"{power[1]:.0f} W, {power[0]:.0f} W before the engine was loaded"] if power else []
+    # What is read up to a second later is a mean of the window's end too.
+    late = () if _sliced(gpu) else gpu.series("utilization_percent", end_s, end_s + LONGEST_MEAN_S)
+    read = () if _sliced(gpu) else gpu.series("utilization_percent", begin_s, end_s)
+    # The first second may still hold a mean of what was before, which only ever falls.
+    settled_s, rest = first_s + LONGEST_MEAN_S, gpu.facts.get("utilization_percent") or 0
+    if any(r.value > (rest if r.time_s < settled_s else 0) for r in (*read, *late)):
+        return None
+    used = [r for r in read if r.time_s >= settled_s]
+    span_s = used[-1].time_s - used[0].time_s if used else 0.0
+    covered = len(used) * SHORTEST_MEAN_S >= COVERED * span_s
+    if (
+        len(used) >= READINGS
+        and span_s >= EVIDENCE_S
+        and covered
+        and busy >= BUSY
+        and not _hard(gpu, before, inside)
+    ):
+        readings = f"no utilisation in any of {len(used)} readings over {span_s:.1f} s"
+        return ", ".join([readings, *signs])
+    if power and power[1] > max(power[0] * (1 + ABOVE_IDLE), power[0] + ABOVE_IDLE_W):
+        return None
+    signs += ["no utilisation"] * bool(read)
+    memory = [r.value for r in gpu.series("memory_used", begin_s, end_s)]
+    seen, rest_bytes = gpu.processes_seen(begin_s, end_s), gpu.facts.get("memory_used") or 0
+    if not signs or seen or (memory and max(memory) > rest_bytes + TAKEN):
+        return None
+    signs += ["no process"] * (seen is not None) + ["no memory taken"] * bool(memory)
+    return ", ".join(signs) if len(signs) > 1 else None
+
+
+def _sliced(gpu: GpuLog) -> bool:
+    """Whether the GPU is divided by MIG, or may be."""
+    return bool(gpu.facts.get("instance")) or gpu.facts.get("instances", 0) != 0
+
+
+def _hard(gpu: GpuLog, before: Sequence[float], inside: Sequence[float]) -> bool:
+    """Whether the power alone proves work, now and then: a utilisation of 0 is no reading then."""
+    if not before or not inside:
+        return False
+    rest_w = median(before)
+    return max(inside) > (2 * rest_w if gpu.limit_w is None else rest_w + HARD * gpu.limit_w)
+
+
+THROTTLED = 0.01
+"""Share of a window from which a slowdown makes it invalid."""
+
+STARVED = 0.20
+"""Share of a window for which the GPU may have nothing to do, unsaid."""
+
+MEMORY_IN_USE = 2**30
+"""Bytes in use before the engine was loaded that a driver alone does not take."""
+
+LIMIT_OFF_W = 5.0
+"""A power limit that moved by no more is the same in the key."""
+
+HOT_C, NEAR_C = 90, 3
+"""Degrees that are told where a GPU does not say when it slows down; else so near to that."""
+
+HALTED = {
+    "hw_slowdown": "a hardware slowdown",
+    "sw_thermal_slowdown": "heat (software slowdown)",
+    "hw_thermal_slowdown": "heat (hardware slowdown)",
+    "hw_power_brake_slowdown": "the power supply's brake",
+}
+"""Clock event reasons that make a window invalid, in words; each is a `Key` too."""
+
+NOTED = {
+    "application_clocks": "clocks are set by hand",
+    "sw_power_cap": "clocks are held back to stay within the power limit",
+    "sync_boost": "another GPU of the group dictates the clocks",
+    "display_clocks": "a display's setting holds the clocks back",
+    "board_limit": "the board's limit holds the clocks back",
+    "reliability": "a reliability limit holds the clocks back",
+}
+"""Reasons that are told, in words."""
+
+KEYS = frozenset(SignKey)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubts:
+    """What is wrong, each in words.
+
+    Attributes:
+        invalid: Nothing that was measured in the window may be judged.
+        energy: The energy may not be; the speed may.
+    """
+
+    invalid: tuple[Reason, ...] = ()
+    energy: tuple[str, ...] = ()
+    signs: tuple[Sign, ...] = ()
+
+
+def doubts(
+    gpu: GpuLog,
+    begin_s: float,
+    end_s: float,
+    *,
+    warm_s: float,
+    allowed: Collection[int] = (),
+    limit_w: float | None = None,
+    busy: float = 1.0,
+    linked: bool = False,
+) -> Doubts:
+    """Return what speaks against judging a window; that a GPU was lost is not for here.
+
+    Args:
+        warm_s: When the engine had warmed up: a process that comes later is foreign.
+        allowed: Processes that may be there, as the host numbers them.
+        limit_w: Power limit of the session's identity; None: not known.
+        busy: Share of the window in which the engine had work.
+        linked: Others work with it, so that its NVLinks matter.
+    """
+    if gpu.unavailable:
+        return Doubts(energy=(gpu.unavailable,))
+    invalid, signs = _clocks(gpu, begin_s, end_s)
+    faults, warnings = _faults(gpu, begin_s, end_s)
+    others, hints = _others(gpu, warm_s, allowed)
+    others += [*_limits(gpu, end_s, limit_w), *_idle(gpu, begin_s, end_s, busy)]
+    broken, notes = link_doubts(gpu, begin_s, end_s) if linked else ([], [])
+    warnings += [*notes, *_errors(gpu, begin_s, end_s), *_heat(gpu, begin_s, end_s)]
+    return Doubts(
+        invalid=(*invalid, *faults, *broken, *others),
+        energy=tuple(_shared(gpu)),
+        signs=(*signs, *warnings, *hints),
+    )
+
+
+def _shared(gpu: GpuLog) -> Iterator[str]:
+    """Yield that others share the energy of a GPU under MIG, or may."""
+    if gpu.facts.get("shared"):
+        yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
+    elif gpu.facts.get("shared", False) is None:
+        yield "which MIG instances share this GPU and its energy may not be seen here"
+
+
+def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
+    invalid: list[Reason] = []
+    signs: list[Sign] = []
+    for reason, seconds in gpu.held_back_s(begin_s, end_s).items():
+        share = seconds / (end_s - begin_s)
+        if reason in HALTED:
+            text = f"{HALTED[reason]} halted the clocks for {LASTED}"
+        elif reason == "gpu_idle":
+            text = f"the GPU had nothing to do for {LASTED}: the engine starved it"
+        else:
+            text = f"{NOTED.get(reason, f'clock event reason {reason}')}: {LASTED}"
+        key = SignKey(reason) if reason in KEYS else SignKey.UNKNOWN_CLOCK_EVENT
+        sign = Sign(key=key, text=text, seconds=seconds, share=min(1.0, share))
+        if reason in HALTED and share >= THROTTLED:
+            invalid.append(Reason(key=Key(reason), text=sign.in_words()))
+        elif reason != "gpu_idle" or share > STARVED:
+            signs.append(sign)
+    return invalid, signs
+
+
+def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
+    """Return errors of memory and link."""
+    invalid, signs = [], []
+    risen = gpu.risen(begin_s, end_s)
+    if errors := risen.get("ecc_uncorrected", 0):
+        text = f"{errors} uncorrected memory errors (ECC) during the run"
+        invalid.append(Reason(key=Key.ECC_UNCORRECTED, text=text))
+    if errors := risen.get("ecc_corrected", 0):
+        text = f"{errors} corrected memory errors (ECC) during the run"
+        signs.append(Sign(key=SignKey.ECC_CORRECTED, text=text))
+    if replays := risen.get("pcie_replays", 0):
+        text = f"{replays} replays on the PCIe link during the run"
+        signs.append(Sign(key=SignKey.PCIE_REPLAYS, text=text))
+    return invalid, [*signs, *_resets(gpu), *_link(gpu, begin_s, end_s)]
+
+
+def _resets(gpu: GpuLog) -> Iterator[Sign]:
+    """Yield what waits for a reset."""
+    identity = gpu.facts.get("identity", {})
+    for mode, text in (
+        ("ecc", "a change of the ECC mode waits for a reboot"),
+        ("mig", "a change of the MIG mode waits for a reset of the GPU"),
+    ):
+        now_and_next = identity.get(mode)
+        if now_and_next and now_and_next[0] != now_and_next[1]:
+            yield Sign(key=SignKey.RESET_WAITS, text=text)
+    if identity.get("remapped_rows_pending"):
+        text = "remapped memory rows wait for a reset of the GPU"
+        yield Sign(key=SignKey.RESET_WAITS, text=text)
+
+
+def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
+    """Yield in what the PCIe link was less than it can be, or than it had been."""
+    for name, unit in (("generation", "generation "), ("width", "x")):
+        seen = [reading.value for reading in gpu.series(f"pcie_{name}", begin_s, end_s)]
+        most = gpu.facts.get("identity", {}).get(f"max_pcie_{name}")
+        # The link rests when nothing is to be done, so the best of the window counts.
+        if seen and most and max(seen) < most:
+            text = f"the PCIe link ran at {unit}{max(seen):g}, not {unit}{most}"
+            yield Sign(key=SignKey(f"pcie_{name}"), text=text)
+        if name == "width" and seen and min(seen) < max(seen):
+            text = f"the PCIe link fell from x{max(seen):g} to x{min(seen):g} in the run"
+            yield Sign(key=SignKey.PCIE_WIDTH_FELL, text=text)
+
+
+def _others(
+    gpu: GpuLog, warm_s: float, allowed: Collection[int]
+) -> tuple[list[Reason], list[Sign]]:
+    """Return who else used the GPU."""
+    invalid: list[Reason] = []
+    signs: list[Sign] = []
+    if before := gpu.before_us(allowed):
+        text = f"in use before the engine was loaded: {_named(before)}"
+        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
+    if late := gpu.foreign(warm_s, allowed):
+        text = f"used by others during the run: {_named(late)}"
+        invalid.append(Reason(key=Key.USED_BY_OTHERS, text=text))
+    busy = gpu.facts.get("utilization_percent") or 0
+    if busy >= BUSY_PERCENT:
+        text = f"{busy} % busy before the engine was loaded"
+        invalid.append(Reason(key=Key.IN_USE_BEFORE, text=text))
+    memory = gpu.facts.get("memory_used") or 0
+    if memory > MEMORY_IN_USE and not before:
+        text = (
+            f"{memory / 2**30:.1f} GiB were in use before the engine was loaded, by no process "
+            "that is listed"
+        )
+        signs.append(Sign(key=SignKey.MEMORY_IN_USE, text=text))
+    return invalid, signs
+
+
+def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason]:
+    shown = did_nothing(gpu, begin_s, end_s, busy=busy)
+    text = f"the GPU did not do the work: {shown}"
+    return [Reason(key=Key.GPU_UNUSED, text=text)] if shown else []
+
+
+def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
+    """Return that the power limit, which is part of a baseline's key, was not one and the same."""
+    read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
+    watts = [limit_w for limit_w in read if limit_w is not None]
+    farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)
+    if not watts or abs(farthest - watts[0]) <= LIMIT_OFF_W:
+        return []
+    text = (
+        f"the power limit changed from {watts[0]:.0f} to {farthest:.0f} W since the session began: "
+        "a baseline is of one limit"
+    )
+    return [Reason(key=Key.POWER_LIMIT_CHANGED, text=text)]
+
+
+def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
+    """Return how hot the GPU was, where that is near its slowdown."""
+    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
+    slows = gpu.facts.get("identity", {}).get("slowdown_c")
+    if heat < (slows - NEAR_C if slows else HOT_C):
+        return []
+    text = f"{heat:.0f} °C at most" + (f"; it slows down at {slows} °C" if slows else "")
+    return [Sign(key=SignKey.HOT, text=text)]
+
+
+def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
+    """Return the critical errors that the driver reported."""
+    readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
+    xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
+    if not xids:
+        return []
+    text = f"the driver reported XID {', '.join(xids)} during the run: dmesg says more"
+    return [Sign(key=SignKey.XID, text=text)]
+
+
+def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
+    """Return the readings of a slow quantity up to the first one that knows of all the window."""
+    every = gpu.series(name, 0.0, math.inf)
+    return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
+
+
+def _named(processes: Collection[GpuProcess]) -> str:
+    return ", ".join(
+        f"process {p.pid}" + (f" ({p.memory / 2**30:.1f} GiB)" if p.memory is not None else "")
+        for p in processes
+    )

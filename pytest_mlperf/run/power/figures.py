@@ -1,0 +1,302 @@
+"""What the sampler recorded of a run: its energy, and why it may not be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from pytest_mlperf.core.control import State
+from pytest_mlperf.core.energy import Power, together
+from pytest_mlperf.core.energy.host import HostEnergy
+from pytest_mlperf.core.energy.meter import MeterReading, WallEnergy, parse_meter, wall_energy
+from pytest_mlperf.core.errors import MlperfError, SuiteError
+from pytest_mlperf.core.measurement import GpuRun
+from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.machine import UsedGpu
+from pytest_mlperf.run.figures import Figures, Findings
+from pytest_mlperf.run.logs import TimedLog
+from pytest_mlperf.run.power.doubts import EVIDENCE_S, Doubts, doubts
+from pytest_mlperf.run.power.sampling import PowerLog
+
+SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
+
+_UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Findings):
+    """What was sampled of the GPUs around a run."""
+
+    power: Power | None = None
+    power_unknown: str | None = None
+    state: State = field(default_factory=dict)
+    gpus: tuple[GpuRun, ...] = ()
+
+
+def sampled(
+    figures: Figures,
+    log: PowerLog,
+    timed: TimedLog,
+    *,
+    warm_s: float,
+    used: Mapping[str, UsedGpu] = _UNKNOWN,
+) -> Sampled:
+    """Return a run's energy and the reasons to doubt it; processes after `warm_s` are not ours.
+
+    Args:
+        used: What the session knows of its GPUs, by UUID.
+    """
+    if unsampled := _unsampled(log, used):
+        return unsampled
+    used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
+    begin_s, end_s = map(log.monotonic, timed.window_s)
+    last_s = log.watched_until_s
+    watched_s = end_s if last_s is None else min(max(last_s, begin_s), end_s)
+    ask = partial(doubts, begin_s=begin_s, end_s=watched_s, warm_s=warm_s, busy=_busy(figures))
+    each = {g.uuid: ask(g, limit_w=used[g.uuid].limit_w, linked=len(used) > 1) for g in log.gpus}
+    if watched_s < min(end_s, begin_s + EVIDENCE_S):
+        each = {uuid: _without_idleness(one) for uuid, one in each.items()}
+    signs = _signs(each, used)
+    notes = tuple(sign.in_words() for sign in signs)
+    invalid = (*_lost(log, used, begin_s), *_reasons(each, used))
+    seen = Sampled(invalid=invalid, notes=notes, signs=signs)
+    if watched_s < end_s:
+        broke, note = _unwatched(log, watched_s - begin_s)
+        notes, signs = (*notes, note.text), (*signs, note)
+        return dataclasses.replace(seen, power_unknown=broke, notes=notes, signs=signs)
+    energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
+    names = {uuid: gpu.name for uuid, gpu in used.items()}
+    power = together(energies, doubts=_each(each, used), names=names)
+    states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
+    runs = [
+        GpuRun(
+            uuid=gpu.uuid,
+            name=used[gpu.uuid].name,
+            joules=energies[gpu.uuid].joules,
+            uncertainty_j=energies[gpu.uuid].uncertainty_j,
+            mean_w=energies[gpu.uuid].mean_w,
+            state={**state, **gpu.link_rates(begin_s, end_s)},
+        )
+        for gpu, state in zip(log.gpus, states, strict=True)
+    ]
+    return dataclasses.replace(
+        seen,
+        metrics={**per_joule(figures, power.joules), **_net(figures, power)},
+        power=power,
+        state=_worst(states),
+        gpus=tuple(runs) if len(runs) > 1 else (),
+    )
+
+
+def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
+    """Return what there is of a run whose window is not known, or whose GPUs were not read."""
+    unknown = log.unavailable
+    if log.clock_stepped:
+        unknown = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+    if not unknown:
+        return None
+    notes = (SUSPECT,) if log.suspect else ()
+    return Sampled(power_unknown=unknown, invalid=_lost(log, used), notes=notes)
+
+
+def _signs(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[Sign, ...]:
+    """Return each GPU's signs, with whose they are where there are several."""
+    return tuple(
+        dataclasses.replace(sign, gpu=uuid, name=used[uuid].name) if len(doubts) > 1 else sign
+        for uuid, one in doubts.items()
+        for sign in one.signs
+    )
+
+
+def _unwatched(log: PowerLog, seconds: float) -> tuple[str, Sign]:
+    """Return why nothing is known of the energy, and that nobody knows anything of the rest."""
+    how = f"the sampler broke ({log.broke or 'nobody knows how'})"
+    text = (
+        f"not watched from {seconds:.1f} s on: {how}; no throttling or other use after that shows"
+    )
+    return f"{how} {seconds:.1f} s into the run", Sign(key=SignKey.NOT_WATCHED, text=text)
+
+
+def _without_idleness(doubts: Doubts) -> Doubts:
+    """Return doubts without that the GPU idled, which the little that was watched cannot show."""
+    kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
+    return dataclasses.replace(doubts, invalid=kept)
+
+
+def _busy(run: Figures) -> float:
+    """Return the share of the window in which the engine had work, by Little's law."""
+    latency_s = run.metrics.get("latency_p50")
+    if latency_s is None or not run.duration_s:
+        return 1.0
+    return min(1.0, run.queries * latency_s / run.duration_s)
+
+
+def _net(run: Figures, power: Power) -> dict[str, float]:
+    """Return the joules above idle of a sample; no metric where idle was not seen."""
+    if power.net_joules is None or not run.samples:
+        return {}
+    return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
+
+
+def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the state of several GPUs: the slowest clocks, the most heat, the most capped."""
+    names = dict.fromkeys(name for state in states for name in state)
+    return {
+        name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
+        for name in names
+    }
+
+
+def _each(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[str, ...]:
+    """Return what speaks against each GPU's energy, likewise."""
+    return tuple(
+        f"{used[uuid].name}: {text}" if len(doubts) > 1 else text
+        for uuid, one in doubts.items()
+        for text in one.energy
+    )
+
+
+def _reasons(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[Reason, ...]:
+    """Return each GPU's reasons, likewise."""
+    several = len(doubts) > 1
+    return tuple(
+        dataclasses.replace(reason, text=f"{used[uuid].name}: {reason}") if several else reason
+        for uuid, one in doubts.items()
+        for reason in one.invalid
+    )
+
+
+def _lost(
+    log: PowerLog, used: Mapping[str, UsedGpu], begin_s: float | None = None
+) -> tuple[Reason, ...]:
+    """Return which GPUs were lost."""
+    return tuple(Reason(key=Key.GPU_LOST, text=text) for text in log.lost(used, begin_s))
+
+
+def per_joule(run: Figures, joules: float | None, suffix: str = "") -> dict[str, float]:
+    """Return samples, and tokens where they are counted, per joule.
+
+    Args:
+        joules: What it used; None: unknown, which gives no metric.
+        suffix: "_wall" for what a wall meter measured.
+    """
+    if not joules:
+        return {}
+    metrics = {f"samples_per_joule{suffix}": run.samples / joules}
+    tokens = run.metrics.get("tokens_per_sample")
+    if tokens is not None:
+        metrics[f"tokens_per_joule{suffix}"] = run.samples * tokens / joules
+    return metrics
+
+
+POLL_S = 0.1
+"""How often to look whether the file has grown."""
+
+
+def read_meter(
+    path: Path, *, until_s: float, patience_s: float = 5.0, local_offset_s: float = 0.0
+) -> tuple[MeterReading, ...]:
+    """Return the readings of a file; a last line without its end is left out.
+
+    Whether they reach far enough is for `wall_energy` to say: a logger that writes in bunches may
+    be late by more than anybody waits.
+
+    Args:
+        until_s: Wait for a reading later than this, wall clock, seconds since the epoch.
+        local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, seconds.
+    """
+    deadline = time.monotonic() + patience_s
+    seen: tuple[int, int] | None = None
+    readings: tuple[MeterReading, ...] = ()
+    while True:
+        if (now := _state(path)) != seen:
+            seen = now
+            text = _whole_lines(path)
+            readings = parse_meter(text, name=str(path), local_offset_s=local_offset_s)
+        if any(reading.time_s > until_s for reading in reversed(readings)):
+            return readings
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return readings
+        time.sleep(min(POLL_S, left_s))
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Return what changes when a file is written."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise SuiteError(f"the wall meter's file {path} is no file; name the one it logs to")
+    return status.st_size, status.st_mtime_ns
+
+
+def _whole_lines(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    try:
+        return content[: content.rfind(b"\n") + 1].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SuiteError(
+            f"the wall meter's file {path} is not UTF-8 text: {error.reason} at byte "
+            f"{error.start}; let its logger write plain text"
+        ) from None
+
+
+def _unreadable(path: Path, error: OSError) -> SuiteError:
+    reason = error.strerror or str(error)
+    return SuiteError(
+        f"the wall meter's file {path} cannot be read: {reason}; start the meter's logger first, "
+        "or correct the path"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A wall meter that logs to a file while runs are made.
+
+    Attributes:
+        offset_s: How far its clock is ahead of UTC where it writes no zone, seconds.
+    """
+
+    path: Path
+    offset_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metered(Findings):
+    """What a wall meter saw of a run."""
+
+    wall: WallEnergy | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosted(Findings):
+    """What the host's own counters saw of a run."""
+
+    host: HostEnergy
+
+
+def metered(figures: Figures, meter: Meter, timed: TimedLog) -> Metered:
+    """Return the wall energy of a run's timed part, and samples and tokens per joule of it.
+
+    A file that broke since the session began costs the energy, never the run.
+    """
+    begin_s, end_s = timed.window_s
+    try:
+        readings = read_meter(meter.path, until_s=end_s, local_offset_s=meter.offset_s)
+    except MlperfError as error:
+        wall = dataclasses.replace(wall_energy((), begin_s, end_s), notes=(str(error),))
+    else:
+        wall = wall_energy(readings, begin_s, end_s)
+    return Metered(metrics=per_joule(figures, wall.joules, "_wall"), wall=wall)

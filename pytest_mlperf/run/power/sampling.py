@@ -1,0 +1,395 @@
+"""Sample the GPUs of a run in a child process, from before the engine loads to after the run.
+
+    with PowerSampling(uuids, folder) as sampling:
+        ...                                  # load, warm up, run
+    log = sampling.log                       # a PowerLog; log.unavailable says why there is none
+
+Where NVML is not there performance and accuracy are measured all the same: nothing here raises for
+that, and an unknown power is never a 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pytest_mlperf.core.energy import PAD_S
+from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.core.errors import RunError, text_of
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.hardware.machine import UsedGpu
+from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
+from pytest_mlperf.hardware.sampler import HUNG
+from pytest_mlperf.processes import ChildProcess, last_line
+from pytest_mlperf.run.child.events import LONGEST, SHOWN, NoEventError, read_json
+from pytest_mlperf.run.power._gpu import GpuLog, GpuProcess, Span
+
+DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading a file raises that holds something else than a sampler wrote."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PowerLog:
+    """All that the sampler recorded.
+
+    Attributes:
+        unavailable: Why nothing was read, in words; None where something was.
+        suspect: The driver's state casts doubt on performance too.
+        gone: What was here and is not: the driver, or all its GPUs; None: nothing is gone.
+        ended: The sampler ended in order; else it broke, and the readings may end before the run.
+        broke: How it broke, in words, where that is known.
+        offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
+        ticks: Made and planned.
+        cpu_share: Of one core, what sampling took; None where it did not end in order.
+    """
+
+    unavailable: str | None = None
+    suspect: bool = False
+    gone: str | None = None
+    gpus: tuple[GpuLog, ...] = ()
+    driver: str | None = None
+    ended: bool = False
+    broke: str | None = None
+    offsets_s: tuple[float, ...] = ()
+    ticks: tuple[int, int] | None = None
+    cpu_share: float | None = None
+
+    @property
+    def clock_stepped(self) -> bool:
+        """Whether the wall clock was set meanwhile, so that its times cannot be converted."""
+        return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
+
+    def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
+        """Return what to say of each GPU that was lost, also of one that was before the run.
+
+        Args:
+            used: What they are called, by UUID.
+            begin_s: When the window began, monotonic; None: it did not.
+        """
+        gone = [f"the GPU was lost: {self.gone}"] if self.gone else []
+        return (*gone, *(self._lost(gpu, used, begin_s) for gpu in self.gpus if gpu.lost))
+
+    def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
+        """Return what to say of each GPU that no later run can use, by UUID."""
+        gone = {gpu.uuid: f"{gpu.title} was lost: {self.gone}" for gpu in used.values()}
+        lost = {gpu.uuid: self._lost(gpu, used, None) for gpu in self.gpus if gpu.lost}
+        return {**(gone if self.gone else {}), **lost}
+
+    def _lost(self, gpu: GpuLog, used: Mapping[str, UsedGpu], begin_s: float | None) -> str:
+        title = used[gpu.uuid].title if gpu.uuid in used else f"GPU {gpu.uuid}"
+        when = ""
+        if gpu.lost_s is not None and self.offsets_s:
+            moment = dt.datetime.fromtimestamp(gpu.lost_s + self.offsets_s[0], dt.UTC)
+            when = f" at {moment:%H:%M:%S} UTC"
+        if gpu.lost_s is not None and begin_s is not None and gpu.lost_s >= begin_s:
+            when += f", {gpu.lost_s - begin_s:.1f} s into the run"
+        xids = dict.fromkeys(str(xid) for s in gpu.states for xid in s.get("xids") or ())
+        reported = f"; the driver reported XID {', '.join(xids)}" if xids else ""
+        return f"{title} was lost{when}: {gpu.lost}{reported}"
+
+    @property
+    def watched_until_s(self) -> float | None:
+        """Monotonic time up to which each GPU was read; None: the sampler ended in order."""
+        if self.ended:
+            return None
+        read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
+        return min(read, default=0.0)
+
+    def monotonic(self, wall_s: float) -> float:
+        """Return the monotonic time of a wall-clock time, as LoadGen logs it."""
+        if not self.offsets_s:
+            raise ValueError("the sampler recorded no clocks")
+        return wall_s - sum(self.offsets_s) / len(self.offsets_s)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what a file holds; a last line that was cut is left out."""
+        try:
+            return cls._read(path)
+        except DAMAGED as error:
+            reason = f"{type(error).__name__}: {text_of(error)}"
+            raise RunError("sampler", f"cannot read {path}: {reason}", str(path)) from None
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        ready: dict[str, Any] | None = None
+        end: dict[str, Any] | None = None
+        parts: dict[int, _Part] = {}
+        for record in _records(path):
+            if ready is None:
+                ready = record["ready"]
+                parts = {gpu["index"]: _Part(gpu) for gpu in ready.get("gpus", ())}
+            elif tick := record.get("t"):
+                parts[tick[1]].tick(tick)
+            elif state := record.get("s"):
+                parts[state["gpu"]].state(state)
+            elif lost := record.get("lost"):
+                parts[lost["gpu"]].lose(lost["time"], lost["why"])
+            else:
+                end = record["end"]
+        if ready is None:
+            return cls(unavailable="the sampler wrote nothing")
+        if reason := ready.get("unavailable"):
+            gone = reason if ready.get("lost") else None
+            return cls(unavailable=reason, suspect=bool(ready.get("suspect")), gone=gone)
+        return cls._of(ready, parts, end)
+
+    @classmethod
+    def _of(
+        cls, ready: Mapping[str, Any], parts: Mapping[int, _Part], end: Mapping[str, Any] | None
+    ) -> Self:
+        for gpu in end["gpus"] if end else ():
+            parts[gpu["index"]].missing |= gpu["unavailable_quantities"]
+            parts[gpu["index"]].forbidden.update(gpu.get("forbidden", ()))
+        gpus = tuple(parts[index].log(ready["rates"]["trace_hz"]) for index in sorted(parts))
+        silent = [f"{gpu.uuid}: {gpu.unavailable}" for gpu in gpus if gpu.unavailable]
+        clocks = [ready, end] if end else [ready]
+        return cls(
+            unavailable="; ".join(silent) if len(silent) == len(gpus) else None,
+            gpus=gpus,
+            driver=ready["driver"],
+            ended=end is not None,
+            offsets_s=tuple(clock["wall"] - clock["time"] for clock in clocks),
+            ticks=(end["ticks"], end["planned"]) if end else None,
+            cpu_share=end["cpu_s"] / end["elapsed_s"] if end and end["elapsed_s"] else None,
+        )
+
+
+OFF_THE_BUS = 79
+"""The XID of a GPU that no longer answers on PCIe."""
+
+
+class _Part:
+    """Gathers one GPU's records while a file is read once; a long run has millions."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts
+        self.missing: dict[str, str] = dict(facts.get("unavailable_quantities", {}))
+        self.forbidden = set(facts.get("forbidden", ()))
+        self.lost: str | None = facts["unavailable"] if facts.get("lost") else None
+        self.lost_s: float | None = None
+        self.states: list[Mapping[str, Any]] = []
+        self.counter: list[Reading] = []
+        self.trace: list[Reading] = []
+        self.reasons: list[tuple[float, int]] = []
+
+    def tick(self, tick: Sequence[Any]) -> None:
+        """Take [time, gpu, watts, reasons] or [..., counter's time, joules]."""
+        time_s, _, watts, mask = tick[:4]
+        if watts is not None:
+            self.trace.append(Reading(time_s=time_s, value=watts))
+        if len(tick) > 4 and tick[5] is not None:
+            self.counter.append(Reading(time_s=tick[4], value=tick[5]))
+        if mask is not None:
+            # Of samples that say the same only the first and the last are kept.
+            if len(self.reasons) > 1 and self.reasons[-1][1] == self.reasons[-2][1] == mask:
+                self.reasons.pop()
+            self.reasons.append((time_s, mask))
+
+    def state(self, state: Mapping[str, Any]) -> None:
+        """Take slower quantities; a GPU that fell off the bus may answer for a while yet."""
+        self.states.append(state)
+        if OFF_THE_BUS in (state.get("xids") or ()):
+            self.lose(state["time"], "it has fallen off the bus")
+
+    def lose(self, time_s: float, reason: str) -> None:
+        """Note that it is gone; what is seen first counts."""
+        if self.lost is None:
+            self.lost, self.lost_s = reason, time_s
+
+    def log(self, rate_hz: float) -> GpuLog:
+        """Return all of it as a value."""
+        uuid = self.facts["uuid"]
+        if reason := self.facts.get("unavailable"):
+            return GpuLog(uuid=uuid, unavailable=reason, lost=self.lost)
+        return GpuLog(
+            uuid=uuid,
+            lost=self.lost,
+            lost_s=self.lost_s,
+            facts=self.facts,
+            counter=tuple(self.counter),
+            trace=tuple(self.trace),
+            reasons=tuple(self.reasons),
+            states=tuple(self.states),
+            missing=self.missing,
+            forbidden=frozenset(self.forbidden),
+            rate_hz=rate_hz,
+        )
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.endswith(b"\n"):
+                return
+            record = json.loads(line)
+            if number == 0 and "ready" not in record:
+                raise ValueError("its first line is not a sampler's")
+            yield record
+
+
+__all__ = ["GpuLog", "GpuProcess", "PowerLog", "PowerSampling", "Span"]
+
+FILE = "power.jsonl"
+"""In the run's folder."""
+
+LOG = "sampler.log"
+"""What the child writes to stderr, there too."""
+
+PATIENCE_S = 60.0
+"""A driver that needs longer for its first answers is broken."""
+
+MARGIN_S = 0.5
+"""Beyond PAD_S: the energy counter comes late."""
+
+SILENT = "it said nothing"
+
+HANGS = "it hung, in NVML or stopped"
+"""How a child broke that did not end when it was told to."""
+
+GRACE_S = 5.0
+"""Time for the child to write its last records."""
+
+
+class PowerSampling:
+    """The sampler of some GPUs, running inside the `with` block.
+
+    Attributes:
+        unavailable: Why nothing is sampled, in words; None while it is.
+        ready: The child's first record, empty where there is none.
+    """
+
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        folder: Path,
+        *,
+        hz: float = 50.0,
+        watch_s: float = 1.5,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Keep what to sample; nothing starts yet.
+
+        Args:
+            uuids: Of GPUs or MIG instances; at least one.
+            watch_s: How long to look for the period of the energy counter first.
+        """
+        self.path = folder / FILE
+        self.unavailable: str | None = None
+        self.ready: dict[str, Any] = {}
+        self._log_file = folder / LOG
+        self._patience_s = patience_s
+        self._process: ChildProcess | None = None
+        self._log: PowerLog | None = None
+        self._broke: str | None = None
+        self._command = [sys.executable, "-m", "pytest_mlperf.hardware.sampler"]
+        for uuid in uuids:
+            self._command += ["--gpu", uuid]
+        self._command += ["--hz", str(hz), "--watch-s", str(watch_s), "--out", str(self.path)]
+
+    def __enter__(self) -> Self:
+        """Start the child, in a session of its own, and wait until it samples."""
+        try:
+            with self._log_file.open("wb") as log:
+                self._process = ChildProcess(self._command, stdout=subprocess.PIPE, stderr=log)
+        except OSError as error:
+            raise RunError("sampler", f"cannot start: {error.strerror}") from None
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the child."""
+        self.stop()
+
+    def linger(self) -> None:
+        """Sample for a while longer: what stands beside a window tells how sure its energy is."""
+        if self._process is not None:
+            time.sleep(PAD_S + MARGIN_S)
+
+    def stop(self) -> None:
+        """End the child by closing its stdin; harmless when it has ended."""
+        process = self._process
+        if process is None:
+            return
+        ended = process.end(alone_s=GRACE_S)
+        self._broke = self._how(process.returncode) if ended else HANGS
+        process.close()
+        self._process = None
+
+    @property
+    def log(self) -> PowerLog:
+        """What was recorded, once the child has stopped."""
+        assert self._process is None, "the sampler still runs"
+        if self._log is None:
+            if self.unavailable and not self.ready:
+                self._log = PowerLog(unavailable=self.unavailable)
+            else:
+                self._log = dataclasses.replace(PowerLog.read(self.path), broke=self._broke)
+        return self._log
+
+    def _wait(self) -> None:
+        """Take the child's first record, or note why there is none."""
+        line = self._first_line()
+        if line is None:
+            self.stop()
+            return
+        try:
+            first = read_json(line)
+        except NoEventError as error:
+            first = str(error)
+        if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
+            shown = broken(repr(line[:SHOWN]))
+            self.unavailable = f"the driver printed {shown} where the sampler speaks"
+            self.stop()
+            return
+        self.ready = first["ready"]
+        parts = self.ready.get("gpus", [])
+        silent = [f"{p['uuid']}: {p['unavailable']}" for p in parts if "unavailable" in p]
+        self.unavailable = self.ready.get("unavailable")
+        if parts and len(silent) == len(parts):
+            self.unavailable = "; ".join(silent)
+
+    def _first_line(self) -> bytes | None:
+        assert self._process is not None
+        try:
+            line = self._process.line(time.monotonic() + self._patience_s, LONGEST)
+        except EOFError:
+            self.unavailable = f"the sampler broke at its start: {self._last_words()}"
+            return None
+        if line is None:
+            self.unavailable = f"NVML did not answer within {self._patience_s:g} s"
+            self._process.kill()
+        return line
+
+    def _how(self, returncode: int) -> str | None:
+        """Return how the child broke; None: it ended in order."""
+        if returncode < 0:
+            return f"signal {-returncode} ({signal.strsignal(-returncode)})"
+        if not returncode:
+            return None
+        words = self._last_words()
+        return HANGS if returncode == HUNG and words == SILENT else words
+
+    def _last_words(self) -> str:
+        return last_line(self._log_file.read_bytes()) or SILENT

@@ -1,0 +1,141 @@
+"""Every call of git: what a repository holds, which commit is checked out, what differs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.case import path_part
+from pytest_mlperf.core.errors import RunError
+
+
+def new_id() -> str:
+    """Return an id that sorts by time: UTC and four hex digits, "20261121-144232-db7d"."""
+    return f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def ignored_in_git(folder: Path) -> Path:
+    """Make a folder that git ignores, as pytest does with its cache, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")
+    return folder
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a fresh folder, named `name` or `name-2`, … where that is taken."""
+    path_part("case", name)
+    for attempt in range(1, 1000):
+        path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
+        return path.resolve()
+    raise RunError("worker", f"{parent} holds 999 folders called {name}")
+
+
+HERE = Path()
+
+CHANGED = "+"
+"""Ends the name of a commit from which tracked files differ."""
+
+LOOK_S = 60.0
+"""Longest time of a call that only looks."""
+
+CHECKOUT_S = 600.0
+"""Longest time of a call that checks files out: they may be large."""
+
+_NAME = re.compile(r"[0-9a-f]{7,64}")
+
+
+def run_git(
+    folder: Path, *arguments: str, limit_s: float = LOOK_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git in a folder; no hook of the repository runs.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It took longer than `limit_s`.
+    """
+    command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
+
+
+def git(*arguments: str, folder: Path = HERE) -> bytes | None:
+    """Return what git prints; None where it fails, hangs or is not installed."""
+    done = _done(folder, *arguments)
+    return done.stdout if done is not None and done.returncode == 0 else None
+
+
+def git_text(*arguments: str) -> str:
+    """Return what git prints here as text; "" where it fails, hangs or is not installed."""
+    return (git(*arguments) or b"").decode("utf-8", "surrogateescape")
+
+
+def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+    try:
+        return run_git(folder, *arguments)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
+    """Return the commit checked out in a folder, with "+" when tracked files differ, or None.
+
+    Args:
+        recorded: Folders of baselines beside those called `baselines`: what is recorded there is
+            no part of what is measured.
+    """
+    commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
+    if commit is None:
+        return None
+    code = _code(folder, recorded)
+    changed = git("status", "--porcelain", "--untracked-files=no", *code, folder=folder)
+    return commit.decode().strip() + (CHANGED if changed and changed.strip() else "")
+
+
+def code_differs(
+    folder: Path, then: str | None, now: str | None, recorded: Sequence[Path] = ()
+) -> str | None:
+    """Return why two measured commits may hold different code, or None where it is the same.
+
+    Baselines are no code: the commit that adds one is as good as the one before. Outside git, where
+    neither has a commit, there is nothing to tell them apart by.
+    """
+    if then is None and now is None:
+        return None
+    if then is None or now is None:
+        return f"commit {then or 'unknown'} → {now or 'unknown'}"
+    if unclear := next((one for one in (then, now) if one.endswith(CHANGED)), None):
+        return f"files were changed and not committed ({unclear})"
+    if then == now:
+        return None
+    diff = None
+    if _NAME.fullmatch(then):  # from a file: nothing that git would take for an option
+        diff = _done(folder, "diff", "--quiet", then, now, *_code(folder, recorded))
+    if diff is None or diff.returncode > 1:
+        return f"commit {then} is not in this clone"
+    return f"commit {then} → {now}" if diff.returncode else None
+
+
+def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
+    """Return the arguments that leave the baselines out."""
+    top = folder.resolve()
+    others = [path.resolve() for path in recorded]
+    return [
+        *("--", ":(top)", ":(top,exclude,glob)**/baselines/**"),
+        *(
+            f":(exclude,literal){path.relative_to(top)}"
+            for path in others
+            if path.is_relative_to(top)
+        ),
+    ]

@@ -1,0 +1,304 @@
+"""Build a run, once, from all that its process left."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pytest_mlperf.core.energy.host import Counted, host_energy
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.child.protocol import Event
+from pytest_mlperf.run.conditions import Conditions, ControlRun
+from pytest_mlperf.run.curve import (
+    CurveLog,
+    curve_figures,
+    curve_finishes,
+    curve_validity,
+    read_curve,
+)
+from pytest_mlperf.run.figures import (
+    Figures,
+    Findings,
+    client_findings,
+    figures,
+    load_findings,
+    replica_findings,
+)
+from pytest_mlperf.run.light import Nearness, light_findings
+from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
+from pytest_mlperf.run.power.figures import Hosted, metered, sampled
+from pytest_mlperf.run.power.sampling import PowerLog
+from pytest_mlperf.run.recorded import read_recorded
+from pytest_mlperf.run.worker.closed_loop import LOG
+from pytest_mlperf.stores.endpoints import version_of
+
+
+def subject_of(
+    job: Job,
+    machine: Machine,
+    loaded: Event,
+    *,
+    build: Build | None = None,
+    python: Event | None = None,
+    built: Mapping[str, str] = MappingProxyType({}),
+) -> Subject:
+    """Return machine, engine and data of a process.
+
+    Args:
+        build: Where the worker ran, if not in this Python.
+        built: How its checkpoint was made, where its entry builds one.
+    """
+    beside = _beside(build, python) if build and python else {}
+    return Subject(
+        identity=machine.identity(job.accelerator),
+        fingerprint={**_fingerprint(job, loaded), **beside, **built},
+        surroundings={**machine.surroundings(job.accelerator), "requests": _requests(job)},
+    )
+
+
+def _beside(build: Build, python: Event) -> dict[str, str]:
+    """Return what is to be known of another Python.
+
+    Of a build of a baseline, which nobody records, also where it lies. What every run of a case is
+    made in goes into baselines: they name no path of a user.
+    """
+    versions = {f"python.{name}": version for name, version in python["versions"].items()}
+    facts = {"python": str(python["version"]), **versions}
+    if build.baseline:
+        return {**facts, "build": build.title, "python.prefix": str(python["prefix"])}
+    return {**facts, "python.system": str(python["system"])} if python["system"] else facts
+
+
+LOOPED = ("points", "ramp_ms", "arrivals", "burstiness")
+
+
+def _requests(job: Job) -> str:
+    """Return what LoadGen is told but for the rate: its length in words, and a hash of all."""
+    settings = job.settings
+    # What only our own loops are told has no part in the hashes of all other baselines.
+    hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOPED or v}
+    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:8]
+    count = f"{settings.min_query_count:,} queries"
+    if settings.points:
+        count = f"{len(settings.points)} points of {settings.min_duration_ms / 1000:g} s"
+    return f"{job.seconds_per_run:g} s, {count} ({digest})"
+
+
+def _fingerprint(job: Job, loaded: Event) -> dict[str, str]:
+    """Return versions and weights, options, data."""
+    return {
+        **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
+        **{key: job.facts[key] for key in ("engine", "options")},
+        "dataset": str(loaded["dataset"]["digest"]),
+        **job.facts,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What there is of one process when its worker is gone.
+
+    Attributes:
+        finished: What it said after its performance run; None: it made none.
+        target_qps: The rate that was offered, or sized by; None: by none.
+        power: What was sampled of the GPUs; None: nothing was to be.
+        warm_s: When the engine had warmed up, monotonic.
+        warmed: The accelerator had worked in this session before; None: nobody takes note.
+        usual: Share of speed that the baseline's runs lost to the machine's load; 0: not known.
+        host: What the host's own counters showed, by their names; empty: none may be read.
+    """
+
+    settings: LoadGenSettings
+    loaded: Event
+    finished: Event | None
+    subject: Subject
+    target_qps: float | None
+    power: PowerLog | None
+    warm_s: float
+    notes: tuple[str, ...]
+    usual: float
+    started: str = ""
+    control: ControlRun = field(default_factory=ControlRun)
+    warmed: bool | None = None
+    host: Mapping[str, Counted] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validity(Findings):
+    """What LoadGen says of a run."""
+
+    limit_missed: bool = False
+
+
+def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
+    """Return the run that the evidence tells of; LoadGen's log is read once."""
+    finished = evidence.finished
+    if finished is None:
+        return None
+    result = finished["result"]
+    timed: TimedLog
+    if evidence.settings.points:
+        log, seen = _read_curve(finished, evidence.loaded["engine"], job)
+        timed, figures = log, curve_figures(log, job.accelerator)
+        validity = Validity(invalid=seen.invalid, notes=seen.notes)
+        finishes = curve_finishes(log)
+    else:
+        timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
+        validity = _validity(timed, evidence.settings)
+        finishes = result["finishes"]
+    energy = _energy(evidence, job, conditions, timed, figures)
+    beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
+    unlike = _unlike(conditions.machine.differing(job.accelerator))
+    client = client_findings(figures.metrics, result["client"], job)
+    busy, watched = result["contention"], conditions.watched
+    load = load_findings(job, busy, watched=watched, usual=evidence.usual)
+    witnesses = [validity, figures, *energy, beside, unlike, client, load]
+    witnesses.append(replica_findings(result))
+    if may_have_light(job, evidence.subject.identity):
+        witnesses.append(_light(evidence, job, figures, energy))
+    fields = together(*witnesses)
+    # A curve's points have other rates: what they differ by is no scatter.
+    within = result["within_se"] and not evidence.settings.points
+    # Who was late, or had to wait, says nothing about the engine's limit.
+    judged = not client.invalid and not load.invalid
+    return Run(
+        **{**fields, "limit_missed": validity.limit_missed and judged},
+        within_se={"throughput": result["within_se"]} if within else {},
+        target_qps=evidence.target_qps or 0.0,
+        session=conditions.session,
+        started=evidence.started,
+        commit=conditions.commit,
+        folder=str(Path(finished["folder"])),
+        client=result["client"],
+        finishes=finishes,
+        control=evidence.control.values,
+        warmed=evidence.warmed,
+    )
+
+
+def _read_curve(
+    finished: Event, described: Mapping[str, str], job: Job
+) -> tuple[CurveLog, Findings]:
+    """Return what a curve's run logged, and why it may not be judged."""
+    path = Path(finished["folder"]) / LOG
+    if "harness" in described:
+        return read_recorded(path, version_of(described))
+    log = read_curve(path)
+    _require_all(finished, log.path)
+    most = str(described.get("concurrency", ""))
+    at_a_time = int(most) if most.isdigit() else None
+    return log, curve_validity(log, job.limits, finished["result"]["client"], at_a_time)
+
+
+def _unlike(differing: Sequence[str]) -> Findings:
+    """Return in what the GPUs of a case differ."""
+    text = f"the GPUs of this case differ: {'; '.join(differing)}"
+    signs = (Sign(key=SignKey.GPUS_DIFFER, text=text),) if differing else ()
+    return Findings(notes=tuple(sign.text for sign in signs), signs=signs)
+
+
+def together(*witnesses: Findings) -> dict[str, Any]:
+    """Return the fields of a run that witnesses fill in, metrics, reasons and notes of them all."""
+    fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
+    return {
+        **fields,
+        "metrics": {name: value for one in witnesses for name, value in one.metrics.items()},
+        "invalid": tuple(reason for one in witnesses for reason in one.invalid),
+        "notes": tuple(note for one in witnesses for note in one.notes),
+        "signs": tuple(sign for one in witnesses for sign in one.signs),
+    }
+
+
+def _energy(
+    evidence: Evidence, job: Job, conditions: Conditions, timed: TimedLog, figures: Figures
+) -> list[Findings]:
+    """Return what the GPUs' sampler, the host's counters and a wall meter saw, where they did."""
+    seen: list[Findings] = []
+    if evidence.power:
+        used = conditions.machine.used(job.accelerator, job.replicas)
+        seen.append(sampled(figures, evidence.power, timed, warm_s=evidence.warm_s, used=used))
+    if evidence.host:
+        begin_s, end_s = timed.window_s
+        shared = conditions.machine.shared
+        seen.append(Hosted(host=host_energy(evidence.host, begin_s, end_s, shared=shared)))
+    if conditions.meter:
+        seen.append(metered(figures, conditions.meter, timed))
+    return seen
+
+
+def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
+    """Whether a case can have a share of the speed of light.
+
+    A CPU whose figures nobody gave has none, nor a GPU that is only pretended: what runs is
+    something else.
+    """
+    if job.settings.points:  # each point of a curve has a limit of its own
+        return False
+    figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"
+    return figures and "pretended" not in identity
+
+
+def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Nearness:
+    """Return how near a run came to what its GPUs could do, in energy as well."""
+    per_joule = {name: value for one in energy for name, value in one.metrics.items()}
+    return light_findings(
+        replace(figures, metrics={**figures.metrics, **per_joule}),
+        job,
+        evidence.subject.identity,
+        engine=evidence.loaded["engine"],
+        sizes=evidence.loaded["dataset"]["sizes"],
+        drafts=(evidence.finished or {}).get("result", {}).get("accepted_drafts"),
+    )
+
+
+def read_figures(finished: Event, scenario: str, accelerator: str) -> tuple[Detail, Figures]:
+    """Return LoadGen's own log and the figures; the worker's word is only checked against it."""
+    log = Path(finished["folder"]) / DETAIL
+    detail = parse_detail(log)
+    detail.require_no_errors()
+    _require_all(finished, str(log))
+    return detail, figures(finished["result"], detail, scenario, accelerator)
+
+
+def _require_all(finished: Event, log: str) -> None:
+    """Refuse a run of which samples are missing."""
+    result = finished["result"]
+    if result["faults"] or result["completed"] != result["issued"]:
+        faults = "; ".join(result["faults"]) or "samples are missing"
+        raise RunError(
+            "engine",
+            f"{result['completed']:,} of {result['issued']:,} samples completed: {faults}",
+            log,
+        )
+
+
+def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
+    """Return why a run may not be judged, and whether it only missed its latency limit."""
+    if detail.valid:
+        return Validity()
+    long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
+    # Early stopping alone says that there were too few queries, not that they were late.
+    if settings.scenario == "Server" and long_enough and detail.perf_constraints_met is False:
+        return Validity(limit_missed=True)
+    queries = "too few queries for its percentile (early stopping): raise min_query_count"
+    unmet = {
+        "the run was too short": detail.min_duration_met,
+        "too few queries": detail.min_queries_met,
+        queries: detail.early_stopping_met,
+    }
+    reasons = [*detail.invalid_reasons, *(text for text, met in unmet.items() if met is False)]
+    texts = [f"LoadGen: {reason}" for reason in reasons or ["result is INVALID"]]
+    early = long_enough and detail.early_stopping_met is False
+    key = Key.EARLY_STOPPING if early else Key.LOADGEN
+    return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))

@@ -1,0 +1,89 @@
+"""Read what MLCommons' client left of a curve that it measured in a run of ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.run.curve import CurveLog, unsteady
+from pytest_mlperf.run.figures import Findings
+from pytest_mlperf.run.worker.closed_loop import PARTS, SCHEMA, PointWindow
+from pytest_mlperf.stores.endpoints import RecordedPoint, read_events, read_point, version_of
+
+
+def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
+    """Return the points of a run, each in a folder beside the worker's log, and what they say.
+
+    Args:
+        path: The log of the run.
+        harness: The client and its version, as it was asked before the run.
+
+    Raises:
+        RunError: A folder is cut or no such result, or another version wrote it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
+        clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+    try:
+        points = sorted(
+            ((read_point(path.parent / name), clock_s) for name, clock_s in clocks.items()),
+            key=lambda one: one[0].concurrency,
+        )
+        windows = tuple(_tracked(point, clock_s) for point, clock_s in points)
+    except MlperfError as error:
+        raise RunError("engine", str(error), str(path.parent)) from error
+    for point, _ in points:
+        if (measured_by := version_of(point.facts)) != harness:
+            text = f"{measured_by} measured, and not {harness}: it was exchanged meanwhile"
+            raise RunError("engine", text, str(point.folder))
+    log = CurveLog(
+        path=str(path), samples=sum(point.requests for point, _ in points), points=windows
+    )
+    reasons = [reason for point, _ in points for reason in point.invalid]
+    return log, Findings(
+        invalid=(*reasons, *(reason for window in windows for reason in unsteady(window))),
+        notes=tuple(note for point, _ in points for note in point.notes),
+    )
+
+
+def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
+    """Return a point with the window that its events have.
+
+    Args:
+        clock_s: How much later the monotonic clock began than the wall clock.
+    """
+    events = read_events(point.folder)
+    begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
+    parts = [0] * PARTS
+    for ended_ns in events.completed_ns:
+        part = int((ended_ns / 1e9 - begin_s) / (end_s - begin_s) * PARTS)
+        parts[min(PARTS - 1, part)] += 1
+    window = recorded_window(point, begin_s + clock_s, end_s + clock_s)
+    return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
+
+
+def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
+    """Return a point as the client counted it; that enough were under way, its reader has checked.
+
+    Args:
+        point: As its folder has it.
+        begin_s: Seconds since the epoch.
+        end_s: Likewise.
+    """
+    return PointWindow(
+        point=point.concurrency,
+        begin_s=begin_s,
+        end_s=end_s,
+        duration_s=point.duration_s,
+        requests=point.requests,
+        tokens=0,
+        under_way=float(point.concurrency),
+        metrics=point.metrics,
+        parts=(),
+    )

@@ -1,0 +1,1 @@
+"""The worker: one process that loads an engine and runs LoadGen over it."""

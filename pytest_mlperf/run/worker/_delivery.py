@@ -1,0 +1,428 @@
+"""Sinks that complete samples with LoadGen, one for each kind of run."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from time import perf_counter
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
+from pytest_mlperf.run.worker.clocks import GOODPUT, SHARES, Limits, TokenTimes, moments, percentile
+
+MOST_TOKENS = 2**31 - 1
+"""Output tokens of one sample at most: a thousand times what any model writes."""
+
+
+def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
+    """Return what is wrong with the counts of a run that times tokens, "" where nothing is."""
+    if n_tokens is None:
+        return "done() was given no n_tokens; a run with token latencies needs one per id"
+    if wrong := count_fault(ids, n_tokens):
+        return wrong
+    # LoadGen divides by n_tokens - 1 to get the time per output token.
+    if len(n_tokens) and (fewest := min(n_tokens)) < 2:
+        return f"done() was given n_tokens {fewest!r}; LoadGen needs at least 2 tokens per sample"
+    return ""
+
+
+def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
+    """Return what is wrong with counts of tokens, "" where nothing is."""
+    if len(n_tokens) != len(ids):
+        return f"done() was given {len(ids)} ids but {len(n_tokens)} n_tokens"
+    if len(n_tokens) and (fewest := min(n_tokens)) < 0:
+        return f"done() was given n_tokens {fewest!r}; a count of tokens is at least 0"
+    if len(n_tokens) and (most := max(n_tokens)) > MOST_TOKENS:
+        return f"done() was given n_tokens {most!r}; no sample has more than {MOST_TOKENS:,} tokens"
+    return ""
+
+
+def output_fault(ids: Sequence[int], outputs: Sequence[bytes] | None) -> str:
+    """Return what is wrong with the outputs of an accuracy run, "" where nothing is."""
+    if outputs is None:
+        return "done() was given no outputs; an accuracy run needs one bytes object per id"
+    if len(outputs) != len(ids):
+        return f"done() was given {len(ids)} ids but {len(outputs)} outputs"
+    wrong = next((output for output in outputs if type(output) is not bytes), None)
+    if wrong is not None:
+        return f"done() was given an output of type {type(wrong).__name__!r}; it must be bytes"
+    return ""
+
+
+POOL = 1024
+"""Response objects that a completing thread reuses."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Port:
+    """The three doors into LoadGen that a sink needs."""
+
+    response: Any
+    complete: Callable[[list[Any]], None]
+    first_token: Callable[[list[Any]], None]
+
+
+class _Pool:
+    """Responses that a thread reuses: in a performance run LoadGen reads no address and no size.
+
+    LoadGen's binding copies a list before it returns, so reuse is safe; a pool of its own keeps a
+    thread from changing a response between another thread's filling and handing over.
+    """
+
+    __slots__ = (
+        "_set_id",
+        "_set_tokens",
+        "counted",
+        "ended_s",
+        "first",
+        "only_first",
+        "responses",
+        "tokens",
+        "took_s",
+    )
+
+    def __init__(self, port: Port) -> None:
+        self.responses = [port.response(0, 0, 0) for _ in range(POOL)]
+        self.first = self.responses[0]
+        self.only_first = self.responses[:1]
+        self._set_id = type(self.first).id.fset
+        self._set_tokens = type(self.first).n_tokens.fset
+        self.counted = 0
+        self.tokens = 0
+        self.ended_s = array("d")
+        self.took_s = array("d")
+
+    def ended(self, now_s: float, issued_s: float) -> None:
+        """Keep that a sample issued then has ended now; no other thread writes here."""
+        self.ended_s.append(now_s)
+        self.took_s.append(now_s - issued_s)
+
+    def filled(
+        self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
+    ) -> Iterator[list[Any]]:
+        """Yield lists of responses with these ids; each is valid until the next."""
+        for start in range(0, len(ids), POOL):
+            part = ids[start : start + POOL]
+            deque(map(self._set_id, self.responses, part), 0)
+            if n_tokens is not None:
+                deque(map(self._set_tokens, self.responses, n_tokens[start : start + POOL]), 0)
+            yield self.responses if len(part) == POOL else self.responses[: len(part)]
+
+
+class _PooledSink(GuardedSink):
+    """Completes samples with responses of the completing thread's own."""
+
+    def __init__(self, fail: Fail, port: Port) -> None:
+        super().__init__(fail)
+        self._port = port
+        self._thread = threading.local()
+        self._pools: list[_Pool] = []
+
+    @property
+    def over_time(self) -> list[list[float]]:
+        """Latencies over the time of the run, see `clocks.moments`; empty if none were kept."""
+        ended_s = _joined(pool.ended_s for pool in self._pools)
+        return moments(ended_s, _joined(pool.took_s for pool in self._pools))
+
+    def _pool(self) -> _Pool:
+        """Return this thread's pool."""
+        try:
+            pool: _Pool = self._thread.pool
+        except AttributeError:
+            self.threads.add(threading.get_ident())
+            pool = self._thread.pool = _Pool(self._port)
+            self._pools.append(pool)
+        return pool
+
+
+class PerformanceSink(_PooledSink):
+    """Completes samples without payload, which LoadGen does not read in a performance run."""
+
+    def __init__(self, fail: Fail, port: Port) -> None:
+        super().__init__(fail, port)
+        self._complete = port.complete
+        self._take = self._outstanding.take
+        self._ids = self._outstanding.ids
+
+    @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """Tokens per sample by the engine's own counts; empty where one is missing."""
+        counted = sum(pool.counted for pool in self._pools)
+        if not counted or counted != self.completed:
+            return {}
+        return {"tokens_per_sample": sum(pool.tokens for pool in self._pools) / counted}
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Complete these samples; tokens are counted where the engine counts them."""
+        if n_tokens is not None or len(ids) != 1:
+            self._done_many(ids, n_tokens)
+            return
+        sample = ids[0]
+        try:
+            self._take(sample)
+        except KeyError:
+            if not self._outstanding.claim_late(sample):
+                self._refuse(sample)
+                return
+        try:
+            pool = self._thread.pool
+        except AttributeError:
+            pool = self._pool()
+        pool.first.id = sample
+        self._complete(pool.only_first)
+        # The lines of _count once more: two calls less are a tenth of the whole path.
+        stamps = self._stamps
+        stamps.left -= 1
+        if stamps.left <= 0:
+            stamps.add(self.completed)
+        if not self._ids:
+            self._last_completion_s = perf_counter()
+
+    def _done_many(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
+        if n_tokens is not None and (wrong := count_fault(ids, n_tokens)):
+            self._fail(RunError("engine", wrong))
+            return
+        bad = self._claim(ids)
+        if bad:
+            ids = _without(ids, bad)
+        pool = self._pool()
+        if n_tokens is not None:
+            # In the thread's own pool: threads that add to one number would lose counts.
+            pool.counted += len(ids)
+            pool.tokens += int(sum(_without(n_tokens, bad) if bad else n_tokens))
+        for responses in pool.filled(ids):
+            self._complete(responses)
+        self._count(len(ids))
+
+
+class TokenSink(_PooledSink):
+    """Completes samples with their token counts, so that LoadGen times tokens."""
+
+    times_tokens = True
+
+    def __init__(
+        self, fail: Fail, port: Port, *, needs_first: bool, limits_s: Limits = None
+    ) -> None:
+        """Start with nothing outstanding."""
+        super().__init__(fail, port)
+        self.needs_first_tokens = needs_first
+        self._silent = Outstanding()
+        self._times = TokenTimes(limits_s)
+        self._limited = limits_s is not None
+        self._issued_s: dict[int, float] = {}
+
+    @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """What our own stamps of tokens give, SI units."""
+        met = {GOODPUT: self._times.met / self.duration_s} if self._limited else {}
+        return {**self._times.metrics(), **(met if self.duration_s else {})}
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What our own stamps cannot show, in words."""
+        return self._times.notes
+
+    def use_clock(self, clock: Clock) -> None:
+        """Also for tokens."""
+        super().use_clock(clock)
+        self._times.clock = clock
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Note samples about to be submitted; their first tokens are due too."""
+        self._silent.add(ids)
+        self._issued_s.update(dict.fromkeys(ids, perf_counter()))
+        super().expect(ids)
+
+    def first_tokens(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[bytes] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Pass on first tokens; a performance run does not read the tokens themselves."""
+        bad = self._silent.claim(ids)
+        for position in sorted(bad):
+            self.faults.add(
+                f"first_tokens() was given id {ids[position]!r}, which was never issued, "
+                "or whose first token was reported before"
+            )
+        if bad:
+            ids = _without(ids, bad)
+        self._times.first(ids)
+        if self.needs_first_tokens:
+            for responses in self._pool().filled(ids):
+                self._port.first_token(responses)
+            self._times.restart(ids)
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Stamp one more token of these samples; LoadGen is not told."""
+        for sample in self._times.further(ids):
+            self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Complete these samples with their token counts."""
+        wrong = token_fault(ids, n_tokens)
+        if wrong or n_tokens is None:
+            self._fail(RunError("engine", wrong))
+            return
+        bad = self._claim(ids)
+        if bad:
+            ids, n_tokens = _without(ids, bad), _without(n_tokens, bad)
+        if self.needs_first_tokens and self._silent.holds_any(ids):
+            self._fail(
+                RunError(
+                    "engine",
+                    "done() came before first_tokens() for some samples; "
+                    "a run with token latencies needs both, in this order",
+                )
+            )
+            return
+        pool = self._pool()
+        for sample, tokens in zip(ids, n_tokens, strict=True):
+            issued_s = self._issued_s.pop(sample)
+            pool.ended(self._clock(), issued_s)
+            if odd := self._times.end(sample, tokens, issued_s):
+                self.faults.add(f"sample with id {sample!r}: {odd}")
+        for responses in pool.filled(ids, n_tokens):
+            self._port.complete(responses)
+        self._count(len(ids))
+
+
+class OutputSink(GuardedSink):
+    """Completes samples with their outputs, which LoadGen writes into its accuracy log."""
+
+    wants_output = True
+
+    def __init__(self, fail: Fail, port: Port) -> None:
+        super().__init__(fail)
+        self._port = port
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Complete these samples with one bytes object each."""
+        wrong = output_fault(ids, outputs)
+        if wrong or outputs is None:
+            self._fail(RunError("engine", wrong))
+            return
+        self.threads.add(threading.get_ident())
+        bad = self._claim(ids)
+        if bad:
+            ids, outputs = _without(ids, bad), _without(outputs, bad)
+        # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
+        joined = b"".join(outputs)
+        sizes = list(map(len, outputs))
+        addresses = accumulate(sizes, initial=_address(joined))
+        self._port.complete(list(map(self._port.response, ids, addresses, sizes)))
+        self._count(len(ids))
+
+
+def _joined(arrays: Iterable[array[float]]) -> array[float]:
+    joined = array("d")
+    for values in arrays:
+        joined.extend(values)
+    return joined
+
+
+def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
+    return [value for position, value in enumerate(values) if position not in positions]
+
+
+def _address(data: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+
+
+class LimitedSink(PerformanceSink):
+    """Counts besides which samples met a limit of their latency, by our own stamps.
+
+    It is what Server's queries go through, one by one: when a sample was issued is kept where its
+    id is kept anyway, and each completing thread keeps its own latencies, so that no lock, no
+    second dictionary and no further call is added to the path of a query.
+    """
+
+    def __init__(self, fail: Fail, port: Port, *, limit_s: float) -> None:
+        """Start with nothing outstanding; a sample that takes `limit_s` at most has met it."""
+        super().__init__(fail, port)
+        self._limit_s = limit_s
+
+    @property
+    def token_metrics(self) -> Mapping[str, float]:
+        """Also the samples in a second that met the limit, and the percentiles of our stamps."""
+        metrics = dict(super().token_metrics)
+        ordered = sorted(_joined(pool.took_s for pool in self._pools))
+        if ordered and self.duration_s:
+            metrics[GOODPUT] = bisect_right(ordered, self._limit_s) / self.duration_s
+            for name, share in SHARES.items():
+                metrics[f"latency_{name}"] = percentile(ordered, share)
+        return metrics
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Note samples about to be submitted, and when."""
+        now_s = perf_counter()
+        if not self.issued:
+            self._first_issue_s = now_s
+        self.issued += len(ids)
+        for sample in ids:
+            self._ids[sample] = now_s
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Complete these samples; one that must not be completed is refused and not counted."""
+        now_s = self._clock()
+        if n_tokens is not None or len(ids) != 1:
+            self._done_many(ids, n_tokens)
+            return
+        sample = ids[0]
+        try:
+            issued_s = self._take(sample)
+        except KeyError:
+            self._refuse(sample)
+            return
+        try:
+            pool = self._thread.pool
+        except AttributeError:
+            pool = self._pool()
+        # The lines of _Pool.ended, and below of _count: each call would be a tenth of the path.
+        pool.ended_s.append(now_s)
+        pool.took_s.append(now_s - issued_s)
+        pool.first.id = sample
+        self._complete(pool.only_first)
+        stamps = self._stamps
+        stamps.left -= 1
+        if stamps.left <= 0:
+            stamps.add(self.completed)
+        if not self._ids:
+            self._last_completion_s = perf_counter()
+
+    def _claim(self, ids: Sequence[int]) -> Collection[int]:
+        now_s, pool, bad = self._clock(), self._pool(), set()
+        for position, sample in enumerate(ids):
+            try:
+                pool.ended(now_s, self._take(sample))
+            except KeyError:
+                bad.add(position)
+                self._refuse(sample)
+        return bad

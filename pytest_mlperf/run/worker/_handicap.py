@@ -1,0 +1,158 @@
+"""Slow an engine down by a known share, to see a failure before one is needed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from pytest_mlperf.core.extension import Engine, Sink
+
+
+class EngineAround(Engine):
+    """Hands everything through to another engine; subclasses change what they are for."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Stand around `engine`."""
+        self._engine = engine
+
+    def __enter__(self) -> Self:
+        """Load the engine."""
+        self._engine.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Free the engine."""
+        self._engine.__exit__(kind, error, trace)
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Hand through."""
+        self._engine.load_samples(indices)
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Hand through."""
+        self._engine.unload_samples(indices)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Hand through."""
+        self._engine.submit(ids, indices, sink)
+
+    def client_lateness(self) -> Mapping[str, float]:
+        """Hand through."""
+        return self._engine.client_lateness()
+
+    def accepted_drafts(self) -> int | None:
+        """Hand through."""
+        return self._engine.accepted_drafts()
+
+    def describe(self) -> Mapping[str, str]:
+        """Hand through."""
+        return self._engine.describe()
+
+
+SPIN_BELOW_S = 1e-3
+"""Shorter waits spin: a sleep would overshoot by the timer's slack."""
+
+
+class HandicapEngine(EngineAround):
+    """Runs another engine so that its work takes 1 / (1 - handicap) times as long.
+
+    The completing thread waits before it reports. An engine whose work goes on while that thread
+    waits (work queued on an accelerator, a server) hides part of the wait behind it.
+    """
+
+    def __init__(self, engine: Engine, handicap: float) -> None:
+        """Wrap an engine."""
+        if not 0 <= handicap < 1:
+            raise ValueError(f"handicap={handicap!r}; at least 0 and below 1")
+        super().__init__(engine)
+        self._stretch = handicap / (1 - handicap)
+        self._slow: SlowSink | None = None
+
+    def client_lateness(self) -> Mapping[str, float]:
+        """Return nothing: what waits here is late on purpose."""
+        return {}
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Submit with a sink that waits."""
+        if self._slow is None or self._slow.sink is not sink:
+            self._slow = SlowSink(sink, self._stretch)
+        self._slow.expect(ids)
+        self._engine.submit(ids, indices, self._slow)
+
+
+class SlowSink:
+    """Waits `stretch` times what the work took, then reports to the real sink."""
+
+    def __init__(self, sink: Sink, stretch: float) -> None:
+        """Stand before `sink`."""
+        self.sink = sink
+        self.wants_output = sink.wants_output
+        self.times_tokens = sink.times_tokens
+        self.needs_first_tokens = sink.needs_first_tokens
+        self._stretch = stretch
+        self._issued_s: dict[int, float] = {}
+        self._thread = threading.local()
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Note when these samples were issued."""
+        self._issued_s.update(dict.fromkeys(ids, time.perf_counter()))
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        """Wait, then report."""
+        self._wait(ids)
+        self.sink.first_tokens(ids, tokens)
+        self._thread.returned_s = time.perf_counter()
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Wait, then report."""
+        self._wait(ids)
+        self.sink.next_tokens(ids)
+        self._thread.returned_s = time.perf_counter()
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand through."""
+        self.sink.ended(ids, reasons, prompt_tokens)
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Wait, then report."""
+        self._wait(ids)
+        for sample in ids:
+            self._issued_s.pop(sample, None)
+        self.sink.done(ids, outputs, n_tokens)
+        self._thread.returned_s = time.perf_counter()
+
+    def failed(self, error: BaseException) -> None:
+        """Hand through."""
+        self.sink.failed(error)
+
+    def _wait(self, ids: Sequence[int]) -> None:
+        """Wait as long as this thread's work on these samples took, times the stretch."""
+        now = time.perf_counter()
+        issued_s = min((self._issued_s.get(sample, now) for sample in ids), default=now)
+        # While the thread still waited for earlier samples, it did not work on these.
+        begun_s = max(issued_s, getattr(self._thread, "returned_s", 0.0))
+        owed_s = (now - begun_s) * self._stretch + getattr(self._thread, "owed_s", 0.0)
+        end = now + owed_s
+        while (left := end - time.perf_counter()) > 0:
+            if left > SPIN_BELOW_S:
+                time.sleep(left - SPIN_BELOW_S / 2)
+        # What this wait took too long, as a sleep may, the next one makes up for.
+        self._thread.owed_s = end - time.perf_counter()

@@ -1,0 +1,315 @@
+"""Run MLCommons LoadGen once. The only module that knows LoadGen's Python binding."""
+
+from __future__ import annotations
+
+import gc
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.run.worker._delivery import (
+    LimitedSink,
+    OutputSink,
+    PerformanceSink,
+    Port,
+    TokenSink,
+)
+from pytest_mlperf.run.worker._sink import Fail, GuardedSink
+
+Phase = Literal["performance", "accuracy"]
+
+SPARE = 2
+"""Streams: LoadGen makes twice the queries it expects to need; this doubles them once more."""
+
+UNLIMITED_QPS = 1e6
+"""Offered rate of accuracy runs in Server, so that they are not held up by the schedule."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadGenPlan:
+    """One LoadGen run.
+
+    Attributes:
+        expected: Samples it will issue; an estimate where LoadGen stops by time.
+    """
+
+    phase: Phase
+    scenario: str
+    attributes: dict[str, Any]
+    expected: int
+    total_samples: int
+    loaded_samples: int
+
+
+def plan_performance(settings: LoadGenSettings, total_samples: int) -> LoadGenPlan:
+    """Return the performance run that these settings ask for."""
+    rate = settings.target_qps
+    if rate is None or not rate > 0:
+        raise ValueError(f"target_qps={rate!r}; LoadGen needs a positive rate")
+    loaded = min(settings.performance_samples, total_samples)
+    attributes, expected = {
+        "Offline": _offline,
+        "Server": _server,
+        "SingleStream": _stream,
+        "MultiStream": _stream,
+    }[settings.scenario](settings, rate)
+    if settings.equal_issue and settings.scenario == "Offline":
+        expected = math.ceil(expected / loaded) * loaded
+    attributes |= {
+        "qsl_rng_seed": settings.seeds.qsl,
+        "sample_index_rng_seed": settings.seeds.sample_index,
+        "schedule_rng_seed": settings.seeds.schedule,
+        "performance_sample_count_override": loaded,
+        "sample_concatenate_permutation": settings.equal_issue,
+    }
+    if settings.tokens:
+        attributes["use_token_latencies"] = True
+    if settings.ttft_limit_ns is not None and settings.tpot_limit_ns is not None:
+        attributes |= {
+            "ttft_latency": settings.ttft_limit_ns,
+            "tpot_latency": settings.tpot_limit_ns,
+        }
+    return LoadGenPlan(
+        phase="performance",
+        scenario=settings.scenario,
+        attributes=attributes,
+        expected=expected,
+        total_samples=total_samples,
+        loaded_samples=loaded,
+    )
+
+
+def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
+    """Return an accuracy run over `samples` samples, each issued once.
+
+    Token latencies are not measured here: outputs alone decide accuracy.
+    """
+    loaded = min(settings.performance_samples, samples)
+    if settings.points:  # LoadGen has no such scenario; outputs need none
+        settings = replace(settings, scenario="Offline")
+    attributes: dict[str, Any] = {
+        "qsl_rng_seed": settings.seeds.qsl,
+        "sample_index_rng_seed": settings.seeds.sample_index,
+        "schedule_rng_seed": settings.seeds.schedule,
+        "min_duration_ms": 0,
+        "performance_sample_count_override": loaded,
+    }
+    if settings.scenario == "Server":
+        attributes["server_target_qps"] = UNLIMITED_QPS
+    if settings.scenario == "MultiStream":
+        attributes["multi_stream_samples_per_query"] = settings.samples_per_query
+    return LoadGenPlan(
+        phase="accuracy",
+        scenario=settings.scenario,
+        attributes=attributes,
+        expected=samples,
+        total_samples=samples,
+        loaded_samples=loaded,
+    )
+
+
+def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
+    """Return the fixed number of queries (Offline: samples), or None when time decides."""
+    if settings.fixed_work_s is None:
+        return None
+    return max(settings.min_query_count, math.ceil(rate * settings.fixed_work_s))
+
+
+def _offline(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
+    fixed = _fixed_queries(settings, rate)
+    # With a fixed amount of work, a run must not become INVALID for having been fast.
+    duration_ms = settings.min_duration_ms if fixed is None else 0
+    samples = fixed or max(settings.min_query_count, int(1.1 * duration_ms / 1000 * rate))
+    return {
+        "offline_expected_qps": rate,
+        "min_duration_ms": duration_ms,
+        "min_query_count": fixed or settings.min_query_count,
+    }, samples
+
+
+def _server(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
+    attributes: dict[str, Any] = {
+        "server_target_qps": rate,
+        "server_target_latency_percentile": settings.latency_percentile,
+        "min_query_count": settings.min_query_count,
+        "min_duration_ms": settings.min_duration_ms,
+    }
+    if settings.fixed_work_s is not None:
+        # LoadGen ends Server by its schedule, which the seed fixes: the work is always the same.
+        attributes["min_duration_ms"] = math.ceil(settings.fixed_work_s * 1000)
+    if settings.latency_limit_ns is not None:
+        attributes["server_target_latency_ns"] = settings.latency_limit_ns
+    elif settings.ttft_limit_ns is None:
+        raise ValueError("Server needs latency_limit_ns, or ttft_limit_ns and tpot_limit_ns")
+    expected = math.ceil(rate * attributes["min_duration_ms"] / 1000)
+    return attributes, max(settings.min_query_count, expected)
+
+
+def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
+    multi = settings.scenario == "MultiStream"
+    prefix = "multi_stream" if multi else "single_stream"
+    fixed = _fixed_queries(settings, rate)
+    duration_ms = settings.min_duration_ms if fixed is None else 0
+    # With equal_issue LoadGen derives the length of the run from the expected latency.
+    spare = 1 if settings.equal_issue else SPARE
+    attributes: dict[str, Any] = {
+        f"{prefix}_expected_latency_ns": max(1, int(1e9 / rate / spare)),
+        f"{prefix}_target_latency_percentile": settings.latency_percentile,
+        "min_query_count": fixed or settings.min_query_count,
+        "min_duration_ms": duration_ms,
+    }
+    queries = max(attributes["min_query_count"], int(rate * duration_ms / 1000))
+    if multi:
+        attributes["multi_stream_samples_per_query"] = settings.samples_per_query
+        queries *= settings.samples_per_query
+    return attributes, queries
+
+
+def make_sink(plan: LoadGenPlan, fail: Fail) -> GuardedSink:
+    """Return the sink that a run needs."""
+    import mlperf_loadgen
+
+    port = Port(
+        response=mlperf_loadgen.QuerySampleResponse,
+        complete=mlperf_loadgen.QuerySamplesComplete,
+        first_token=mlperf_loadgen.FirstTokenComplete,
+    )
+    if plan.phase == "accuracy":
+        return OutputSink(fail, port)
+    limits_s = {
+        name: plan.attributes[name] / 1e9
+        for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
+        if name in plan.attributes
+    }
+    if plan.attributes.get("use_token_latencies"):
+        both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
+        return TokenSink(
+            fail,
+            port,
+            needs_first=plan.scenario != "Offline",
+            limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
+        )
+    limit_s = limits_s.get("server_target_latency_ns")
+    return (
+        PerformanceSink(fail, port) if limit_s is None else LimitedSink(fail, port, limit_s=limit_s)
+    )
+
+
+def run(
+    plan: LoadGenPlan,
+    folder: Path,
+    engine: Engine,
+    sink: GuardedSink,
+    *,
+    indices: Sequence[int] | None = None,
+    at_edges: Callable[[], None] = lambda: None,
+) -> None:
+    """Run LoadGen; returns when every sample is completed and its logs are written.
+
+    Args:
+        sink: What `make_sink` returned for this plan; its `failed` gets what the engine raises.
+        indices: Data set index of each of LoadGen's samples; None when they are the same.
+        at_edges: Called when samples are loaded, and when all are completed: LoadGen times between.
+    """
+    import mlperf_loadgen
+
+    _require_writable(folder)
+    issue, load, unload = _callbacks(engine, sink, indices, at_edges)
+    suite = mlperf_loadgen.ConstructFastSUT(issue, _flush)
+    library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
+    with _collector_off():
+        mlperf_loadgen.StartTestWithLogSettings(
+            suite,
+            library,
+            _test_settings(mlperf_loadgen, plan),
+            _log_settings(mlperf_loadgen, folder),
+            # LoadGen would silently obey an audit.config of the working folder.
+            str(folder / "no-audit.config"),
+        )
+    mlperf_loadgen.DestroyQSL(library)
+    mlperf_loadgen.DestroyFastSUT(suite)
+
+
+def _callbacks(
+    engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
+) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+    """Return issue, load and unload; an exception must not get out of them into LoadGen."""
+    submit, expect = engine.submit, sink.expect
+
+    def translate(samples: list[int]) -> list[int]:
+        return samples if indices is None else [indices[sample] for sample in samples]
+
+    def issue(ids: list[int], samples: list[int]) -> None:
+        try:
+            expect(ids)
+            submit(ids, samples if indices is None else translate(samples), sink)
+        except BaseException as error:
+            sink.failed(error)
+
+    def load(samples: list[int]) -> None:
+        try:
+            engine.load_samples(translate(samples))
+            at_edges()
+        except BaseException as error:
+            sink.failed(error)
+
+    def unload(samples: list[int]) -> None:
+        try:
+            at_edges()
+            engine.unload_samples(translate(samples))
+        except BaseException as error:
+            sink.failed(error)
+
+    return issue, load, unload
+
+
+def _flush() -> None:
+    """Nothing is held back, so there is nothing to flush."""
+
+
+def _test_settings(mlperf_loadgen: Any, plan: LoadGenPlan) -> Any:
+    settings = mlperf_loadgen.TestSettings()
+    settings.scenario = getattr(mlperf_loadgen.TestScenario, plan.scenario)
+    mode = "AccuracyOnly" if plan.phase == "accuracy" else "PerformanceOnly"
+    settings.mode = getattr(mlperf_loadgen.TestMode, mode)
+    for name, value in plan.attributes.items():
+        setattr(settings, name, value)
+    return settings
+
+
+def _log_settings(mlperf_loadgen: Any, folder: Path) -> Any:
+    output = mlperf_loadgen.LogOutputSettings()
+    output.outdir = str(folder)
+    settings = mlperf_loadgen.LogSettings()
+    settings.log_output = output
+    settings.enable_trace = False
+    return settings
+
+
+def _require_writable(folder: Path) -> None:
+    """Check what LoadGen would not: it aborts the process later, without a word why."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"LoadGen's logs go here")
+    except OSError as error:
+        raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep Python's cycle collector out of the measured time."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,561 @@
+"""An engine made of replicas: one LoadGen, several processes that each have GPUs of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_mlperf.core.errors import LoggedError, RunError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.processes import ended, log_tail
+from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
+from pytest_mlperf.run.worker import _pipe as wire
+from pytest_mlperf.run.worker._sink import Fail, GuardedSink
+from pytest_mlperf.run.worker._tally import Tally, shares
+
+BOOT = (
+    "import json, sys; spec, descriptor, cpus, sys.path[:] = json.loads(sys.argv[1]); "
+    "from pytest_mlperf.run.worker.replica import main; main(spec, descriptor, cpus)"
+)
+"""What a replica runs: it imports from where its worker does, in whatever Python that is."""
+
+NUMBER = "PYTEST_MLPERF_REPLICA"
+"""Variable that tells an engine which replica it is, from 0 on."""
+
+SHARES = 4
+"""A list is first handed out in so many parts for each replica, and what is left in smaller ones:
+large parts keep an engine's batches full, small ones at the end let all replicas end together."""
+
+LARGEST = 1 << 16
+"""Samples of a part at most: a replica starts with the first while the next is on its way."""
+
+BUSY_S = 200e-6
+"""Queries that are less apart of late are gathered; a lone one goes out at once."""
+
+AT_ONCE = 256
+"""Samples open with a replica up to which the pipe to it has room for more."""
+
+SHORT_S = 2e-3
+"""Replicas that answer within this time get what was gathered in one piece."""
+
+FORGOTTEN = 1.05
+"""Factor by which the shortest answer is forgotten with each: a busy machine's are no engine's."""
+
+LOOK_S = 0.25
+"""Time between two looks whether every replica still answers."""
+
+LEAVING_S = 15.0
+"""Time for all replicas to free what they took; the worker's parent waits a little longer."""
+
+
+@dataclass(kw_only=True)
+class ReplicaProcess:
+    """One process, as its worker sees it.
+
+    Attributes:
+        name: What messages call it: "replica 3 (GPU 5)".
+        process: It, the leader of nothing: it is in the worker's process group.
+        pipe: The way to it.
+        log: What it prints.
+        lists: Lists that it was given.
+        later: Sends what it need not take at once, from a thread of its own.
+        answers: What it said to what it was told; None: it is gone.
+        tally: What it was given and has done.
+        alive_s: When it last said something, or was given work after a rest.
+        answer_s: How long a list takes it at least, of late.
+        written: Bytes of its log.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    pipe: wire.Pipe
+    log: Path
+    later: wire.Gathering = field(init=False)
+    lists: wire.Lists = field(default_factory=wire.Lists)
+    answers: SimpleQueue[wire.Message | None] = field(default_factory=SimpleQueue)
+    tally: Tally = field(default_factory=Tally)
+    given_s: float = 0.0
+    alive_s: float = 0.0
+    answer_s: float = math.inf
+    written: int = 0
+
+    @property
+    def open(self) -> int:
+        """Samples that it was given and has not completed."""
+        return self.tally.open
+
+    def writes(self) -> bool:
+        """Whether its log has grown since this was asked last: it is slow, and does not hang."""
+        try:
+            size = self.log.stat().st_size
+        except OSError:
+            return False
+        before, self.written = self.written, size
+        return size > before
+
+    def error(self, how: str, *, quoted: bool = True) -> LoggedError:
+        """Return what ends the run, in one sentence; the rest of its log stands below."""
+        last = log_tail(str(self.log), 1) if quoted else []
+        ends = f"; {self.log.name} ends: {last[0]}" if last else ""
+        return LoggedError("engine", f"{self.name}{how}{ends}", self.log.name)
+
+
+@dataclass(kw_only=True)
+class _Waiting:
+    """Lists that are handed out part by part.
+
+    Attributes:
+        lists: Ids and indices, of which nothing was taken but the first `taken` of the first.
+        taken: How many these are.
+        part: Samples of a part, at first.
+    """
+
+    lists: deque[tuple[Sequence[int], Sequence[int]]]
+    part: int
+    taken: int = 0
+
+    def __len__(self) -> int:
+        """Return how many samples wait."""
+        return sum(len(ids) for ids, _ in self.lists) - self.taken
+
+    def take(self, samples: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the next ids and indices, so many at most."""
+        ids, indices = self.lists[0]
+        chosen = slice(self.taken, self.taken + samples)
+        self.taken += samples
+        if self.taken >= len(ids):
+            self.lists.popleft()
+            self.taken = 0
+        return ids[chosen], indices[chosen]
+
+
+class ReplicatedEngine(Engine):
+    """Hands samples to replicas by least outstanding work, and their completions to LoadGen."""
+
+    def __init__(self, spec: WorkerSpec, spec_file: Path, dataset: Dataset, fail: Fail) -> None:
+        """Start nothing yet.
+
+        Args:
+            spec: With its replicas.
+            spec_file: Where it is written.
+            dataset: Tells how large samples are, where it can.
+            fail: Ends the run as ERROR with an exception.
+        """
+        self._spec, self._spec_file = spec, spec_file
+        self._dataset, self._fail = dataset, fail
+        self._replicas: list[ReplicaProcess] = []
+        self._lock = threading.Lock()
+        self._waiting: _Waiting | None = None
+        self._sink: Sink | None = None
+        self._flags = (False, False, False)
+        self._stamp_s = 0.0
+        self._next = 0
+        self._submitted_s = self._apart_s = 0.0
+        self._numbers = count()
+        self._cost: dict[int, float] = {}
+        self._facts: dict[str, str] = {}
+        self._leaving = threading.Event()
+        self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
+        self._whole = spec.settings.scenario in ("SingleStream", "MultiStream")
+        self._batch = 1
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        return len(self._spec.replicas)
+
+    def __enter__(self) -> Self:
+        """Start all replicas at once, and wait until each has loaded."""
+        for number, one in enumerate(self._spec.replicas):
+            replica = self._start(number, one)
+            send = functools.partial(self._send_now, replica)
+            replica.later = wire.Gathering(send, f"replica-{number}-sending")
+            self._replicas.append(replica)
+        threading.Thread(target=self._listen, name="replicas-listening", daemon=True).start()
+        facts = [dict(message[1]) for message in self._answers(wire.LOADED, "loading its model")]
+        self._facts = self._agreed(facts)
+        batch = self._facts.get("work.batch") or self._facts.get("batch_size") or "1"
+        self._batch = max(1, int(batch)) if batch.isdigit() else 1
+        threading.Thread(target=self._watch, name="replicas-watching", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let all replicas free what they took; what does not end in time is killed."""
+        self._leaving.set()
+        for replica in self._replicas:
+            with contextlib.suppress(OSError):
+                replica.pipe.send([(wire.STOP,)])
+        until_s = perf_counter() + LEAVING_S
+        for replica in self._replicas:
+            try:
+                replica.process.wait(max(0.0, until_s - perf_counter()))
+            except subprocess.TimeoutExpired:
+                replica.process.kill()
+                replica.process.wait()
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        """Have every replica load all of them: any may be given any."""
+        self._cost = self._costs(indices)
+        for replica in self._replicas:
+            replica.lists = wire.Lists()
+        self._tell_all(wire.LOAD, indices, "loading samples")
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        """Have every replica forget them."""
+        self._tell_all(wire.UNLOAD, indices, "unloading samples")
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Hand samples out: a query whole, at once or with what follows fast; a list in parts."""
+        if sink is not self._sink:
+            self._use(sink)
+        if len(ids) > 1 and not self._whole:
+            self._hand_out(ids, indices)
+            return
+        now_s = perf_counter()
+        self._apart_s += (now_s - self._submitted_s - self._apart_s) / 8
+        self._submitted_s = now_s
+        if self._apart_s < BUSY_S and not self._whole:
+            self._gathering.put((ids[0], indices[0]))
+        else:
+            with self._lock:
+                replica = self._least()
+                self._take(replica, len(ids), len(ids))
+            self._send(replica, ids, indices)
+
+    def accepted_drafts(self) -> int | None:
+        """Return the sum of what replicas accepted; None where one does not say."""
+        for replica in self._replicas:
+            replica.later.put((wire.DRAFTS,))
+        counts = [count for _, count in self._answers(wire.ANSWER, "counting drafts")]
+        return None if None in counts else sum(counts)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what all replicas say of themselves, and how many there are."""
+        return self._facts
+
+    def each(self) -> list[dict[str, Any]]:
+        """Return what each replica did with the last sink, as a `ReplicaRun` has it."""
+        with self._lock:
+            lists = self._spec.settings.scenario == "Offline"
+            speeds = shares([one.tally for one in self._replicas], lists=lists)
+            return [
+                {
+                    "name": replica.name,
+                    "gpus": list(spec.gpus),
+                    "samples": replica.tally.samples,
+                    "throughput": replica.tally.throughput,
+                    "latency_s": replica.tally.latency_s,
+                    "shares": [] if self._whole else speed,
+                }
+                for replica, spec, speed in zip(
+                    self._replicas, self._spec.replicas, speeds, strict=True
+                )
+            ]
+
+    # --- handing out -------------------------------------------------------------------------
+
+    def _use(self, sink: Sink) -> None:
+        """Report to a new sink from now on; tokens get the times at which replicas saw them."""
+        self._sink = sink
+        with self._lock:
+            for replica in self._replicas:
+                replica.tally.reset()
+        self._flags = sink.wants_output, sink.times_tokens, sink.needs_first_tokens
+        if isinstance(sink, GuardedSink):
+            sink.use_clock(lambda: self._stamp_s)
+
+    def _least(self) -> ReplicaProcess:
+        """Return the replica with the least open work; of several the next in turn."""
+        count = len(self._replicas)
+        first = 0 if self._whole else self._next
+        number = min(range(count), key=lambda n: (self._replicas[n].open, (n - first) % count))
+        self._next = (number + 1) % count
+        return self._replicas[number]
+
+    def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
+        """Count samples, which are so much work, as given to a replica; the lock is held."""
+        replica.given_s = perf_counter()
+        if not replica.open:
+            replica.alive_s = replica.given_s
+        replica.tally.give(replica.given_s, samples, work)
+
+    def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
+        """Hand out single queries that came within a moment.
+
+        Replicas that answer at once get them in one piece, which costs least; others one by one,
+        each to the replica that has least to do.
+        """
+        parts: dict[int, list[tuple[int, int]]] = {}
+        with self._lock:
+            whole = len(queries) > 1 and all(r.answer_s < SHORT_S for r in self._replicas)
+            for group in [queries] if whole else [[query] for query in queries]:
+                replica = self._least()
+                self._take(replica, len(group), len(group))
+                parts.setdefault(self._replicas.index(replica), []).extend(group)
+        for number, group in parts.items():
+            ids, indices = zip(*group, strict=True)
+            self._send(self._replicas[number], ids, indices)
+
+    def _hand_out(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+        """Hand out a list part by part, the largest samples first."""
+        if self._cost:
+            order = sorted(range(len(ids)), key=lambda n: -self._cost.get(indices[n], 0.0))
+            ids, indices = [ids[n] for n in order], [indices[n] for n in order]
+        part = self._full(min(LARGEST, math.ceil(len(ids) / (SHARES * len(self._replicas)))))
+        parts = []
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = _Waiting(lists=deque(), part=part)
+            self._waiting.lists.append((ids, indices))
+            for _ in range(2):  # the second part is there before the first one has ended
+                parts += [
+                    taken for replica in self._in_turn() if (taken := self._next_part(replica))
+                ]
+        for replica, some, places in parts:
+            self._send(replica, some, places)
+
+    def _in_turn(self) -> Iterator[ReplicaProcess]:
+        """Yield every replica once, the one with least to do first."""
+        yield from sorted(self._replicas, key=lambda replica: replica.open)
+
+    def _next_part(
+        self, replica: ReplicaProcess
+    ) -> tuple[ReplicaProcess, Sequence[int], Sequence[int]] | None:
+        """Take the next part of what waits for a replica; the lock is held."""
+        waiting = self._waiting
+        if waiting is None:
+            return None
+        fair = self._full(math.ceil(len(waiting) / (2 * len(self._replicas))))
+        ids, indices = waiting.take(min(waiting.part, fair))
+        if not self._cost and isinstance(self._sink, GuardedSink):
+            self._sink.cut(waiting.taken)
+        if not waiting.lists:
+            self._waiting = None
+        work = sum(map(self._cost.__getitem__, indices)) if self._cost else len(ids)
+        self._take(replica, len(ids), work)
+        return replica, ids, indices
+
+    def _full(self, samples: int) -> int:
+        """Return so many samples, or as many more as fill the engine's last batch."""
+        return max(1, math.ceil(samples / self._batch)) * self._batch
+
+    def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:
+        """Send samples, at once where the pipe surely takes them: nobody may wait for a replica."""
+        number = next(self._numbers)
+        replica.lists.add(number, ids)
+        some = len(ids) if len(ids) >= wire.LONG else ids
+        message = (wire.SUBMIT, number, some, indices, *self._flags)
+        if replica.open <= AT_ONCE:
+            self._send_now(replica, [message])
+        else:
+            replica.later.put(message)
+
+    def _send_now(self, replica: ReplicaProcess, messages: Sequence[wire.Message]) -> None:
+        try:
+            replica.pipe.send([wire.with_packed(message) for message in messages])
+        except OSError:
+            if not self._leaving.is_set():
+                self._gone(replica)
+
+    # --- hearing -----------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Hear all replicas until they are told to stop."""
+        selector = selectors.DefaultSelector()
+        for replica in self._replicas:
+            selector.register(replica.pipe.fileno(), selectors.EVENT_READ, replica)
+        try:
+            while True:
+                for key, _ in selector.select():
+                    replica = key.data
+                    try:
+                        messages = replica.pipe.receive()
+                    except (EOFError, OSError):
+                        selector.unregister(key.fd)
+                        replica.answers.put(None)
+                        if self._leaving.is_set():
+                            continue
+                        self._gone(replica)
+                        return
+                    replica.alive_s = perf_counter()
+                    for message in messages:
+                        self._hear(replica, message)
+        except BaseException as error:
+            self._fail(error)
+
+    def _hear(self, replica: ReplicaProcess, message: wire.Message) -> None:
+        sink = self._sink
+        match message:
+            case (wire.DONE, stamp_s, ids, outputs, n_tokens) if sink:
+                place = isinstance(ids, tuple)
+                samples = replica.lists.ids(ids) if place else self._unpacked(replica, ids)
+                more = None
+                with self._lock:
+                    replica.tally.take(replica.alive_s, len(samples))
+                    took_s = replica.alive_s - replica.given_s
+                    replica.answer_s = min(took_s, FORGOTTEN * replica.answer_s)
+                    if self._waiting and replica.open < self._waiting.part:
+                        more = self._next_part(replica)
+                if more:  # before the sink, so that the replica does not wait for it
+                    self._send(*more)
+                self._stamp_s = stamp_s
+                sink.done(samples, outputs, n_tokens)
+                self._check(replica, sink)
+            case (wire.FIRST, stamp_s, ids) if sink:
+                self._stamp_s = stamp_s
+                sink.first_tokens(self._unpacked(replica, ids))
+                self._check(replica, sink)
+            case (wire.NEXT, stamp_s, ids) if sink:
+                self._stamp_s = stamp_s
+                sink.next_tokens(self._unpacked(replica, ids))
+                self._check(replica, sink)
+            case (wire.ERROR, about):
+                self._broke(replica, about)
+            case (wire.LOADED | wire.ANSWER, _):
+                replica.answers.put(message)
+
+    def _unpacked(self, replica: ReplicaProcess, ids: bytes | list[str]) -> Sequence[Any]:
+        return replica.lists.real(wire.unpacked(ids))
+
+    def _check(self, replica: ReplicaProcess, sink: Sink) -> None:
+        """End the run where a replica broke the rules of its sink, by name."""
+        if isinstance(sink, GuardedSink) and sink.faults.count:
+            self._fail(RunError("engine", f"{replica.name}: {sink.faults.texts[0]}"))
+
+    def _broke(self, replica: ReplicaProcess, about: Mapping[str, Any]) -> None:
+        """End the run with the error that a replica told."""
+        error: RunError = replica.error(f": {about['message']}", quoted=False)
+        if about["designed"]:
+            error = RunError(str(about["layer"]), str(error))
+        self._fail(error)
+
+    def _gone(self, replica: ReplicaProcess) -> None:
+        """End the run because a replica has ended by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            replica.process.wait(LOOK_S)
+        code = replica.process.poll()
+        how = "hung up" if code is None else ended(code)
+        self._fail(replica.error(f" {how}"))
+
+    def _watch(self) -> None:
+        """End the run when a replica with work says nothing for too long."""
+        while not self._leaving.wait(LOOK_S):
+            now_s = perf_counter()
+            for replica in self._replicas:
+                if replica.writes():
+                    replica.alive_s = now_s
+                if replica.open > 0 and now_s - replica.alive_s > self._spec.replica_patience_s:
+                    self._silent(replica, f"{replica.open:,} samples and completed none")
+
+    def _silent(self, replica: ReplicaProcess, doing: str) -> None:
+        """End the run with a replica that hangs; its log gets the stacks of its threads."""
+        with contextlib.suppress(OSError):
+            replica.process.send_signal(signal.SIGUSR1)
+        self._leaving.wait(LOOK_S)
+        patience_s = self._spec.replica_patience_s
+        self._fail(replica.error(f" had {doing} for {patience_s:g} s", quoted=False))
+
+    # --- telling all -------------------------------------------------------------------------
+
+    def _tell_all(self, kind: str, indices: Sequence[int], doing: str) -> None:
+        for replica in self._replicas:
+            replica.later.put((kind, indices))
+        list(self._answers(wire.ANSWER, doing))
+
+    def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
+        """Yield each replica's answer; one that does not come ends the run."""
+        patience_s = self._spec.replica_patience_s
+        until_s = perf_counter() + patience_s
+        for replica in self._replicas:
+            answer: wire.Message | None = ()
+            while answer == ():
+                try:
+                    answer = replica.answers.get(timeout=LOOK_S)
+                except Empty:
+                    if any(each.writes() for each in self._replicas):
+                        until_s = perf_counter() + patience_s
+                        # The worker's log grows with theirs, which its parent takes for progress.
+                        print(".", end="", file=sys.stderr, flush=True)
+                    if perf_counter() > until_s:
+                        self._silent(replica, f"not ended {doing}")
+                        return
+            first, *_ = answer or (None,)
+            if answer is None or first != kind:
+                self._gone(replica)
+                return
+            yield answer
+
+    # --- starting ----------------------------------------------------------------------------
+
+    def _start(self, number: int, one: ReplicaSpec) -> ReplicaProcess:
+        ours, theirs = socket.socketpair()
+        log = Path(self._spec.folder) / f"replica-{number}.log"
+        arguments = json.dumps([str(self._spec_file), theirs.fileno(), list(one.cpus), sys.path])
+        try:
+            with log.open("wb") as file:
+                environment = {**os.environ, **one.environment, NUMBER: str(number)}
+                process = subprocess.Popen(
+                    [sys.executable, "-c", BOOT, arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                )
+        except OSError as error:
+            raise RunError("engine", f"{one.name} cannot be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+        return ReplicaProcess(
+            name=one.name, process=process, pipe=wire.Pipe(ours.detach()), log=log
+        )
+
+    def _agreed(self, facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
+        """Return what all replicas say alike.
+
+        Raises:
+            RunError: Two say different things: they are no copies of one engine.
+        """
+        for replica, other in zip(self._replicas[1:], facts[1:], strict=True):
+            for name in sorted({*facts[0], *other}):
+                if facts[0].get(name) != other.get(name):
+                    raise RunError(
+                        "engine",
+                        f"{self._replicas[0].name} and {replica.name} differ in {name}: "
+                        f"{facts[0].get(name)} and {other.get(name)}",
+                    )
+        gpus = Counter(len(one.gpus) for one in self._spec.replicas)
+        (each,) = gpus or {0: 0}
+        share = {"work.replica_gpus": str(each)} if each else {}
+        return {**share, **facts[0], "replicas": str(self.replicas)}
+
+    def _costs(self, indices: Sequence[int]) -> dict[int, float]:
+        """Return how much work each sample is, where the data set tells; {}: nobody knows."""
+        sizes = getattr(self._dataset, "sizes", None)
+        if not callable(sizes) or self._spec.settings.scenario != "Offline":
+            return {}
+        cost = {index: sum(sizes([index]).values()) for index in dict.fromkeys(indices)}
+        return cost if len(set(cost.values())) > 1 else {}

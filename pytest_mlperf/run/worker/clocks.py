@@ -1,0 +1,250 @@
+"""When tokens came, by our own clock: what LoadGen does not see between first token and end."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from pytest_mlperf.stores import atomic
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+GOODPUT = "goodput"
+
+PER_USER = "tokens_per_second_per_user"
+
+TOGETHER, TOGETHER_S = 0.1, 5e-5
+"""A token came together with the one before when it follows by less than this share of its answer's
+time per token and less than this, seconds: where the machine paused, the share alone is long."""
+
+AT_ONCE_S = 1e-5
+"""No engine takes less for a token, seconds: what is faster was not decoded meanwhile."""
+
+MANY = 0.05
+"""Above this share of all, tokens or answers that came together hide the times between tokens."""
+
+TOGETHER_NOTE, ONE_PIECE_NOTE = "tokens_together", "in_one_piece"
+"""Keys of notes, as `core.reason.SignKey` has them: a worker elsewhere cannot import it."""
+
+NO_GAPS = "the time between two tokens is not known"
+
+NO_TPOT = "TPOT says nothing of how fast a user sees tokens"
+
+
+Limits = tuple[float, float] | None
+"""Longest time to the first token and longest time per further token, seconds; None: no limits."""
+
+
+class TokenTimes:
+    """Stamps of each sample's tokens; every sample is reported by one thread at a time.
+
+    Tokens that come together, because a server sends several in a message or an engine makes
+    several in a step, have no time between them: where they are many, there are no percentiles of
+    that time. What comes with the first token takes no time of its own either: the speed at which
+    a user sees tokens counts those after it.
+
+    Attributes:
+        clock: Returns when what is reported was so, seconds.
+    """
+
+    def __init__(self, limits_s: Limits = None) -> None:
+        """Start with no stamps."""
+        self.clock: Callable[[], float] = perf_counter
+        self.tokens = 0
+        self.met = 0
+        self._limits_s = limits_s
+        self._samples = 0
+        self._seen: dict[int, _Stamps] = {}
+        self._gaps = array("f")
+        self._together = 0
+        self._ttft = array("f")
+        self._tpot = array("f")
+        self._decode = array("f")
+
+    def afresh(self) -> TokenTimes:
+        """Return one that has counted nothing yet, and knows what is under way here."""
+        other = TokenTimes(self._limits_s)
+        other._seen, other.clock = self._seen, self.clock
+        return other
+
+    def first(self, ids: Sequence[int]) -> None:
+        """Stamp the first token of these samples."""
+        now = self.clock()
+        for sample in ids:
+            self._seen[sample] = _Stamps(now)
+
+    def first_s(self, sample: int) -> float | None:
+        """Return when the first token of a sample that is under way came; None: it did not."""
+        stamps = self._seen.get(sample)
+        return stamps.first_s if stamps else None
+
+    def forget(self, sample: int) -> None:
+        """Drop the stamps of a sample that does not count."""
+        self._seen.pop(sample, None)
+
+    def restart(self, ids: Sequence[int]) -> None:
+        """Count from now on what follows: telling LoadGen is no time between tokens."""
+        now = self.clock()
+        for sample in ids:
+            if stamps := self._seen.get(sample):
+                stamps.last_s = now
+
+    def further(self, ids: Sequence[int]) -> list[int]:
+        """Stamp one more token of these samples; return those whose first one is missing."""
+        now, early = self.clock(), []
+        for sample in ids:
+            stamps = self._seen.get(sample)
+            if stamps is None:
+                early.append(sample)
+                continue
+            stamps.gaps.append(now - stamps.last_s)
+            stamps.last_s = now
+        return early
+
+    def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
+        """Take a sample as finished.
+
+        Args:
+            tokens: Its output tokens, as the engine counts them.
+            issued_s: When it was issued, by `time.perf_counter`.
+
+        Returns:
+            Why its stamps cannot be right, or None.
+        """
+        self.tokens += tokens
+        self._samples += 1
+        stamps = self._seen.pop(sample, None)
+        if stamps is None:
+            return None
+        ttft_s, decode_s = stamps.first_s - issued_s, self.clock() - stamps.first_s
+        tpot_s = decode_s / (tokens - 1) if tokens > 1 else 0.0
+        self._ttft.append(ttft_s)
+        if tokens > 1:
+            self._tpot.append(tpot_s)
+            self._take_gaps(stamps.gaps, tokens, decode_s)
+        if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
+            self.met += 1
+        if 0 < len(stamps.gaps) != tokens - 1:
+            return f"{len(stamps.gaps) + 1} of its {tokens} tokens were reported"
+        return None
+
+    def _take_gaps(self, gaps: array[float], tokens: int, decode_s: float) -> None:
+        """Keep the times between a sample's tokens, and how fast those after the first came."""
+        mean_s = decode_s / (tokens - 1)
+        least_s = min(TOGETHER * mean_s, TOGETHER_S)
+        self._gaps.extend(gaps)
+        together = sum(map(least_s.__ge__, gaps))
+        self._together += together
+        with_first = next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
+        after = tokens - 1 - with_first
+        if after and mean_s > AT_ONCE_S:
+            self._decode.append(decode_s / after)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what the stamps give, by the names of the metric table, SI units.
+
+        A metric is absent where not every sample has its stamps, or where they do not show it.
+        """
+        if not self._samples:
+            return {}
+        metrics = {"tokens_per_sample": self.tokens / self._samples}
+        gaps = self.tokens - self._samples
+        complete = {"ttft": (self._ttft, self._samples), "tpot": (self._tpot, self._samples)}
+        if self._together <= MANY * gaps:
+            complete["itl"] = (self._gaps, gaps)
+        for name, (values, expected) in complete.items():
+            if len(values) == expected and expected:
+                ordered = sorted(values)
+                for label, share in SHARES.items():
+                    metrics[f"{name}_{label}"] = percentile(ordered, share)
+        if len(self._tpot) == self._samples and not self._in_one_piece:
+            metrics[PER_USER] = 1 / percentile(sorted(self._decode), 0.5)
+        return metrics
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the stamps cannot show, in words."""
+        notes = {}
+        if self._together > MANY * len(self._gaps):
+            share = self._together / len(self._gaps)
+            text = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
+            notes[TOGETHER_NOTE] = text
+        if self._in_one_piece:
+            share = 1 - len(self._decode) / len(self._tpot)
+            text = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
+            notes[ONE_PIECE_NOTE] = text
+        return notes
+
+    @property
+    def _in_one_piece(self) -> bool:
+        """Whether too many answers had no time between their first token and their end."""
+        return len(self._decode) < (1 - MANY) * len(self._tpot)
+
+
+class _Stamps:
+    """When a sample's tokens came."""
+
+    __slots__ = ("first_s", "gaps", "last_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.first_s = self.last_s = now_s
+        self.gaps = array("f")
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return a percentile of values in order, as LoadGen takes it: the value of a rank."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+FILE = "latencies.json"
+"""Beside LoadGen's logs of a performance run."""
+
+PARTS = 120
+"""Parts of a run at most."""
+
+FEWEST = 20
+"""Queries that a part has on average at least."""
+
+MOST = 500_000
+"""Queries of a run at most: to sort more of them would hold up what comes next for seconds."""
+
+
+def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list[float]]:
+    """Return, for equal parts of a run, [middle, p50, p99, outstanding at its end].
+
+    Args:
+        ended_s: When each query ended, by any one clock.
+
+    Returns:
+        Times in seconds after the first query began; parts in which none ended are left out.
+        Nothing of more than `MOST` queries.
+    """
+    if not 0 < len(ended_s) <= MOST:
+        return []
+    pairs = sorted(zip(ended_s, latencies_s, strict=True))
+    ends = [end for end, _ in pairs]
+    begins = sorted(end - latency for end, latency in pairs)
+    first = begins[0]
+    parts = max(1, min(PARTS, len(pairs) // FEWEST))
+    width = (ends[-1] - first) / parts or 1.0
+    rows = []
+    for number in range(parts):
+        low, high = first + number * width, first + (number + 1) * width
+        until = len(ends) if number == parts - 1 else bisect_left(ends, high)
+        inside = sorted(latency for _, latency in pairs[bisect_left(ends, low) : until])
+        if inside:
+            waiting = bisect_right(begins, high) - until
+            middle = (number + 0.5) * width
+            p50, p99 = (percentile(inside, share) for share in (0.5, 0.99))
+            rows.append([middle, p50, p99, float(max(waiting, 0))])
+    return [[float(f"{value:.6g}") for value in row] for row in rows]
+
+
+def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
+    """Write moments beside LoadGen's logs; of none there is no file."""
+    if rows:
+        atomic.write_text(folder / FILE, json.dumps({"schema": 1, "moments": rows}) + "\n")

@@ -1,0 +1,518 @@
+"""Keep so many requests under way, point by point, and what our own loops share."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, Protocol
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.run.worker._delivery import count_fault, token_fault
+from pytest_mlperf.run.worker._sink import LONGEST, Clock, Fail, GuardedSink
+from pytest_mlperf.run.worker.clocks import SHARES, TokenTimes, percentile
+from pytest_mlperf.stores import atomic
+
+LOG, SCHEMA = "curve.json", 2
+"""What a run of a loop of our own leaves where LoadGen's has its logs."""
+
+PARTS = 10
+"""Equal parts of a window, by which it is seen whether it was steady."""
+
+MOST_FINISHES = 8
+"""Reasons that are told: a server has few."""
+
+Record = tuple[Any, ...]
+"""What is kept of one request, see `COLUMNS`."""
+
+COLUMNS = (
+    *("point", "index", "status", "finish", "prompt_tokens", "output_tokens"),
+    *("scheduled_s", "issued_s", "first_token_s", "last_token_s", "ttft_s", "tpot_s"),
+)
+"""Of the file of requests, documented in docs/serving.md."""
+
+REQUESTS = "requests.jsonl.gz"
+"""File of the requests that count, beside `LOG`, where somebody asks for it."""
+
+WARM = 2
+"""So often every slot is replaced before a point's window begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenWindow:
+    """What belongs to a window in which requests arrived whatever the server did.
+
+    Attributes:
+        before, after: Requests under way when it began and when it ended.
+        most: Requests under way at most.
+        unanswered: Requests that arrived in it and were not answered by its end.
+        late: Percentiles of how late requests were handed to the engine, seconds: "issue_p99".
+    """
+
+    before: int
+    after: int
+    most: int
+    unanswered: int
+    late: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointWindow:
+    """What was measured at one point of a curve.
+
+    Requests that count are those completed in the window; of an open loop those that arrived in it,
+    whenever they were completed.
+
+    Attributes:
+        point: So many requests were kept under way, or arrived in a second.
+        begin_s, end_s: Wall clock, seconds since the epoch.
+        duration_s: Length by the monotonic clock.
+        requests: That count.
+        tokens: Of these; 0 where nobody counts them.
+        under_way: Mean number of requests under way, each for as long as it was inside the window.
+        metrics: By name, SI units; rates are of what was completed in the window.
+        parts: Requests that count and their tokens in equal parts of the window, by when they
+            were completed, of an open loop by when they arrived, and their mean latency in
+            seconds, 0 where there were none.
+        notes: What the stamps of tokens cannot show.
+        finishes: How often answers that count ended for which reason; empty: nobody tells.
+        open: Of an open loop.
+    """
+
+    point: float
+    begin_s: float
+    end_s: float
+    duration_s: float
+    requests: int
+    tokens: int
+    under_way: float
+    metrics: Mapping[str, float]
+    parts: Sequence[tuple[int, int, float]]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    finishes: Mapping[str, int] = field(default_factory=dict)
+    open: OpenWindow | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way; its latency counts from `from_s`, if it counts.
+
+    Attributes:
+        finish: Why it ended, where the engine tells.
+        prompt: Tokens of its prompt, likewise.
+    """
+
+    index: int
+    from_s: float
+    issued_s: float
+    slot: int
+    counts: bool
+    finish: str | None = None
+    prompt: int | None = None
+
+
+class SlotSink(GuardedSink):
+    """Stamps requests, and frees the slot of each that is done.
+
+    Attributes:
+        freed: The slots of completed requests.
+        records: What each request that counts was, where they are kept; None: they are not.
+        left: Requests that arrived in an open loop's window and are not completed.
+    """
+
+    def __init__(self, fail: Fail, *, tokens: bool, records: bool = False) -> None:
+        """Start outside any window; with `tokens` every request must have them and their count."""
+        super().__init__(fail)
+        self.times_tokens = self.needs_first_tokens = tokens
+        self.freed: SimpleQueue[int] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._under_way: dict[int, _Request] = {}
+        self._times = TokenTimes()
+        self._begun_s: float | None = None
+        self._until_s = math.inf
+        self._began_s = 0.0
+        self.left, self.point = 0, 0.0
+        self.records: list[Record] | None = [] if records else None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._placed_s, self._took_s, self._tokens = array("d"), array("d"), array("q")
+        self._late_s = array("d")
+        self._finishes: Counter[str] = Counter()
+        self._area_s = 0.0
+        self._served = self._served_tokens = 0
+        self._before = self._most = len(self._under_way)
+        self._after = self._unanswered = 0
+        self._times = self._times.afresh()
+        self._times.clock = self._clock
+
+    def use_clock(self, clock: Clock) -> None:
+        """Also for tokens."""
+        super().use_clock(clock)
+        self._times.clock = clock
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not over."""
+        return len(self._under_way)
+
+    def take_slot(self, sample: int, index: int, slot: int) -> None:
+        """Note a request that is about to be submitted."""
+        self.expect([sample])
+        with self._lock:
+            now_s = perf_counter()
+            self._under_way[sample] = _Request(index, now_s, now_s, slot, counts=True)
+
+    def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
+        """Note a request of an open loop that is about to be submitted, and was due at `due_s`."""
+        self.expect([sample])
+        with self._lock:
+            now_s = perf_counter()
+            self._under_way[sample] = _Request(index, due_s, now_s, 0, counts)
+            self._most = max(self._most, len(self._under_way))
+            if counts:
+                self._late_s.append(now_s - due_s)
+                self.left += 1
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Keep why requests end, and how long their prompts were."""
+        super().ended(ids, reasons)
+        prompts = prompt_tokens or [None] * len(ids)
+        with self._lock:
+            for sample, reason, prompt in zip(ids, reasons, prompts, strict=False):
+                if request := self._under_way.get(sample):
+                    request.finish, request.prompt = str(reason)[:LONGEST], prompt
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        """Stamp first tokens."""
+        del tokens
+        with self._lock:
+            self._times.first([each for each in ids if each in self._under_way])
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Stamp one more token of these requests."""
+        with self._lock:
+            for sample in self._times.further(ids):
+                self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: object = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Complete these requests and free their slots; what they answered is not read."""
+        del outputs
+        wrong = token_fault(ids, n_tokens) if self.times_tokens else ""
+        if wrong := wrong or (count_fault(ids, n_tokens) if n_tokens is not None else ""):
+            self._fail(RunError("engine", wrong))
+            return
+        bad = self._claim(ids)
+        counts = n_tokens if n_tokens is not None else [0] * len(ids)
+        for position, (sample, tokens) in enumerate(zip(ids, counts, strict=True)):
+            if position not in bad:
+                self._end(sample, tokens)
+        self._count(len(ids))
+
+    def _end(self, sample: int, tokens: int) -> None:
+        now_s = self._clock()
+        with self._lock:
+            request, first_s = self._under_way.pop(sample), self._times.first_s(sample)
+            if not request.counts:
+                self._times.forget(sample)
+            elif self.times_tokens and (odd := self._times.end(sample, tokens, request.from_s)):
+                self.faults.add(f"sample with id {sample!r}: {odd}")
+            if self._begun_s is not None:
+                self._keep(request, now_s, tokens, self._begun_s)
+                if request.counts and self.records is not None:
+                    self.records.append(self._record(request, "ok", first_s, now_s, tokens))
+        self.freed.put(request.slot)
+
+    def _record(
+        self,
+        request: _Request,
+        status: str,
+        first_s: float | None,
+        end_s: float | None = None,
+        tokens: int | None = None,
+    ) -> Record:
+        """Return what is kept of a request; its times are seconds from the window's begin on."""
+        ttft_s = None if first_s is None else first_s - request.from_s
+        tpot_s = None
+        if first_s is not None and end_s is not None and tokens and tokens > 1:
+            tpot_s = (end_s - first_s) / (tokens - 1)
+        stamps = (request.from_s, request.issued_s, first_s, end_s)
+        begun_s = self._begun_s
+        times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
+        counts = (request.prompt, tokens or None)
+        return (self.point, request.index, status, request.finish, *counts, *times, ttft_s, tpot_s)
+
+    def cut_records(self) -> list[Record]:
+        """Return the records of a run that breaks off, also of what is under way."""
+        with self._lock:
+            return [
+                *(self.records or ()),
+                *(
+                    self._record(
+                        request,
+                        "failed" if request.finish else "unfinished",
+                        self._times.first_s(sample),
+                    )
+                    for sample, request in self._under_way.items()
+                ),
+            ]
+
+    def _keep(self, request: _Request, now_s: float, tokens: int, begun_s: float) -> None:
+        is_open, inside = self._until_s < math.inf, now_s <= self._until_s
+        self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, begun_s))
+        if inside:
+            self._served += 1
+            self._served_tokens += tokens
+        elif request.from_s < self._until_s:
+            self._after += 1
+        if request.counts:
+            self._placed_s.append(request.from_s if is_open else now_s)
+            self._took_s.append(now_s - request.from_s)
+            self._tokens.append(tokens)
+            self._finishes.update([request.finish] if request.finish else [])
+            self.left -= is_open
+            self._unanswered += not inside
+
+    def begin(self, point: float, lasts_s: float = math.inf) -> float:
+        """Open a window of a point, return when that was.
+
+        What is completed from now on counts; of an open loop, whose window ends by itself, what
+        arrives in it.
+        """
+        with self._lock:
+            self._forget()
+            self.point = point
+            begun_s, self._began_s = perf_counter(), time.time()
+            self._begun_s, self._until_s = begun_s, begun_s + lasts_s
+            return begun_s
+
+    def close(self) -> PointWindow:
+        """Close the window and return what was measured in it."""
+        with self._lock:
+            end_s, begun_s = min(perf_counter(), self._until_s), self._begun_s or 0.0
+            still = [one.from_s for one in self._under_way.values() if one.from_s < end_s]
+            inside = sum(end_s - max(from_s, begun_s) for from_s in still)
+            duration_s = end_s - begun_s
+            window = PointWindow(
+                point=self.point,
+                begin_s=self._began_s,
+                end_s=self._began_s + duration_s,
+                duration_s=duration_s,
+                requests=len(self._took_s),
+                tokens=sum(self._tokens),
+                under_way=(self._area_s + inside) / duration_s,
+                metrics=self._metrics(duration_s),
+                parts=list(self._parts(begun_s, duration_s)),
+                notes=self._times.notes,
+                finishes=dict(self._finishes.most_common(MOST_FINISHES)),
+                open=self._open(len(still)) if self._until_s < math.inf else None,
+            )
+            self._begun_s, self._until_s = None, math.inf
+            return window
+
+    def _open(self, still: int) -> OpenWindow:
+        late = sorted(self._late_s) or [0.0]
+        return OpenWindow(
+            before=self._before,
+            after=self._after + still,
+            most=self._most,
+            unanswered=self._unanswered,
+            late={f"issue_{name}": percentile(late, at) for name, at in SHARES.items()},
+        )
+
+    def _metrics(self, duration_s: float) -> dict[str, float]:
+        ordered, tokens = sorted(self._took_s), sum(self._tokens)
+        if not ordered:
+            return {}
+        metrics = {f"latency_{name}": percentile(ordered, at) for name, at in SHARES.items()}
+        if self._served:
+            metrics["throughput"] = self._served / duration_s
+        if self._served_tokens:
+            metrics["tokens_per_second"] = self._served_tokens / duration_s
+        if tokens:
+            metrics["tokens_per_sample"] = tokens / len(ordered)
+        if self.times_tokens:
+            metrics.update(self._times.metrics())
+        if slow := metrics.get("tpot_p90"):
+            metrics["tps_per_user"] = 1 / slow
+        return metrics
+
+    def _parts(self, begun_s: float, duration_s: float) -> Iterator[tuple[int, int, float]]:
+        requests, tokens, took_s = [0] * PARTS, [0] * PARTS, [0.0] * PARTS
+        for at_s, one_s, count in zip(self._placed_s, self._took_s, self._tokens, strict=True):
+            part = min(PARTS - 1, max(0, int((at_s - begun_s) / duration_s * PARTS)))
+            requests[part] += 1
+            tokens[part] += count
+            took_s[part] += one_s
+        for part, count in enumerate(requests):
+            yield count, tokens[part], took_s[part] / count if count else 0.0
+
+
+def write_requests(folder: Path, records: Sequence[Record]) -> None:
+    """Write a line of JSON for each request, whole or not at all; never what was asked or said."""
+    lines = (
+        json.dumps({name: _short(value) for name, value in zip(COLUMNS, record, strict=True)})
+        for record in records
+    )
+    content = "".join(f"{line}\n" for line in lines).encode()
+    atomic.write_bytes(folder / REQUESTS, gzip.compress(content, mtime=0))
+
+
+def _short(value: Any) -> Any:
+    """Return a time to the microsecond; other values as they are."""
+    return round(value, 6) if isinstance(value, float) else value
+
+
+class Edge(Protocol):
+    """Takes note that a window begins (`first`) or has ended."""
+
+    def __call__(self, *, first: bool) -> None:
+        """Take note."""
+        ...
+
+
+def order(settings: LoadGenSettings, run: str) -> list[float]:
+    """Return the points in the order of one run: heat and caches meet each of them alike."""
+    points = list(settings.points)
+    random.Random(f"{settings.seeds.schedule} {run}").shuffle(points)
+    return points
+
+
+class Loop:
+    """Measures the points of a curve, one after the other, on one engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sink: SlotSink,
+        loaded: Sequence[int],
+        settings: LoadGenSettings,
+        trace: Sequence[float] = (),
+    ) -> None:
+        """Drive `engine` over the samples that are loaded.
+
+        Args:
+            trace: When each of them arrives, seconds; (): whenever the loop draws it.
+        """
+        self._engine, self._sink, self._trace = engine, sink, trace
+        self._loaded, self._settings = loaded, settings
+        self._next_id = 1
+
+    def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
+        """Measure all points and return what is to be logged of them, as `LOG` has it.
+
+        Args:
+            name: Of this run; decides the order of the points.
+            alone_s: How long a lone request takes.
+            at_edges: Called when the first window begins, and when the last one ends.
+        """
+        places, sink, points = order(self._settings, name), self._sink, list[PointWindow]()
+        completed: list[int] = []
+
+        def edge(*, first: bool) -> None:
+            """Take note where the first window begins, or the last one ends."""
+            if first and not points:
+                at_edges()
+            if not first or not points:
+                completed.append(sink.completed)
+            if not first and len(points) == len(places) - 1:
+                at_edges()
+
+        for point in places:
+            points.append(self._point(point, alone_s, edge))
+        return {
+            "schema": SCHEMA,
+            "samples": completed[-1] - completed[0],
+            "order": places,
+            "arrivals": self._settings.arrivals,
+            "burstiness": self._settings.burstiness,
+            "points": [asdict(one) for one in sorted(points, key=lambda one: one.point)],
+        }
+
+    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+        """Warm up, measure, and wait until nothing is under way."""
+        raise NotImplementedError
+
+    def _drawn(self, point: float) -> Iterator[int]:
+        draw = random.Random(f"{self._settings.seeds.sample_index} {point}")
+        while True:
+            yield draw.choice(self._loaded)
+
+    def _id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+
+class ClosedLoop(Loop):
+    """Keeps requests under way; drawn with replacement, in the same order in every run."""
+
+    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+        """Ramp, warm up and measure."""
+        settings, freed, concurrency = self._settings, self._sink.freed, int(point)
+        drawn = self._drawn(concurrency)
+        ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
+        turns = self._ramp(concurrency, ramp_s, drawn)
+        while min(turns) < WARM:
+            slot = freed.get()
+            turns[slot] += 1
+            self._issue(slot, drawn)
+        edge(first=True)
+        until_s = self._sink.begin(concurrency) + settings.min_duration_ms / 1000
+        while (left_s := until_s - perf_counter()) > 0:
+            try:
+                slot = freed.get(timeout=left_s)
+            except Empty:
+                break
+            self._issue(slot, drawn)
+        window = self._sink.close()
+        edge(first=False)
+        for _ in range(concurrency):
+            freed.get()
+        return window
+
+    def _ramp(self, concurrency: int, ramp_s: float, drawn: Iterator[int]) -> list[int]:
+        """Fill the slots one after the other: what begins together stays together.
+
+        Returns:
+            How often each slot was replaced meanwhile.
+        """
+        freed, turns = self._sink.freed, [0] * concurrency
+        begun_s = perf_counter()
+        for slot in range(concurrency):
+            due_s = begun_s + ramp_s * slot / concurrency
+            while (left_s := due_s - perf_counter()) > 0:
+                try:
+                    again = freed.get(timeout=left_s)
+                except Empty:
+                    break
+                turns[again] += 1
+                self._issue(again, drawn)
+            self._issue(slot, drawn)
+        return turns
+
+    def _issue(self, slot: int, drawn: Iterator[int]) -> None:
+        sample, index = self._id(), next(drawn)
+        self._sink.take_slot(sample, index, slot)
+        self._engine.submit([sample], [index], self._sink)

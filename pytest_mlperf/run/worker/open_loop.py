@@ -1,0 +1,187 @@
+"""Requests arrive at a rate, or when a trace says, whatever the server does."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty
+from time import perf_counter
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.run.worker.closed_loop import WARM, Edge, Loop, PointWindow
+
+POLL_S = 0.1
+"""Longest time between two looks whether requests are over."""
+
+Arrival = tuple[float, int]
+"""Seconds from the beginning on, and the data set index that is asked for."""
+
+
+def gaps(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
+    """Yield times between arrivals, seconds, without end."""
+    shape = settings.burstiness or 1.0
+    while True:
+        if settings.arrivals == "constant":
+            yield 1 / rate
+        elif settings.arrivals == "gamma":
+            yield draw.gammavariate(shape, 1 / (rate * shape))
+        else:
+            yield draw.expovariate(rate)
+
+
+def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[float]:
+    """Return when requests arrive in a window: as many as belong to the rate, to the nearest one.
+
+    The times between them are stretched to the window's length, so that every seed offers the same
+    load; of Poisson arrivals this is their distribution given their number.
+    """
+    lasts_s = settings.min_duration_ms / 1000
+    count = max(1, round(rate * lasts_s))
+    if settings.arrivals == "constant":
+        return [n * lasts_s / count for n in range(count)]
+    between = gaps(settings, rate, draw)
+    steps = [next(between) for _ in range(count + 1)]
+    total, at, times = sum(steps), 0.0, []
+    for step in steps[:-1]:
+        at += step
+        times.append(at / total * lasts_s if total else 0.0)
+    return times
+
+
+def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
+    """Return when the requests of a trace arrive, seconds from its first, as far as is needed.
+
+    Raises:
+        RunError: The data set is no trace, or ends before a window begins.
+    """
+    arrival = getattr(dataset, "arrival_s", None)
+    if arrival is None:
+        raise RunError(
+            "dataset",
+            'arrivals = "trace" needs a data set that says when each request arrives: prompts with '
+            "trace = true",
+        )
+    ramp_s = (settings.ramp_ms or 0) / 1000
+    needed_s = (ramp_s + 2 * settings.min_duration_ms / 1000) * max(settings.points)
+    times, first_s = list[float](), arrival(0)
+    for index in range(len(dataset)):
+        if (at := arrival(index) - first_s) > needed_s:
+            break
+        times.append(at)
+    if times[-1] < ramp_s * max(settings.points):
+        raise RunError(
+            "dataset",
+            f"the trace has {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s do "
+            "not count: lower ramp, or take a longer trace",
+        )
+    return times
+
+
+class OpenLoop(Loop):
+    """Offers requests when they are due, by seeded schedules that are the same in every run.
+
+    The window's requests count from when they were due, however late they were handed over and
+    answered; requests go on arriving until all of them are over, or for as long again.
+    """
+
+    def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
+        """Let requests arrive before, in and after the window."""
+        sink, lead, counted, rest, lasts_s = self._sink, *self._planned(point)
+        self._lead_in(lead, alone_s)
+        edge(first=True)
+        begun_s = sink.begin(point, lasts_s)
+        for offset_s, index in counted:
+            self._issue(begun_s + offset_s, index, counts=True)
+        end_s = begun_s + lasts_s
+        _sleep_until(end_s)
+        edge(first=False)
+        for offset_s, index in rest:
+            if offset_s > lasts_s or self._over(end_s + offset_s):
+                break
+            self._issue(end_s + offset_s, index, counts=False)
+        self._wait(lambda: not sink.left)
+        measured = sink.close()
+        self._wait(lambda: not sink.under_way)
+        return measured
+
+    def _planned(
+        self, point: float
+    ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
+        """Return what arrives before, in and after the window, each from its begin, and its length.
+
+        Raises:
+            RunError: A trace has nothing to offer in it.
+        """
+        settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
+        if not self._trace:
+            drawn = self._drawn(point)
+            seed = f"{settings.seeds.schedule} {point}"
+            times = window(settings, point, random.Random(f"{seed} window"))
+            counted = list(zip(times, drawn, strict=False))
+            lead, rest = (
+                zip(_adding(settings, point, random.Random(f"{seed} {part}")), drawn, strict=False)
+                for part in ("before", "after")
+            )
+            return lead, counted, rest, lasts_s
+        ramp_s = (settings.ramp_ms or 0) / 1000
+        arrivals = [(at / point, index) for index, at in enumerate(self._trace)]
+        counted = [(at - ramp_s, n) for at, n in arrivals if ramp_s <= at < ramp_s + lasts_s]
+        last_s = arrivals[-1][0]
+        if last_s < ramp_s + lasts_s:  # it ends before: its last request has a share of its own too
+            lasts_s = last_s - ramp_s + last_s / max(1, len(arrivals) - 1) or lasts_s
+        before, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
+        after = ((at - end_s, index) for at, index in arrivals if at >= end_s)
+        return before, counted, after, lasts_s
+
+    def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
+        """Let requests arrive that do not count, until the server has its work."""
+        settings, sink = self._settings, self._sink
+        begun_s, before = perf_counter(), sink.completed
+        ramp_s = None if settings.ramp_ms is None else settings.ramp_ms / 1000
+        if ramp_s is None and self._trace:
+            ramp_s = 0.0
+        longest_s = settings.min_duration_ms / 1000 if ramp_s is None else ramp_s
+        for offset_s, index in lead:
+            if offset_s >= longest_s:
+                break
+            self._issue(begun_s + offset_s, index, counts=False)
+            answered = sink.completed - before
+            full = answered >= max(1, WARM * sink.under_way) and offset_s >= WARM * alone_s
+            if ramp_s is None and full:
+                return
+        if ramp_s is not None:
+            _sleep_until(begun_s + ramp_s)
+
+    def _issue(self, due_s: float, index: int, *, counts: bool) -> None:
+        _sleep_until(due_s)
+        sample = self._id()
+        self._sink.arrived(sample, index, due_s, counts=counts)
+        self._engine.submit([sample], [index], self._sink)
+
+    def _over(self, due_s: float) -> bool:
+        """Wait until a request is due; return early where all that count are over."""
+        self._wait(lambda: not self._sink.left or perf_counter() >= due_s, due_s)
+        return not self._sink.left
+
+    def _wait(self, over: Callable[[], bool], until_s: float | None = None) -> None:
+        while not over():
+            left_s = POLL_S if until_s is None else min(POLL_S, until_s - perf_counter())
+            with contextlib.suppress(Empty):
+                self._sink.freed.get(timeout=max(0.0, left_s))
+
+
+def _adding(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
+    """Yield when requests arrive, without end."""
+    at = 0.0
+    for gap in gaps(settings, rate, draw):
+        at += gap
+        yield at
+
+
+def _sleep_until(due_s: float) -> None:
+    if (left_s := due_s - perf_counter()) > 0:
+        time.sleep(left_s)

@@ -1,0 +1,222 @@
+"""One replica of an engine: a process with its own GPUs and its own copy of the model.
+
+Run by a worker with a connected socket: see `pytest_mlperf.run.worker._replicas`. Its stdout and
+stderr are its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.run.child.protocol import WorkerSpec
+from pytest_mlperf.run.child.reporter import FAILED, described, leave
+from pytest_mlperf.run.worker import _pipe as wire
+from pytest_mlperf.run.worker.samples import as_dataset
+from pytest_mlperf.run.worker.worker import (
+    SWITCH_INTERVAL_S,
+    build,
+    built_engine,
+    described_by,
+)
+
+
+class ReplicaSink:
+    """Sends what the engine reports to the worker, with the time at which it did."""
+
+    def __init__(self, replica: Replica, flags: tuple[bool, ...]) -> None:
+        """Report to the worker of `replica`."""
+        self.wants_output, self.times_tokens, self.needs_first_tokens = flags
+        self._replica = replica
+        self._put = replica.put
+
+    def first_tokens(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[bytes] | None = None,  # noqa: ARG002
+    ) -> None:
+        """Pass on first tokens, where anybody times them."""
+        if self.times_tokens:
+            self._put((wire.FIRST, perf_counter(), wire.packed(ids)))
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Pass on further tokens, where anybody times them."""
+        if self.times_tokens:
+            self._put((wire.NEXT, perf_counter(), wire.packed(ids)))
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Keep it here: a message more for each sample would cost more than it tells."""
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Pass on what is finished; outputs only where they are read."""
+        kept = outputs if self.wants_output else None
+        self._replica.open -= len(ids)
+        done = self._replica.lists.place(ids) or wire.packed(ids)
+        self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
+
+    def failed(self, error: BaseException) -> None:
+        """End this replica, and with it the run."""
+        self._replica.fail("engine", error)
+
+
+class Replica:
+    """One engine load, served through a pipe.
+
+    Attributes:
+        open: Samples that the engine was given and has not completed; threads may race on it.
+        lists: Lists that it was given.
+    """
+
+    def __init__(self, spec: WorkerSpec, pipe: wire.Pipe) -> None:
+        """Load nothing yet."""
+        self.open = 0
+        self.lists = wire.Lists()
+        self._spec = spec
+        self._pipe = pipe
+        self._engine: Engine
+        self._dataset: Dataset
+        self._sinks: dict[tuple[bool, ...], Sink] = {}
+        self._thread = threading.get_ident()
+        self._inline: list[wire.Message] = []
+        self._sent_s = 0.0
+        self._gathering = wire.Gathering(self._send_joined, "gathering")
+
+    def put(self, message: wire.Message) -> None:
+        """Send a message: what is said within `submit` at its end, or after a moment."""
+        if threading.get_ident() != self._thread:
+            self._gathering.put(message)
+            return
+        if self._inline and (both := wire.joined(self._inline[-1], message)):
+            self._inline[-1] = both
+        else:
+            self._inline.append(message)
+        # Of a list nobody waits for the first.
+        moment_s = wire.LONG_S if isinstance(message[2], tuple) else wire.MOMENT_S
+        if perf_counter() - self._sent_s > moment_s:
+            self._flush()
+
+    def fail(self, layer: str, error: BaseException) -> None:
+        """Tell the worker what broke, and end this process."""
+        with contextlib.suppress(OSError):
+            self._send([(wire.ERROR, described(layer, error))])
+        os._exit(FAILED)
+
+    def thread_died(self, died: threading.ExceptHookArgs) -> None:
+        """End the run when a thread dies under samples: nobody else would ever complete them."""
+        name = died.exc_type.__name__
+        if self.open > 0:
+            self.fail("engine", died.exc_value or RunError("engine", f"a thread ended with {name}"))
+        threading.__excepthook__(died)
+
+    def serve(self) -> None:
+        """Load, then do what the worker says until it says stop or is gone."""
+        try:
+            self._load()
+            while True:
+                messages = self._pipe.receive()
+                self._sent_s = perf_counter()
+                for message in messages:
+                    kind, *_ = message
+                    if kind == wire.STOP:
+                        self._engine.__exit__(None, None, None)
+                        self._send([(wire.ANSWER, None)])
+                        return
+                    self._obey(message)
+                self._flush()
+        except (EOFError, OSError):  # nobody listens any more
+            return
+
+    def _load(self) -> None:
+        spec = self._spec
+        try:
+            self._dataset = as_dataset(build("dataset", spec.dataset))
+        except BaseException as error:
+            self.fail("dataset", error)
+        try:
+            self._engine = built_engine(spec, self._dataset)
+            self._engine.__enter__()
+            facts = described_by(self._engine)
+        except BaseException as error:
+            self.fail("engine", error)
+        self._send([(wire.LOADED, facts)])
+
+    def _obey(self, message: wire.Message) -> None:
+        try:
+            match message:
+                case (wire.SUBMIT, number, ids, indices, *flags):
+                    long = isinstance(ids, int)
+                    samples = wire.numbered(number, ids) if long else wire.unpacked(ids)
+                    self.lists.add(number, samples.copy())  # the engine may change its own
+                    self.open += len(samples)
+                    sink = self._sink(*flags)
+                    self._engine.submit(samples, wire.unpacked(indices), sink)
+                case (wire.LOAD, indices):
+                    self.lists = wire.Lists()
+                    self._engine.load_samples(wire.unpacked(indices))
+                    self._send([(wire.ANSWER, None)])
+                case (wire.DRAFTS,):
+                    self._send([(wire.ANSWER, self._engine.accepted_drafts())])
+                case (wire.UNLOAD, indices):
+                    self._engine.unload_samples(wire.unpacked(indices))
+                    self._send([(wire.ANSWER, None)])
+        except BaseException as error:  # an engine may call sys.exit()
+            self.fail("engine", error)
+
+    def _sink(self, *flags: bool) -> Sink:
+        if flags not in self._sinks:
+            self._sinks[flags] = ReplicaSink(self, flags)
+        return self._sinks[flags]
+
+    def _flush(self) -> None:
+        if self._inline:
+            messages, self._inline = self._inline, []
+            self._send(messages)
+        self._sent_s = perf_counter()
+
+    def _send_joined(self, messages: list[wire.Message]) -> None:
+        result = messages[:1]
+        for message in messages[1:]:
+            if both := wire.joined(result[-1], message):
+                result[-1] = both
+            else:
+                result.append(message)
+        self._send(result)
+
+    def _send(self, messages: list[wire.Message]) -> None:
+        try:
+            self._pipe.send(messages)
+        except OSError:  # nobody listens any more
+            leave(FAILED)
+
+
+def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:
+    """Host one replica of the engine of a worker's spec file."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    replica = Replica(WorkerSpec.from_json(Path(spec).read_text("utf-8")), wire.Pipe(descriptor))
+    threading.excepthook = replica.thread_died
+    replica.serve()
+    leave(0)

@@ -1,0 +1,157 @@
+"""What a worker takes for a data set: a plain list stands for one, and a wrong one is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import reprlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.core.job import Expected
+
+MOST = 2**30
+"""Samples of a data set at most; MLPerf's largest has 89 million."""
+
+
+class Samples:
+    """A list of JSON values without ground truth."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        """Keep the samples."""
+        if not samples:
+            raise SuiteError("the data set is an empty list; at least one sample is needed")
+        try:
+            self._text = json.dumps(samples, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise SuiteError(f"the samples of a list must be JSON values: {error}") from None
+        self._samples = samples
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 over the samples as JSON."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._samples)
+
+    def input(self, index: int) -> Any:
+        """Return a sample."""
+        return self._samples[index]
+
+    def reference(self, index: int) -> None:
+        """Return None: a list has no ground truth."""
+
+
+def as_dataset(built: object) -> Dataset:
+    """Return what a data set's factory built, a list as `Samples`."""
+    return Samples(built) if isinstance(built, list | tuple) else cast("Dataset", built)
+
+
+def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
+    """Return the means that decide the work of a performance run, empty where none are told.
+
+    Args:
+        dataset: The samples; one that has a method `sizes` tells the means of some of them.
+        performance_samples: How many of them LoadGen draws from: the first ones.
+    """
+    ask = getattr(dataset, "sizes", None)
+    if not callable(ask):
+        return {}
+    means = ask(range(performance_samples))
+    if not isinstance(means, dict) or not all(
+        isinstance(name, str) and _is_size(value) for name, value in means.items()
+    ):
+        raise SuiteError(
+            f"the data set's sizes are {reprlib.repr(means)}; finite numbers from 0 on, by name, "
+            "are needed"
+        )
+    return {name: float(value) for name, value in means.items()}
+
+
+def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
+    """Return the group of each sample as a number, or None where all are independent."""
+    ask = getattr(dataset, "group", None)
+    if not callable(ask):
+        return None
+    numbers: dict[str | int, int] = {}
+    groups = []
+    for position, index in enumerate(indices):
+        group = ask(index)
+        if group is None:  # it is alone: no other sample has this number
+            groups.append(len(indices) + position)
+            continue
+        if isinstance(group, bool) or not isinstance(group, str | int):
+            raise SuiteError(
+                f"the data set's group of sample {index} is {reprlib.repr(group)}; a text, a whole "
+                "number, or None where the sample belongs to no other is needed"
+            )
+        groups.append(numbers.setdefault(group, len(numbers)))
+    return groups if len(set(groups)) < len(groups) else None
+
+
+def _is_size(value: object) -> bool:
+    """Whether it is a number that a mean size can be, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return bool(0 <= value < math.inf and value <= MOST * MOST)
+
+
+def count(dataset: Dataset) -> int:
+    """Return the number of samples."""
+    samples = len(dataset)
+    if not samples:
+        raise RunError(
+            "dataset",
+            "the data set is empty; at least one sample is needed: correct its path and its "
+            "options, or its __len__",
+        )
+    if samples > MOST:
+        raise RunError(
+            "dataset",
+            f"the data set has {samples:,} samples by its __len__; {MOST:,} at most are measured",
+        )
+    return samples
+
+
+def require_same(dataset: Dataset, samples: int) -> None:
+    """Refuse a data set that has another length than before."""
+    if (now := len(dataset)) != samples:
+        raise RunError(
+            "dataset",
+            f"the data set had {samples:,} samples, and has {now:,} now: its __len__ must stay the "
+            "same while it is measured and scored",
+        )
+
+
+def check_count(samples: int, expected: Expected) -> None:
+    """Refuse a data set of another size."""
+    if expected.samples is not None and samples != expected.samples:
+        raise RunError(
+            "dataset",
+            f"the data set has {samples:,} samples, {expected.whose} has {expected.samples:,}: it "
+            "is another one, or incomplete; correct its path, or for a part of it set count in the "
+            'quick profile, or give the workload a name of its own with twin_of = "..."',
+        )
+
+
+def check_digest(digest: object, expected: Expected) -> str:
+    """Return the digest of a data set; refuse one with other content."""
+    if not isinstance(digest, str) or not digest:
+        raise RunError(
+            "dataset",
+            f"the data set's digest is {reprlib.repr(digest)}; it must be a text that changes when "
+            "the content does, such as a SHA-256: results of other data are told apart by it",
+        )
+    if expected.digest is not None and digest != expected.digest:
+        raise RunError(
+            "dataset",
+            f"the data set's digest is {digest}, the suite asks for {expected.digest}: its "
+            "content, its order or its options differ; get it from its source again, or "
+            "correct digest",
+        )
+    return digest

@@ -1,0 +1,532 @@
+"""The worker process: loads one engine and runs LoadGen on it until its parent says stop.
+
+Run as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands come on stdin,
+which is empty for the engine, events leave on FD, and stdout and stderr are the engine's log: see
+`pytest_mlperf.run.child.protocol`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import faulthandler
+import functools
+import itertools
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn, TextIO
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.extension import Dataset, Engine
+from pytest_mlperf.core.job import Factory, LoadGenSettings
+from pytest_mlperf.engines import devices
+from pytest_mlperf.hardware.contention import Watch, Window
+from pytest_mlperf.registry import check_call, resolve
+from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec
+from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
+from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
+from pytest_mlperf.run.worker import _loadgen as loadgen
+from pytest_mlperf.run.worker import clocks as over_time
+from pytest_mlperf.run.worker._handicap import HandicapEngine
+from pytest_mlperf.run.worker._harness import Pulse, measured
+from pytest_mlperf.run.worker._replicas import ReplicatedEngine
+from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
+from pytest_mlperf.run.worker.closed_loop import (
+    LOG,
+    MOST_FINISHES,
+    ClosedLoop,
+    SlotSink,
+    write_requests,
+)
+from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
+from pytest_mlperf.run.worker.samples import (
+    as_dataset,
+    check_count,
+    check_digest,
+    count,
+    require_same,
+    sizes,
+)
+from pytest_mlperf.stores import atomic
+
+# --- to bring an engine to speed without LoadGen, and find the rate to offer it --------------
+
+WARMUP_BATCH = 64
+"""Samples in one warm-up list of Offline."""
+
+PROBE_S = 1.0
+"""A probe lasts at least this long."""
+
+LOADGEN_QPS = 5e6
+"""More samples/s than LoadGen itself completes; an engine that computes nothing is offered this."""
+
+SERVER_SHARES = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1)
+"""Shares of the Offline rate that are tried in Server, highest first."""
+
+SERVER_PROBE_S = 2.0
+"""Length of one such try."""
+
+HEADROOM = 0.8
+"""A rate is taken when the limited latency stays below this share of its limit."""
+
+
+class Driver:
+    """Submits samples and waits until they are done, the way a scenario does."""
+
+    def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
+        """Drive `engine` round and round over `indices`, which are loaded."""
+        self.sink = CountingSink(fail)
+        self._engine = engine
+        self._indices = cycle(indices)
+        self._fail = fail
+        self._next_id = 1
+
+    def submit(self, samples: int) -> float:
+        """Submit one list of samples and return the seconds until all were done."""
+        ids = list(range(self._next_id, self._next_id + samples))
+        indices = list(islice(self._indices, samples))
+        self._next_id += samples
+        begun_s = perf_counter()
+        self.sink.expect(ids)
+        self._engine.submit(ids, indices, self.sink)
+        self.sink.idle.wait()
+        took_s = perf_counter() - begun_s
+        if self.sink.faults.count:
+            self._fail(RunError("engine", f"during warm-up, {self.sink.faults.texts[0]}"))
+        return took_s
+
+
+def query_size(settings: LoadGenSettings) -> int:
+    """Return how many samples the scenario hands over at a time, in warm-up."""
+    if settings.scenario == "Offline":
+        return min(WARMUP_BATCH, settings.performance_samples)
+    return settings.samples_per_query if settings.scenario == "MultiStream" else 1
+
+
+def warm_up(driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1) -> float:
+    """Submit as the scenario does, so long and so often at least; return the seconds."""
+    samples = query_size(settings)
+    begun_s = perf_counter()
+    for submitted in itertools.count(1):
+        driver.submit(samples)
+        took_s = perf_counter() - begun_s
+        if submitted >= least and took_s >= shortest_s:
+            break
+    return took_s
+
+
+def probe_offline(driver: Driver) -> float:
+    """Return samples/s of the first doubled list that takes long enough, `LOADGEN_QPS` at most."""
+    samples = WARMUP_BATCH
+    while (took_s := driver.submit(samples)) < PROBE_S and samples < LOADGEN_QPS * PROBE_S:
+        samples *= 2
+    return min(samples / took_s, LOADGEN_QPS)
+
+
+def probe_stream(driver: Driver, samples: int) -> float:
+    """Return queries/s of one query after the other, by their median latency."""
+    latencies_s: list[float] = []
+    begun_s = perf_counter()
+    while perf_counter() - begun_s < PROBE_S:
+        latencies_s.append(driver.submit(samples))
+    return 1 / statistics.median(latencies_s)
+
+
+def probe_server(
+    peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
+) -> float:
+    """Return the highest tried rate whose latencies stay well below their limits.
+
+    Returns:
+        The rate, or the lowest that was tried when none was good.
+    """
+    for share in SERVER_SHARES:
+        trial = dataclasses.replace(
+            settings, target_qps=peak_qps * share, fixed_work_s=SERVER_PROBE_S, min_query_count=1
+        )
+        if _has_headroom(attempt(trial), settings):
+            break
+    return peak_qps * share
+
+
+def _has_headroom(detail: Detail, settings: LoadGenSettings) -> bool:
+    pairs: tuple[tuple[int | None, int | None], ...] = (
+        (detail.percentile_ns("ttft", settings.latency_percentile), settings.ttft_limit_ns),
+        (detail.percentile_ns("tpot", settings.latency_percentile), settings.tpot_limit_ns),
+    )
+    if settings.ttft_limit_ns is None:
+        latency_ns = detail.percentile_ns("latency", settings.latency_percentile)
+        pairs = ((latency_ns, settings.latency_limit_ns),)
+    return all(
+        value is not None and limit is not None and value < HEADROOM * limit
+        for value, limit in pairs
+    )
+
+
+# --- the worker ------------------------------------------------------------------------------
+
+SWITCH_INTERVAL_S = 1e-4
+"""A busy Python thread may hold others up this long; Python's 5 ms would show in every p99."""
+
+MOST_DESCRIBED = 100_000
+"""Characters that an engine may say of itself: they stand in every baseline."""
+
+PROGRESS_S = 0.5
+"""Time between two progress events."""
+
+
+class EngineWorker:
+    """One engine load and the runs made with it."""
+
+    def __init__(
+        self, spec: WorkerSpec, spec_file: Path, reporter: Reporter, commands: TextIO
+    ) -> None:
+        """Load nothing yet; `spec_file` is where the spec is written."""
+        self._spec, self._spec_file = spec, spec_file
+        self._commands = commands
+        self._reporter = reporter
+        self._folder = Path(spec.folder)
+        self._sink: GuardedSink | None = None
+        self._spent: dict[str, float] = {}
+        self._watch = Watch(os.getpid())  # before an engine binds this thread to some cores
+        self._fail_engine = functools.partial(reporter.fail, "engine")
+        self._trace: Sequence[float] = ()
+        self._dataset: Dataset
+        self._engine: Engine
+
+    def serve(self) -> None:
+        """Load, measure, then obey commands until stop."""
+        threading.excepthook = self._thread_died
+        self._reporter.event("loading")
+        self._load()
+        if self._spec.performance:
+            self._measure()
+        self._obey()
+        self._reporter.event("leaving")
+        with self._reporter.blaming("engine"):
+            self._engine.__exit__(None, None, None)
+
+    def _load(self) -> None:
+        begun_s = perf_counter()
+        with self._reporter.blaming("dataset"):
+            self._dataset = as_dataset(build("dataset", self._spec.dataset))
+            self._samples = count(self._dataset)
+            check_count(self._samples, self._spec.expected)
+            drawn = min(self._spec.settings.performance_samples, self._samples)
+            facts = {
+                "digest": check_digest(self._dataset.digest, self._spec.expected),
+                "samples": self._samples,
+                "sizes": sizes(self._dataset, drawn),
+            }
+            if self._spec.settings.arrivals == "trace":
+                self._trace = recorded(self._dataset, self._spec.settings)
+        with self._reporter.blaming("engine"):
+            if self._spec.replicas:
+                self._engine = ReplicatedEngine(
+                    self._spec, self._spec_file, self._dataset, self._fail_engine
+                )
+            else:
+                self._engine = built_engine(self._spec, self._dataset)
+            self._engine.__enter__()
+            described = described_by(self._engine)
+            if self._spec.settings.scenario == "Concurrency" and not self._engine.harness:
+                require_room(described, self._spec.settings.points)
+        self._spent["load_s"] = perf_counter() - begun_s
+        self._reporter.event(
+            "loaded", engine=described, dataset=facts, load_s=self._spent["load_s"]
+        )
+
+    def _measure(self) -> None:
+        """Warm up, find the rate if it is not given, and make the performance run."""
+        settings = self._spec.settings
+        loaded = range(len(self._trace) or min(settings.performance_samples, self._samples))
+        with self._reporter.blaming("engine"):
+            self._engine.load_samples(loaded)
+            driver = Driver(self._engine, loaded, self._fail_engine)
+            self._sink = driver.sink
+            with self._progress("warm-up", driver.sink):
+                least = max(1, len(self._spec.replicas))
+                warmup_s = warm_up(driver, settings, self._spec.warmup_s, least)
+            self._spent["warmup_s"] = warmup_s
+            self._reporter.event("warmed", warmup_s=warmup_s)
+            if settings.points:
+                self._measure_curve(settings, loaded, driver.submit(1))
+                self._engine.unload_samples(loaded)
+                return
+            rate = settings.target_qps
+            if rate is None:
+                with self._progress("probe", driver.sink):
+                    rate = self._probe(driver)
+            self._engine.unload_samples(loaded)
+        if settings.target_qps is None:
+            if settings.scenario == "Server":
+                rate = probe_server(rate, settings, self._try_server)
+            self._reporter.event("probed", target_qps=rate)
+        settings = dataclasses.replace(settings, target_qps=rate)
+        plan = loadgen.plan_performance(settings, self._samples)
+        self._run(plan, self._folder / "performance", settings)
+
+    def _probe(self, driver: Driver) -> float:
+        if self._spec.settings.scenario in ("Offline", "Server"):
+            return probe_offline(driver)
+        return probe_stream(driver, query_size(self._spec.settings))
+
+    def _try_server(self, settings: LoadGenSettings) -> Detail:
+        plan = loadgen.plan_performance(settings, self._samples)
+        folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
+        folder.mkdir(parents=True)
+        sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
+        with self._progress("probe", sink), self._reporter.blaming("loadgen"):
+            loadgen.run(plan, folder, self._engine, sink)
+        self._require_no(sink.faults)
+        return parse_detail(folder / DETAIL)
+
+    def _obey(self) -> None:
+        while True:
+            self._reporter.event("ready")
+            line = self._commands.readline()
+            if self._sink is not None:
+                self._require_no(self._sink.faults)
+            if not line:  # the parent is gone, and the guard soon ends this process group
+                return
+            command = json.loads(line)
+            if command["command"] == "stop":
+                return
+            self._accuracy(command["block"], command["indices"])
+
+    def _accuracy(self, block: int, indices: Sequence[int]) -> None:
+        settings = self._spec.settings
+        plan = loadgen.plan_accuracy(settings, len(indices))
+        folder = self._folder / "accuracy" / f"block-{block}"
+        self._run(plan, folder, settings, indices=indices)
+
+    def _run(
+        self,
+        plan: loadgen.LoadGenPlan,
+        folder: Path,
+        settings: LoadGenSettings,
+        *,
+        indices: Sequence[int] | None = None,
+    ) -> None:
+        """Make one LoadGen run and report it."""
+        sink = loadgen.make_sink(plan, self._fail_engine)
+        used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
+        with self._reported(plan.phase, folder, sink, plan.expected, used) as window:
+            with self._reporter.blaming("loadgen"):
+                loadgen.run(plan, folder, self._engine, sink, indices=indices, at_edges=window.look)
+                parse_detail(folder / DETAIL)
+            if plan.phase == "performance" and settings.scenario == "Server":
+                over_time.write(folder, sink.over_time)
+
+    def _measure_curve(
+        self, settings: LoadGenSettings, loaded: Sequence[int], alone_s: float
+    ) -> None:
+        """Make one run of a curve and report it; a lone request takes `alone_s`."""
+        folder = self._folder / "performance"
+
+        def fail(error: BaseException) -> None:
+            if sink.records is not None:
+                with contextlib.suppress(OSError):  # what the run ends with matters more
+                    write_requests(folder, sink.cut_records())
+            self._fail_engine(error)
+
+        sink = SlotSink(fail, tokens=settings.tokens, records=self._spec.requests)
+        used, pulse = dataclasses.asdict(settings), Pulse() if self._engine.harness else None
+        with (
+            self._reported("performance", folder, sink, 0, used, pulse=pulse) as window,
+            self._reporter.blaming("engine"),
+        ):
+            if pulse:
+                log = measured(self._engine, settings, folder, pulse, window.look)
+            else:
+                kind = OpenLoop if settings.arrivals else ClosedLoop
+                loop = kind(self._engine, sink, loaded, settings, self._trace)
+                log = loop.run(self._folder.name, alone_s, window.look)
+            atomic.write_text(folder / LOG, json.dumps(log, indent=1) + "\n")
+            if sink.records is not None and not pulse:  # a harness leaves events of its own
+                write_requests(folder, sink.records)
+
+    @contextlib.contextmanager
+    def _reported(
+        self,
+        phase: loadgen.Phase,
+        folder: Path,
+        sink: GuardedSink,
+        expected: int,
+        used: Mapping[str, Any],
+        *,
+        pulse: Pulse | None = None,
+    ) -> Iterator[Window]:
+        """Report a run before and after; what a sink refused from the engine ends the worker."""
+        with self._reporter.blaming("dataset"):
+            require_same(self._dataset, self._samples)
+        folder.mkdir(parents=True)
+        self._sink = sink
+        self._reporter.event("running", phase=phase, expected=expected, settings=used)
+        with self._reporter.blaming("engine"):
+            self._engine.client_lateness()  # what was before this run is no part of it
+            self._engine.accepted_drafts()
+        window = Window(self._watch)
+        with self._progress(phase, pulse or sink):
+            yield window
+        with self._reporter.blaming("engine"):
+            client = self._engine.client_lateness()
+            drafts = self._engine.accepted_drafts()
+        result = result_of(sink, client, drafts, window.seen, self._engine)
+        content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
+        atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
+        self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
+        self._require_no(sink.faults)
+
+    @contextlib.contextmanager
+    def _progress(self, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
+        """Send progress from a thread while the block runs."""
+        over = threading.Event()
+        begun_s = perf_counter()
+
+        def tell() -> None:
+            while not over.wait(PROGRESS_S):
+                elapsed_s = perf_counter() - begun_s
+                fault = sink.faults.texts[0] if sink.faults.count else None
+                self._reporter.event(
+                    "progress",
+                    phase=phase,
+                    done=sink.completed,
+                    outstanding=sink.outstanding,
+                    fault=fault,
+                    elapsed_s=elapsed_s,
+                )
+
+        thread = threading.Thread(target=tell, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _require_no(self, faults: Faults) -> None:
+        """End the worker when the engine broke the rules of its sink."""
+        if faults.count:
+            texts = faults.texts
+            more = f" ({faults.count} faults in all)" if faults.count > 1 else ""
+            self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
+
+    def _thread_died(self, died: threading.ExceptHookArgs) -> None:
+        """End the run when a thread dies under samples: nobody else would ever complete them."""
+        error = died.exc_value
+        if error is None:
+            error = RunError("engine", f"a thread ended with {died.exc_type.__name__}")
+        if self._sink is not None and self._sink.outstanding:
+            self._reporter.fail("engine", error)
+        threading.__excepthook__(died)
+
+
+def result_of(
+    sink: GuardedSink,
+    client: Mapping[str, float],
+    drafts: int | None,
+    contention: Mapping[str, Any] | None,
+    engine: Engine,
+) -> dict[str, Any]:
+    """Return a `RunFinished` as plain data."""
+    finished = RunFinished(
+        issued=sink.issued,
+        completed=sink.completed,
+        duration_s=sink.duration_s,
+        within_se=sink.within_se,
+        token_metrics=sink.token_metrics,
+        notes=sink.notes,
+        faults=sink.faults.texts,
+        completing_threads=len(sink.threads),
+        client=client,
+        accepted_drafts=drafts,
+        contention=contention,
+        finishes=dict(sink.ends.most_common(MOST_FINISHES)),
+        replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
+    )
+    return dataclasses.asdict(finished)
+
+
+def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
+    """Refuse a client that would hold back what a closed loop keeps under way."""
+    most = described.get("concurrency", "")
+    if points and most.isdigit() and int(most) < max(points):
+        raise RunError(
+            "engine",
+            f"a point of {max(points):,} requests under way, of which the engine sends {most} at a "
+            f"time: set its option concurrency to {max(points)}, or leave the point out",
+        )
+
+
+def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
+    """Return the engine of a spec, slowed down where that is asked for; it is not loaded."""
+    engine: Engine = build(
+        "engine", spec.engine, dataset=dataset, model=spec.model, precision=spec.precision
+    )
+    if spec.handicap and engine.harness:
+        raise RunError("engine", f"a handicap slows no load of {engine.harness}: leave it out")
+    devices.check(getattr(engine, "libraries", ()), os.environ)
+    return HandicapEngine(engine, spec.handicap) if spec.handicap else engine
+
+
+def described_by(engine: Engine) -> dict[str, str]:
+    """Return what an engine says of itself."""
+    facts = {str(key): str(value) for key, value in engine.describe().items()}
+    size = sum(len(key) + len(value) for key, value in facts.items())
+    if size > MOST_DESCRIBED:
+        raise RunError(
+            "engine",
+            f"describe() returns {size:,} characters, {MOST_DESCRIBED:,} at most are kept: return "
+            "versions and settings; of a file its digest",
+        )
+    return facts
+
+
+def build(kind: str, factory: Factory, **arguments: Any) -> Any:
+    """Import a factory and call it with its options, after checking them."""
+    try:
+        target = resolve(factory.target)
+    except (ImportError, AttributeError) as error:
+        raise SuiteError(
+            f"{kind} {factory.target!r} cannot be imported: {error}; "
+            "it must name a class or function of a module as package.module:name"
+        ) from error
+    options: Mapping[str, Any] = factory.options
+    check_call(f"{kind} {factory.target!r}", target, options)
+    return target(**arguments, **options)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Host the engine of a spec file until told to stop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
+    parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")
+    options = parser.parse_args(arguments)
+    commands = os.fdopen(guard_group(), encoding="utf-8")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    faulthandler.enable()
+    # A parent that loses patience asks for every thread's stack before it kills.
+    faulthandler.register(signal.SIGUSR1)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.set_inheritable(options.events, False)
+    reporter = Reporter(options.events)
+    reporter.event("started", pid=os.getpid())
+    with reporter.blaming("worker"):
+        spec = WorkerSpec.from_json(options.spec.read_text(encoding="utf-8"))
+        sys.path += [entry for entry in spec.import_path if entry not in sys.path]
+        EngineWorker(spec, options.spec, reporter, commands).serve()
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

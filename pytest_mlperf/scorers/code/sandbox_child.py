@@ -1,0 +1,324 @@
+"""The process that builds a sandbox and runs commands in it: a script, never imported.
+
+`python -I -S sandbox_child.py STATUS PARENT < SETTINGS`; SETTINGS comes from sandbox.py. It
+knows the standard library only. Every step either works or ends it with a sentence on the
+descriptor STATUS: there is no way on without.
+
+Three processes: this one enters the namespaces and waits; its child is process 1 of them, with
+whose end the kernel ends all others; its children are the commands.
+"""
+
+# pathlib would take a third of the time in which this starts.
+# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+Settings = dict[str, Any]
+
+INSIDE = 1000
+"""User and group of the commands, as they see it."""
+
+NOBODY = 65534
+"""Who root's commands are outside: root itself is under no limit on processes."""
+
+BOX = "/box"
+OLD = "/old"
+MOUNT_POINT = "/tmp"  # noqa: S108 -- any folder that is everywhere
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- glibc knows no other place
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+NEW_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
+"""CLONE_NEWUSER, NEWNS, NEWPID, NEWNET, NEWIPC, NEWUTS."""
+
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
+READ_ONLY, NO_SUID, NO_DEVICES = 1, 2, 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+SYS_MOUNT_SETATTR, AT_RECURSIVE, MNT_DETACH = 442, 0x8000, 2
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class TroubleError(Exception):
+    """A step that did not work, in words."""
+
+
+def main() -> NoReturn:
+    """Build the sandbox, run the commands, say how they ended."""
+    status, parent = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(status, False)
+    with wording(status):
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        with open(0, "rb", closefd=False) as stream:
+            settings: Settings = json.load(stream)
+        for name, number in (("SIGINT", signal.SIGINT), ("SIGPIPE", signal.SIGPIPE)):
+            with step(f"reset {name}"):
+                signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")  # when memory runs out, this goes first
+        two = enter()
+        build(settings)
+        held, alive = os.pipe()
+        first = os.fork()
+        if first == 0:
+            os.close(alive)
+            lead(settings, status, held, two)
+    os.waitpid(first, 0)
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def wording(status: int) -> Iterator[None]:
+    """Say on STATUS what did not work, and end."""
+    try:
+        yield
+    except BaseException as error:
+        tell(status, trouble=str(error) or type(error).__name__)
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def step(task: str) -> Iterator[None]:
+    """Name what is being done in the error that it gives."""
+    try:
+        yield
+    except OSError as error:
+        raise TroubleError(f"cannot {task}: {error.strerror or error}") from error
+
+
+def tell(status: int, **report: object) -> None:
+    """Write one line of JSON; short enough to arrive whole."""
+    os.write(status, json.dumps(report).encode() + b"\n")
+
+
+def enter() -> bool:
+    """Enter new namespaces; return whether there is a user besides the one that started this."""
+    uid, gid = os.geteuid(), os.getegid()
+    me = os.getpid()
+    mapped, unshared = os.pipe()
+    helper = os.fork() if uid == 0 else None
+    if helper == 0:
+        os.close(unshared)
+        os._exit(not map_two(me) if os.read(mapped, 1) else 1)
+    if uid == 0:
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+    with step("make a user namespace with its own network, processes and mounts"):
+        call(LIBC.unshare, NEW_NAMESPACES)
+    os.write(unshared, b"!")
+    os.close(unshared)
+    if helper is not None and os.waitpid(helper, 0)[1] == 0:
+        return True
+    with step("map its user"):
+        write("/proc/self/setgroups", "deny")
+        write("/proc/self/uid_map", f"{INSIDE} {uid} 1")
+        write("/proc/self/gid_map", f"{INSIDE} {gid} 1")
+    return False
+
+
+def map_two(process: int) -> bool:
+    """Give the namespace root, for the mounts, and nobody, for the commands."""
+    try:
+        for file in ("gid_map", "uid_map"):
+            write(f"/proc/{process}/{file}", f"0 0 1\n{INSIDE} {NOBODY} 1")
+    except OSError:
+        return False
+    return True
+
+
+def build(settings: Settings) -> None:
+    """Make a root folder with what commands may read, and one folder that they may write."""
+    with step("keep mounts to itself"):
+        mount(None, "/", None, MS_REC | MS_PRIVATE)
+    with step("mount a root of its own"):
+        mount("tmpfs", MOUNT_POINT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
+        os.mkdir(MOUNT_POINT + OLD)
+        call(LIBC.pivot_root, MOUNT_POINT.encode(), (MOUNT_POINT + OLD).encode())
+        os.chdir("/")
+    for path in SYSTEM:
+        if os.path.islink(OLD + path):
+            os.symlink(os.readlink(OLD + path), path)
+        elif os.path.isdir(OLD + path):
+            show(path, path)
+    for path in SETTINGS:
+        if os.path.exists(OLD + path):
+            show(path, path)
+    for path in DEVICES:
+        show(path, path, device=True)
+    for target, source in sorted(settings["readable"].items()):
+        show(source, target)
+    with step(f"mount {BOX}"):
+        os.mkdir(BOX)
+        size = f"size={settings['disk_bytes']},nr_inodes={settings['entries']}"
+        owner = f"mode=0700,uid={INSIDE},gid={INSIDE}"
+        mount("tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, f"{size},{owner}")
+        if not os.path.exists(MOUNT_POINT):  # an interpreter may be below it
+            os.symlink(BOX, MOUNT_POINT)
+        if not os.path.exists(SHARED_MEMORY):  # semaphores there count as files of the box
+            os.symlink(BOX, SHARED_MEMORY)
+    with step("hide the machine's files"):
+        call(LIBC.umount2, OLD.encode(), MNT_DETACH)
+        os.rmdir(OLD)
+        restrict("/", READ_ONLY | NO_SUID | NO_DEVICES, 0)
+        call(LIBC.sethostname, b"sandbox", 7)
+
+
+def show(source: str, target: str, *, device: bool = False) -> None:
+    """Let commands read a file or folder of the machine, with all that is mounted below it."""
+    with step(f"show {source} read-only"):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.isdir(OLD + source):
+            os.makedirs(target, exist_ok=True)
+        elif not os.path.exists(target):
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        mount(OLD + source, target, None, MS_BIND | MS_REC)
+        restrict(target, NO_SUID if device else READ_ONLY | NO_SUID | NO_DEVICES, AT_RECURSIVE)
+
+
+def lead(settings: Settings, status: int, held: int, two: bool) -> NoReturn:
+    """Be process 1: run the commands, end all others."""
+    with wording(status):
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        hang_up = select.poll()
+        hang_up.register(held, 0)
+        if hang_up.poll(0):
+            os._exit(1)
+        prctl(PR_SET_DUMPABLE, 0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        os.chdir(BOX)
+        for name, text in settings["files"].items():
+            with step(f"write {name}"):
+                descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(base64.b64decode(text))
+                os.chown(name, INSIDE, INSIDE)
+        for number, command in enumerate(settings["steps"]):
+            process = os.fork()
+            if process == 0:
+                start(settings, command, status, two)
+            code = wait(process, command["wall_s"])
+            tell(status, step=number, returncode=code)
+            if code not in command["goes_on"]:
+                break
+        tell(status, done=True)
+    os._exit(0)
+
+
+def wait(process: int, wall_s: float) -> int | None:
+    """Return how a command ended, None where its time was up; nothing it started is left."""
+    deadline = time.monotonic() + wall_s
+    code = None
+    while True:
+        ended, ending = os.waitpid(-1, os.WNOHANG)
+        if ended == process:
+            code = os.waitstatus_to_exitcode(ending)
+            break
+        if ended:
+            continue
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        signal.sigtimedwait({signal.SIGCHLD}, left)
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        while True:
+            os.kill(-1, signal.SIGKILL)
+            os.waitpid(-1, 0)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    return code
+
+
+def start(settings: Settings, command: dict[str, Any], status: int, two: bool) -> NoReturn:
+    """Give up what a command must not have, and become it."""
+    with wording(status), step(f"start {command['command'][0]}"):
+        os.setsid()
+        os.dup2(os.open("/dev/null", os.O_RDWR), 0)
+        for name, value in command["limits"].items():
+            # Without a second user the two processes of the sandbox count too.
+            limit(name, value + 2 * (name == "RLIMIT_NPROC" and not two))
+        if two:
+            os.setresgid(INSIDE, INSIDE, INSIDE)
+            os.setresuid(INSIDE, INSIDE, INSIDE)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        refuse(base64.b64decode(settings["filter"]))
+        words = command["command"]
+        try:
+            os.execve(words[0], words, settings["environment"])  # noqa: S606
+        except OSError:
+            if words[0].startswith(f"{BOX}/"):  # what a step should have made, and has not
+                os._exit(127)
+            raise
+
+
+def limit(name: str, value: int) -> None:
+    """Set a limit, or keep a lower one."""
+    number = getattr(resource, name)
+    most = resource.getrlimit(number)[1]
+    least = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(number, (least, least))
+
+
+def refuse(program: bytes) -> None:
+    """Install the filter of system calls."""
+    text = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("lines", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    whole = Program(len(program) // 8, ctypes.cast(text, ctypes.c_void_p))
+    call(LIBC.prctl, PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(whole))
+
+
+def restrict(path: str, attributes: int, flags: int) -> None:
+    """Add attributes to a mount, and to those below it with AT_RECURSIVE (Linux 5.12)."""
+    attr = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
+    number, size = ctypes.c_long(SYS_MOUNT_SETATTR), ctypes.c_size_t(ctypes.sizeof(attr))
+    call(LIBC.syscall, number, -100, path.encode(), flags, ctypes.byref(attr), size)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2)."""
+    texts = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
+    call(LIBC.mount, *texts, ctypes.c_ulong(flags), options.encode() or None)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one number."""
+    call(LIBC.prctl, option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
+
+
+def call(function: Any, *arguments: Any) -> None:
+    """Call a function of the C library that returns -1 where it fails."""
+    if function(*arguments) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def write(path: str, text: str) -> None:
+    """Write a file of /proc at once, as it wants it."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

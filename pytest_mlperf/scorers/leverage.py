@@ -1,0 +1,64 @@
+"""What the samples of a whole data set weigh in a score that is a mean over parts of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_mlperf.core.extension import Leverage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ALONE = 1e-9
+"""A part whose samples show less of its variance lies in one sample."""
+
+
+class Shares:
+    """Adds up what the samples weigh, part after part; parts count alike.
+
+    Where independent samples have the shares h of a part, its mean has the variance s² sum h², and
+    their squared deviations from the mean, h² each, add up to s² (sum h² - 2 sum h³ + (sum h²)²) on
+    average: of m equal samples 1 - 1/m of it. The degrees of freedom are those that the sum of
+    independent squares of unequal size has.
+
+    Source: J. G. MacKinnon, H. White, "Some heteroskedasticity-consistent covariance matrix
+        estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
+        mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance
+        components", Biometrics Bulletin 2 (1946).
+    """
+
+    def __init__(self, samples: int) -> None:
+        """Begin without parts, of so many samples."""
+        import numpy as np
+
+        self._parts = 0
+        self._alone = False
+        self._variance = 0.0
+        self._of_samples = np.zeros(samples)
+
+    def add(self, weights: NDArray[np.int64]) -> None:
+        """Add a part, such as a class, in which the samples have these weights, not all 0."""
+        shares = weights / weights.sum()
+        squares = shares**2
+        total = float(squares.sum())
+        shown = squares * (1 - 2 * shares + total)
+        self._parts += 1
+        self._alone |= bool(shown.sum() < ALONE)
+        self._variance += total
+        self._of_samples += shown
+
+    def leverage(self, largest: float) -> Leverage:
+        """Return what the parts come to, of at least one.
+
+        Args:
+            largest: How much the score of one part may change, points.
+        """
+        import numpy as np
+
+        shown, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
+        return Leverage(
+            seen=min(1.0, max(0.0, shown / self._variance)),
+            df=max(1.0, shown**2 / squares - 1) if squares else 1.0,
+            hidden=largest / self._parts if self._alone else 0.0,
+        )

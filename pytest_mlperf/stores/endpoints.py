@@ -1,0 +1,509 @@
+"""Run folders of MLCommons' client for MLPerf Endpoints: one folder, one point of a curve.
+
+The format is that of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21),
+`metrics/report.py`, `config/schema.py` and `commands/benchmark/accuracy.py`; names of later fields
+(n_samples_succeeded, n_samples_dropped) are those of `run-folder-layout.md` in
+mlcommons/endpoints-submission-docs at 0c220a5a. Histograms are never read: their bins reach from
+the least to the largest value of each run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import encodable, shown
+from pytest_mlperf.core.job import MLC_ENDPOINTS
+from pytest_mlperf.core.numbers import COUNTED, LEAST, MOST, plural, quantity
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.stores.foreign import UnfitError, read_foreign, read_regular
+
+CONFIG = "config.yaml"
+EVENTS, SAMPLES = "events.jsonl", "sample_idx_map.json"
+SUMMARY, ACCURACY = "result_summary.json", "accuracy_results.json"
+PLACES = {SUMMARY: ("performance", ""), ACCURACY: ("accuracy", "")}
+"""Folders of a run that hold a file; submissions of MLPerf Inference v6.1 are flat."""
+
+TITLE = "result of MLCommons' endpoints client"
+
+LARGEST_CONFIG = 2**16
+"""Bytes of a configuration; theirs has some 2,000."""
+
+BROKEN_YAML = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML raises beside its own errors, e.g. for `!!timestamp x` and `!!int ""`."""
+
+BEGUN, ENDED = "session.start_performance_tracking", "session.stop_performance_tracking"
+
+LONGEST_EVENT = 2**26
+"""Bytes of a line of events; one with a long answer has some 100,000."""
+
+LONGEST = 200
+"""Characters of a value that a fingerprint shows; a longer one is shown by its hash."""
+
+AGREE = 1e-3
+"""By so much, as a share, a rate may differ from what its own counts and time give."""
+
+HELD = 0.02
+"""By Little's law requests/s times mean latency are the requests under way; so far may they be off,
+as a share, where a number of them was kept under way."""
+
+LEAST_TURNS, LEAST_REQUESTS = 2, 10
+"""Requests that a point needs for each that is kept under way, and in all."""
+
+EPOCH_NS = range(10**18, 4 * 10**18)
+"""A start outside of these is no time of day: releases so far write 0, or a monotonic clock."""
+
+FACTS = (
+    "model_params",
+    "dataset",
+    "submission_ref",
+    "settings.load_pattern",
+    "settings.warmup",
+    "settings.runtime.scheduler_random_seed",
+    "settings.runtime.dataloader_random_seed",
+    "settings.client.stream_all_chunks",
+    "endpoint_config.api_type",
+)
+"""What a configuration says of the load and the answers, by the beginnings of its keys; of the
+datasets the one that speed is measured with."""
+
+BY_POINT = {
+    "settings.load_pattern.target_concurrency",
+    "settings.load_pattern.target_qps",
+    "settings.warmup.n_requests",
+}
+"""What points of one curve differ in."""
+
+TIMES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedPoint:
+    """What one run folder says.
+
+    Attributes:
+        facts: Version of the client and what its configuration says, as far as points of a curve
+            must agree in it.
+        servers: URLs that were asked.
+        metrics: By name, SI units.
+        requests: Completed.
+        duration_s: From the first request to the last answer, both ends of the load included.
+        ended_s: Seconds since the epoch, of the file where the client does not say.
+        digest: Of the result: a copy has the same.
+        invalid: Why it may not be judged.
+        notes: What is to be said of it.
+    """
+
+    folder: Path
+    concurrency: int
+    facts: Mapping[str, str]
+    servers: str
+    metrics: Mapping[str, float]
+    requests: int
+    duration_s: float
+    ended_s: float
+    digest: str
+    invalid: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def has_result(folder: Path) -> bool:
+    """Whether a folder is that of a run which left its result."""
+    return _file(folder, SUMMARY) is not None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether the client wrote anything into a folder, also where the run did not end."""
+    return has_result(folder) or (folder / CONFIG).exists()
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    places = (folder / place / name for place in PLACES[name])
+    return next((place for place in places if place.exists()), None)
+
+
+def read_point(folder: Path) -> RecordedPoint:
+    """Read a run folder; what is cut, contradicts itself or is no such run is an MlperfError."""
+    path = _file(folder, SUMMARY)
+    if path is None:
+        raise MlperfError(
+            f"{folder}: cut: it has {CONFIG} and no {SUMMARY}; the run did not end, leave it out"
+        )
+    raw = read_foreign(path, TITLE)
+    summary = _Block(path, raw, "")
+    config = _configuration(folder / CONFIG)
+    concurrency = _concurrency(folder, config, summary)
+    requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
+    metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
+    scores = _file(folder, ACCURACY)
+    unscored, accuracy = _accuracy(scores) if scores else ((), ())
+    invalid = (
+        *_failures(summary, config, concurrency),
+        *_doubts(summary, concurrency, requests, duration_s),
+    )
+    facts = {
+        "harness": MLC_ENDPOINTS,
+        "harness.version": _short(str(raw.get("version"))),
+        "harness.git_sha": _short(str(raw.get("git_sha") or "unknown")),
+        **{k: v for k, v in config.items() if _is_fact(k)},
+    }
+    at = f"at {concurrency:,}: "
+    return RecordedPoint(
+        folder=folder,
+        concurrency=concurrency,
+        facts=facts,
+        servers=config.get("endpoint_config.endpoints", ""),
+        metrics=metrics,
+        requests=requests,
+        duration_s=duration_s,
+        ended_s=_ended_s(path, summary, duration_s),
+        digest=hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest(),
+        invalid=tuple(Reason(key=r.key, text=at + r.text) for r in (*invalid, *unscored)),
+        notes=tuple(at + note for note in (*notes, *accuracy)),
+    )
+
+
+def version_of(facts: Mapping[str, str]) -> str:
+    """Return which client measured: "MLCommons endpoints 0.1.0 (ea33275)"."""
+    return f"{facts['harness']} {facts['harness.version']} ({facts['harness.git_sha']})"
+
+
+def _is_fact(key: str) -> bool:
+    named = any(f"{key}.".startswith(f"{fact}.") for fact in FACTS)
+    return named and key not in BY_POINT
+
+
+def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:
+    begun = summary.number("test_started_at")
+    if begun is not None and EPOCH_NS.start <= begun < EPOCH_NS.stop:
+        return begun / 1e9 + duration_s
+    return path.stat().st_mtime
+
+
+# --- config.yaml ---------------------------------------------------------------------------
+
+
+def _configuration(path: Path) -> dict[str, str]:
+    """Return every value of a configuration by its keys: {"model_params.name": "llama"}."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise EnvironmentFault(
+            f"{path} needs PyYAML, which is not installed; try: "
+            "pip install 'pytest-mlperf[endpoints]'"
+        ) from None
+    try:
+        text = read_regular(path, LARGEST_CONFIG)
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("aliases, which the client never writes, and which have no end")
+        content = yaml.safe_load(text)
+        if not isinstance(content, dict):
+            raise MlperfError(f"{path}: no configuration of endpoints: {shown(content)}")
+        dataset = _of_speed(content.pop("datasets", None) or [])
+        return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
+    except UnfitError as error:
+        raise MlperfError(f"{path}: {error}, which no configuration of endpoints is") from None
+    except OSError as error:
+        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, *BROKEN_YAML) as error:
+        line = " ".join(str(error).split())
+        raise MlperfError(f"{path}: no configuration of endpoints: {line[:LONGEST]}") from None
+
+
+def _of_speed(datasets: Any) -> Any:
+    """Return the first data set that speed is measured with."""
+    tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError: it is no list
+    speed = (each for each in tables if each.get("type", "performance") == "performance")
+    return next(speed, tables[0] if tables else {})
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the leaves of a tree by their paths; a list of plain values is one."""
+    several = isinstance(value, list)
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _flat(each, f"{name}.{key}".removeprefix("."))
+    elif several and any(isinstance(each, dict | list) for each in value):
+        for number, each in enumerate(value):
+            yield from _flat(each, f"{name}.{number}")
+    elif value is not None:
+        yield name, _short(", ".join(map(str, value)) if several else str(value))
+
+
+def _short(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+    return text if len(text) <= LONGEST else f"sha256 {digest[:16]}"
+
+
+def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> int:
+    """Return how many requests were kept under way; both files must say the same."""
+    pattern = config.get("settings.load_pattern.type", "")
+    if pattern != "concurrency":
+        raise MlperfError(
+            f"{folder}: load pattern {shown(pattern)}: only runs of concurrency, which are points "
+            "of a curve, can be imported"
+        )
+    text = config.get("settings.load_pattern.target_concurrency", "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if not 1 <= number < 10**7:
+        raise MlperfError(f"{folder / CONFIG}: target_concurrency is {shown(text)}")
+    stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
+    if stated is not None and stated != number:
+        raise MlperfError(
+            f"{folder}: {CONFIG} says concurrency {number}, {SUMMARY} {stated:g}: "
+            "they are of two runs"
+        )
+    return number
+
+
+# --- result_summary.json -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Block:
+    """An object of a result, with where it stands for messages."""
+
+    path: Path
+    raw: Any
+    where: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.raw, dict):
+            raise self.wrong("", f"must be an object, not {shown(self.raw)}")
+
+    def wrong(self, key: str, problem: str) -> MlperfError:
+        """Return the error of a value."""
+        place = ".".join(filter(None, (self.where, key)))
+        return MlperfError(f"{self.path}: {place} {problem}".replace(":  ", ": "))
+
+    def block(self, key: str) -> _Block:
+        """Return an object below; one that is not there is empty."""
+        return _Block(self.path, self.raw.get(key) or {}, ".".join(filter(None, (self.where, key))))
+
+    def number(self, key: str) -> float | None:
+        """Return a number; None where it is null or not there."""
+        value = self.raw.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, f"must be a number, not {shown(value)}")
+        if not abs(value) <= MOST:
+            raise self.wrong(key, f"is {value!r}, which nothing measured is")
+        return float(value)
+
+    def count(self, key: str) -> int:
+        """Return how often something happened."""
+        value = self.number(key)
+        if value is None:
+            raise self.wrong(key, f"is missing: no {TITLE}, or of a release that is not known here")
+        if not 0 <= value <= COUNTED or value != int(value):
+            raise self.wrong(key, f"is {value!r}, which is no count")
+        return int(value)
+
+    def seconds(self, key: str) -> float:
+        """Return a time that is written in nanoseconds; 0 where it is null."""
+        if key not in self.raw:
+            raise self.wrong(key, "is missing: times in another unit are not known here")
+        value = self.number(key) or 0.0
+        if not 0 <= value < 1e18:
+            raise self.wrong(key, f"is {value!r}, which is no time in nanoseconds")
+        return value / 1e9
+
+    def percentile(self, percent: float) -> float | None:
+        """Return one of a distribution, whose keys are texts: "90.0", in some releases "90"."""
+        values = self.block("percentiles")
+        names = [key for key in values.raw if _float(key) == percent]
+        return values.number(names[0]) if names else None
+
+
+def _float(text: str) -> float:
+    """Return a number; what is none is neither less nor more than any."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _distribution(summary: _Block, key: str, unit: str) -> _Block:
+    block = summary.block(key)
+    stated = block.raw.get("unit", block.raw.get("units", unit))
+    if stated != unit:
+        raise block.wrong("unit", f"is {shown(stated)}, which is not known here: {unit} is")
+    return block
+
+
+def _metrics(
+    summary: _Block, requests: int, duration_s: float
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return the figures of a point in SI units, and which the client's stamps cannot tell."""
+    metrics, notes = {}, []
+    tokens = _distribution(summary, "output_sequence_lengths", "tokens").number("total")
+    _require_agreement(summary, "qps", requests, duration_s)
+    _require_agreement(summary, "tps", tokens, duration_s)
+    values = {"throughput": requests / duration_s}
+    if tokens and requests:
+        values["tokens_per_second"] = tokens / duration_s
+        values["tokens_per_sample"] = tokens / requests
+    for base in TIMES:
+        block = _distribution(summary, base, "ns")
+        for percent in PERCENTILES:
+            value = block.percentile(percent)
+            if value is not None:
+                values[f"{base}_p{percent:.0f}"] = value / 1e9
+    for name, value in values.items():
+        if LEAST <= value <= MOST:
+            metrics[name] = value
+        elif requests:
+            notes.append(f"{name} is left out: {quantity(name, value)} by the client's stamps")
+    if "tpot_p90" in metrics:
+        metrics["tps_per_user"] = 1 / metrics["tpot_p90"]
+    return metrics, tuple(notes)
+
+
+def _require_agreement(summary: _Block, key: str, amount: float | None, duration_s: float) -> None:
+    stated = summary.number(key)
+    if stated is None or amount is None:
+        return
+    if not math.isclose(stated, amount / duration_s, rel_tol=AGREE):
+        raise summary.wrong(
+            key,
+            f"is {stated:.6g}, and {amount:,.0f} in {duration_s:.6g} s are "
+            f"{amount / duration_s:.6g}: another unit, or a file that was changed",
+        )
+
+
+def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> Iterator[Reason]:
+    """Yield what did not succeed.
+
+    A run that was interrupted says that it is complete, and has issued less than it should have;
+    one that ended by its time leaves behind what was under way then.
+    """
+    state = summary.raw.get("state")
+    if state != "complete" or summary.raw.get("complete") is not True:
+        text = f"the run was not complete (state {shown(state)}): its figures are of a part of it"
+        yield Reason(key=Key.NOT_COMPLETE, text=text)
+    issued, completed = summary.count("n_samples_issued"), summary.count("n_samples_completed")
+    asked = _float(config.get("settings.runtime.n_samples_to_issue", ""))
+    limited = any(k.startswith("settings.runtime.max_") and v != "0" for k, v in config.items())
+    if issued < asked and not limited:
+        text = f"it was ended after {issued:,} of {asked:,.0f} requests"
+        yield Reason(key=Key.NOT_COMPLETE, text=text)
+    succeeded, open_at_end = summary.number("n_samples_succeeded"), issued - completed
+    if limited and open_at_end <= concurrency:
+        open_at_end = 0
+    lost = {
+        "failed": summary.count("n_samples_failed"),
+        "were dropped": summary.number("n_samples_dropped") or 0,
+        "did not end": open_at_end,
+        "did not succeed": 0 if succeeded is None else completed - succeeded,
+    }
+    for words, count in lost.items():
+        if count:
+            text = f"{count:,.0f} of {issued:,} requests {words}"
+            yield Reason(key=Key.REQUESTS_FAILED, text=text)
+            return
+
+
+def _doubts(
+    summary: _Block, concurrency: int, requests: int, duration_s: float
+) -> Iterator[Reason]:
+    """Yield why the load was not what it should have been."""
+    least = max(LEAST_REQUESTS, LEAST_TURNS * concurrency)
+    latency = _distribution(summary, "latency", "ns").number("avg")
+    if requests < least or not duration_s or not latency:
+        text = f"{plural(requests, 'request')}, {least:,} are needed: measure for longer"
+        yield Reason(key=Key.TOO_FEW_REQUESTS, text=text)
+        return
+    under_way = requests * latency / 1e9 / duration_s
+    if abs(under_way / concurrency - 1) > HELD:
+        text = (
+            f"{under_way:.3g} of {concurrency:,} requests were under way in the mean by their rate "
+            "and mean latency: the run is too short for its beginning and end, or client or "
+            "server held requests back"
+        )
+        yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
+
+
+# --- events.jsonl --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedEvents:
+    """What the events of a run folder say of its performance phase, nanoseconds, monotonic clock.
+
+    Attributes:
+        completed_ns: When each request ended.
+    """
+
+    begin_ns: int
+    end_ns: int
+    completed_ns: tuple[int, ...]
+
+
+def read_events(folder: Path) -> RecordedEvents:
+    """Read when the performance phase of a run began and ended, and each request of it."""
+    edges, completed = dict[str, int](), list[int]()
+    for event in events_of(folder, b'"session.', b'"sample.complete"'):
+        kind, at_ns = event.get("event_type"), event.get("timestamp_ns")
+        if not isinstance(at_ns, int) or not isinstance(kind, str):
+            raise MlperfError(f"{folder / EVENTS}: an event has no time: {shown(event)}")
+        if kind.startswith("session."):
+            edges[kind] = at_ns
+        else:
+            completed.append(at_ns)
+    begin_ns, end_ns = edges.get(BEGUN, 0), edges.get(ENDED, 0)
+    if not 0 < begin_ns < end_ns:
+        raise MlperfError(f"{folder / EVENTS}: cut: it has not both {BEGUN} and {ENDED}")
+    inside = tuple(at_ns for at_ns in completed if begin_ns <= at_ns <= end_ns)
+    return RecordedEvents(begin_ns=begin_ns, end_ns=end_ns, completed_ns=inside)
+
+
+def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run folder in whose lines one of these words stands."""
+    path = folder / EVENTS
+    try:
+        with path.open("rb") as lines:
+            while line := lines.readline(LONGEST_EVENT):
+                if not any(kind in line for kind in kinds):
+                    continue
+                event = json.loads(line)
+                if not isinstance(event, dict):
+                    raise ValueError("an event is no object")
+                yield event
+    except OSError as error:
+        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise MlperfError(f"{path}: cut, or no events of endpoints: {error}") from None
+
+
+# --- accuracy_results.json -----------------------------------------------------------------
+
+
+def _accuracy(path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return why the answers of a run may not be trusted, and their scores in words."""
+    entries = _Block(path, read_foreign(path, TITLE), "").raw.get("accuracy_scores")
+    if not isinstance(entries, list):
+        raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")
+    invalid, notes = [], []
+    for number, raw in enumerate(entries):
+        entry = _Block(path, raw, f"accuracy_scores[{number}]")
+        name, counts = shown(str(raw.get("dataset_name"))), entry.block("response_counts")
+        lost = {key: int(counts.number(key) or 0) for key in ("empty", "missing")}
+        if any(lost.values()) or raw.get("complete") is False:
+            counted = ", ".join(f"{count:,} {key}" for key, count in lost.items() if count)
+            text = f"answers to {name} are not complete: {counted or 'scored in part'}"
+            invalid.append(Reason(key=Key.ANSWERS_MISSING, text=text))
+        score, of = raw.get("score"), entry.number("total_samples") or 0
+        is_number = isinstance(score, int | float)  # ROUGE has a table of them
+        text = f"{entry.number('score'):.4g}" if is_number else shown(score)
+        notes.append(
+            f"accuracy by the client: {name} {text} on {of:,.0f} samples, not judged: it keeps no "
+            "score of a sample"
+        )
+    return tuple(invalid), tuple(notes)

@@ -1,0 +1,475 @@
+"""Work a case out, once: all that its runs need, or all that keeps it from running.
+
+Files are looked for and not read; code of the user's own is not imported; nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.job import (
+    CalibrationData,
+    CaseProblem,
+    CheckpointBuild,
+    Elsewhere,
+    Factory,
+    Job,
+    LoadGenSettings,
+    Part,
+    Search,
+    Seeds,
+)
+from pytest_mlperf.core.roofline.gpu import GpuPrice
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.rounds import load_round
+from pytest_mlperf.suite.elsewhere import elsewhere, find
+from pytest_mlperf.suite.libraries import require_libraries
+from pytest_mlperf.suite.places import all_of, available, expand, local, near
+from pytest_mlperf.suite.plan import Key, Planned
+from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, ScenarioEntry
+from pytest_mlperf.suite.trial import ABSENT, try_engine, written
+
+Value = TypeVar("Value")
+
+DATASET: Key = ("workload", "dataset")
+
+SAMPLES_IN_MEMORY = 1024
+"""Samples kept in memory during a run of a workload that is none of MLPerf's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problems:
+    """What keeps a case from running, in the order in which a user would mend it.
+
+    Attributes:
+        problems: All of them; never empty.
+        build: What would make its checkpoint, where that much could be worked out.
+    """
+
+    problems: tuple[CaseProblem, ...]
+    build: CheckpointBuild | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ResolvedParts:
+    """What could be worked out of a case; None: a problem stands in its way, or it has none."""
+
+    elsewhere: Elsewhere | None
+    model: str | None
+    dataset: Factory | None
+    build: CheckpointBuild | None
+    engine: Factory | None
+    scorer: Factory | None
+
+
+def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
+    """Return what a case's runs need, else everything that keeps it from running.
+
+    What only keeps its accuracy from being measured stands in the job.
+
+    Args:
+        scorer: Its accuracy is asked for too.
+    """
+    problems: list[CaseProblem] = []
+    parts = _parts(planned, problems, scorer=scorer)
+    for part, group, use, scoring in needing(planned, scorer=scorer):
+        libraries = functools.partial(require_libraries, group, use)
+        _kept(problems, part, libraries, scoring=scoring)
+    problems = _each_once(problems)
+    ready = parts.engine is not None and parts.dataset is not None
+    if not ready or not all(problem.scoring for problem in problems):
+        return Problems(problems=tuple(problems), build=parts.build)
+    return _job(planned, parts, problems)
+
+
+def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _ResolvedParts:
+    """Work out every part of a case, and add what keeps one from it."""
+    there = None
+    if planned.elsewhere:
+        there = _kept(problems, "python", lambda: elsewhere(planned))
+    model = _kept(problems, "model", lambda: model_of(planned))
+    is_here = not problems or problems[-1].part != "model"
+    dataset = _kept(problems, "dataset", lambda: dataset_of(planned))
+    tried = model if is_here else ABSENT  # options are checked all the same
+    return _ResolvedParts(
+        elsewhere=there,
+        model=model,
+        dataset=dataset,
+        build=_kept(problems, "build", lambda: build_of(planned, model, dataset)),
+        engine=_kept(problems, "engine", lambda: engine_of(planned, tried)),
+        scorer=_kept(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
+        if scorer
+        else None,
+    )
+
+
+def _kept(
+    problems: list[CaseProblem], part: Part, work: Callable[[], Value], *, scoring: bool = False
+) -> Value | None:
+    """Return what some work gives; None where it cannot be done, and why is added."""
+    try:
+        return work()
+    except (SuiteError, UnavailableError, EnvironmentFault) as error:
+        problems.append(CaseProblem(part=part, error=error, scoring=scoring))
+        return None
+
+
+def _each_once(problems: Iterable[CaseProblem]) -> list[CaseProblem]:
+    """Return problems without those that say again what another says: parts share libraries."""
+    once: dict[str, CaseProblem] = {}
+    for problem in problems:
+        once.setdefault(str(problem.error), problem)
+    return list(once.values())
+
+
+def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem]) -> Job:
+    assert parts.engine is not None
+    assert parts.dataset is not None
+    suite, accelerator = planned.suite, planned.case.accelerator
+    price = suite.price(accelerator)
+    return Job(
+        case=planned.case,
+        engine=parts.engine,
+        dataset=parts.dataset,
+        engine_use=planned.engine.use,
+        model=parts.model,
+        scorer=parts.scorer,
+        written_scorer=planned.scorer,
+        unscorable=tuple(problems),
+        elsewhere=parts.elsewhere,
+        build=parts.build,
+        expected=planned.expected,
+        settings=settings_of(planned),
+        seconds_per_run=planned.seconds_per_run,
+        find=_search(planned),
+        limits=planned.limits,
+        latency_limits=planned.latency_limits,
+        techniques=planned.techniques,
+        gpu=suite.figures.get(split(accelerator)[1]),
+        work=suite.work,
+        price=GpuPrice(**price.model_dump()) if price else None,
+        replicas=planned.engine.replicas_on(accelerator),
+        facts=_facts(planned),
+    )
+
+
+def _search(planned: Planned) -> Search | None:
+    find = planned.scenario.find
+    if find is None:
+        return None
+    return Search(
+        conditions=find.subject_to,
+        precision=find.precision,
+        max_runs=find.max_runs,
+        start=find.start_on(planned.case.accelerator),
+    )
+
+
+def _facts(planned: Planned) -> dict[str, str]:
+    """Return what the suite adds to a fingerprint; options are kept as it writes them."""
+    suite, find, points = planned.suite, planned.scenario.find, points_in_words(planned.scenario)
+    return {
+        "engine": planned.engine.use,
+        "options": json.dumps(planned.options, sort_keys=True),
+        "dataset.options": json.dumps(suite.workload.dataset.options, sort_keys=True),
+        "round": suite.round,
+        **({"division": "open"} if suite.division == "open" else {}),
+        **({"find": find.in_words} if find else {}),
+        **({"points": points} if points else {}),
+        **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
+    }
+
+
+def points_in_words(scenario: ScenarioEntry) -> str:
+    """Return the points of a curve and how requests arrive; "": there are none."""
+    points = ", ".join(map(str, scenario.points or ()))
+    if scenario.name != "OpenLoop":
+        return points
+    shape = f" {scenario.burstiness:g}" if scenario.burstiness else ""
+    times = "times as fast as its" if scenario.arrivals == "trace" else "requests/s,"
+    return f"{points} {times} {scenario.arrivals or 'poisson'}{shape}"
+
+
+def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str, bool]]:
+    """Yield what of a case needs libraries in this Python.
+
+    Args:
+        scorer: Its accuracy is asked for too; a scorer reads the references here.
+
+    Yields:
+        Its part, group and name, and whether only the scoring needs it.
+    """
+    step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
+    is_here = not planned.elsewhere
+    if is_here:
+        yield "engine", "engines", planned.engine.use, False
+    if is_here or scores:
+        yield "dataset", "datasets", planned.suite.workload.dataset.use, not is_here
+    if scores:
+        yield "scorer", "scorers", planned.scorer_name, True
+    if step and step.python is None:
+        yield "build", "builders", step.use, False
+
+
+# --- LoadGen ---------------------------------------------------------------------------------
+
+
+def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGenSettings:
+    """Return what LoadGen is told for a case.
+
+    Args:
+        target_qps: The rate to offer, or None to let the worker probe it.
+    """
+    constants, rules = planned.round_scenario, planned.suite.rules
+    seeds = load_round(planned.suite.round)
+    quick = planned.suite.profile == "quick"
+    limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
+    scenario, points = planned.case.scenario, planned.scenario.points or ()
+    shortest_ms = 1 if quick else constants.min_duration_ms
+    ramp = planned.scenario.ramp
+    return LoadGenSettings(
+        scenario="Server" if scenario == "Interactive" else scenario,
+        seeds=Seeds(
+            qsl=seeds.qsl_seed,
+            sample_index=seeds.sample_index_seed,
+            schedule=seeds.schedule_seed,
+        ),
+        target_qps=target_qps,
+        min_duration_ms=round(planned.seconds_per_point * 1000) if points else shortest_ms,
+        min_query_count=planned.fewest_queries if quick else constants.min_query_count,
+        fixed_work_s=planned.seconds_per_run if quick and not points else None,
+        performance_samples=rules.performance_samples if rules else SAMPLES_IN_MEMORY,
+        latency_limit_ns=limits_ns.get("latency_p99"),
+        tokens=planned.suite.tokens,
+        ttft_limit_ns=limits_ns.get("ttft_p99"),
+        tpot_limit_ns=limits_ns.get("tpot_p99"),
+        latency_percentile=constants.latency_percentile,
+        samples_per_query=constants.samples_per_query,
+        equal_issue=bool(rules and rules.equal_issue) and not quick,
+        points=points,
+        ramp_ms=None if ramp is None else round(ramp * 1000),
+        arrivals=(planned.scenario.arrivals or "poisson") if scenario == "OpenLoop" else "",
+        burstiness=planned.scenario.burstiness,
+    )
+
+
+# --- model, data set, scorer -----------------------------------------------------------------
+
+
+def model_of(planned: Planned) -> str | None:
+    """Return the absolute path of the model, or a name that means no file; None: there is none.
+
+    Raises:
+        UnavailableError: A variable is not set, or the file is not there.
+    """
+    own_model = planned.engine.model
+    named = own_model if own_model is not None else planned.suite.workload.model
+    return None if named is None else local(planned.path, planned.model_key, named)
+
+
+def dataset_of(planned: Planned) -> Factory:
+    """Return the data set as the worker builds it; a registered one looks for its files.
+
+    Raises:
+        UnavailableError: A variable is not set, or a file is not there.
+        SuiteError: An option is wrong; names its line.
+    """
+    source = planned.suite.workload.dataset
+    path, options = all_of(
+        lambda: (
+            {}
+            if source.path is None
+            else {"path": local(planned.path, (*DATASET, "path"), source.path)}
+        ),
+        lambda: available(planned.path, DATASET, source.options),
+    )
+    options = {**options, **path}
+    if look := registry.look(source.use):
+        with _placed(planned, DATASET, set(options) - {"path"}):
+            look(**options)
+    return Factory(target=registry.target("datasets", source.use), options=options)
+
+
+def scorer_of(planned: Planned, model: str | None) -> Factory | None:
+    """Return the scorer as its child builds it; a registered one looks for what it needs.
+
+    Raises:
+        UnavailableError: A variable is not set, or a file is not here.
+        SuiteError: An option is wrong; names its line.
+        EnvironmentFault: This machine lacks something else.
+    """
+    scorer = built_scorer(planned)
+    if scorer is None or planned.scorer_name not in registry.registered("scorers"):
+        return scorer
+    with _placed(planned, ("workload", "scorer"), scorer.options):
+        factory = registry.resolve(scorer.target)
+        if asked := getattr(factory, "left_out", None):
+            _require_scores(planned, asked(scorer.options))
+        built = factory(model=model, **scorer.options)
+        getattr(built, "require", lambda: None)()
+    return scorer
+
+
+def built_scorer(planned: Planned) -> Factory | None:
+    """Return a case's scorer with `${VAR}` expanded and paths near the suite resolved.
+
+    Raises:
+        UnavailableError: A variable in an option is not set.
+    """
+    scorer = planned.scorer
+    if scorer is None:
+        return None
+    expanded = available(planned.path, ("workload", "scorer"), scorer.options)
+    options = {name: near(planned.path, value) for name, value in expanded.items()}
+    return Factory(target=scorer.target, options=options)
+
+
+def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
+    """Refuse a scorer that leaves out what the gate must have, before anything is measured.
+
+    Args:
+        left_out: Metrics that the scorer's options leave out, with the option that gives each.
+
+    Raises:
+        SuiteError: The official profile, or a reference of the suite's own, needs one of them.
+    """
+    suite = planned.suite
+    if suite.is_mlperf and suite.profile != "official":
+        return  # the gate is then not decided, and says without what
+    whose = "MLPerf's gate in the official profile" if suite.is_mlperf else "[workload] reference"
+    if missing := [name for name in planned.bounds(()) or () if name in left_out]:
+        options = " and ".join(left_out[name] for name in missing)
+        raise SuiteError(
+            f"scorer {planned.scorer_name} leaves out {', '.join(missing)}, which {whose} needs: "
+            f"set {options}"
+        )
+
+
+# --- engine and build ------------------------------------------------------------------------
+
+
+def engine_of(planned: Planned, model: str | None) -> Factory:
+    """Return the engine as the worker builds it; a registered one checks its options.
+
+    Args:
+        model: Its model, which a registered engine looks for.
+
+    Raises:
+        UnavailableError: A file is not here.
+        SuiteError: An option is wrong; names its line.
+        EnvironmentFault: This machine lacks something else; what runs in another Python needs
+            nothing of this one.
+    """
+    entry = planned.engine
+    options = expand(planned.options)
+    if registry.harness(entry.use) and (client := find(planned, planned.engine_key, entry)):
+        options = {**options, "client": list(client.command)}
+    try:
+        try_engine(entry.use, options=options, model=model, precision=entry.precision)
+    except SuiteError as error:
+        raise SuiteError(f"{engine_place(planned, error.options)}: {error}") from None
+    except UnavailableError as error:
+        # Of a model that is not here it is told already; an engine need not say what is not.
+        if model != ABSENT or error.path not in {None, Path(ABSENT)}:
+            raise UnavailableError(f"{planned.place(planned.model_key)}: {error}") from None
+    except EnvironmentFault:
+        if not planned.elsewhere:
+            raise
+    return Factory(target=registry.target("engines", entry.use), options=options)
+
+
+def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
+    """Return file and line of what an error's `options` names of a case's engine."""
+    key = planned.engine.key_of(planned.case.accelerator, at_fault)
+    return planned.place((*planned.engine_key, *key))
+
+
+def build_of(
+    planned: Planned, model: str | None, dataset: Factory | None
+) -> CheckpointBuild | None:
+    """Return what makes the checkpoint of a case; None where its entry builds none.
+
+    Args:
+        model: Its model; None: it is not here, which is told already.
+        dataset: Its data set; None: likewise.
+
+    Raises:
+        UnavailableError: The calibration data or the builder's Python is not here.
+        SuiteError: An option is wrong.
+    """
+    table, key = planned.engine.build, (*planned.engine_key, "build")
+    if table is None or model is None:
+        return None
+    try:
+        options = expand(table.options)
+    except SuiteError as error:
+        raise SuiteError(f"{planned.place(key)}: {error}") from None
+    if dataset is None and isinstance(table.calibration, int):
+        return None
+    return CheckpointBuild(
+        use=table.use,
+        target=registry.target("builders", table.use),
+        recipe=table.recipe,
+        options=options,
+        written=table.options,
+        source=Path(model),
+        calibration=_calibration(planned, table, dataset),
+        python=find(planned, key, table),
+        registered=table.use in registry.registered("builders"),
+    )
+
+
+def _calibration(
+    planned: Planned, table: BuildStep, dataset: Factory | None
+) -> CalibrationData | None:
+    source, dataset_name = table.calibration, planned.suite.workload.dataset.use
+    if source is None:
+        return None
+    data_sets = registry.registered("datasets")
+    if not isinstance(source, CalibrationSource):
+        assert dataset is not None
+        return CalibrationData(
+            dataset=dataset, count=source, title=dataset_name, registered=dataset_name in data_sets
+        )
+    key = (*planned.engine_key, "build", "calibration")
+    path = {} if source.path is None else {"path": local(planned.path, (*key, "path"), source.path)}
+    options = {**available(planned.path, key, source.options), **path}
+    if look := registry.look(source.use):
+        try:
+            look(**options)
+        except (SuiteError, UnavailableError) as error:
+            raise type(error)(f"{planned.place(key)}: {error}") from None
+    return CalibrationData(
+        dataset=Factory(target=registry.target("datasets", source.use), options=options),
+        count=None,
+        title=source.use,
+        registered=source.use in data_sets,
+    )
+
+
+# --- where errors stand ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _placed(planned: Planned, table: Key, options: Iterable[str]) -> Iterator[None]:
+    """Put file and line of the option that is at fault in front of an error.
+
+    Args:
+        table: The key of the table with the options.
+    """
+    try:
+        yield
+    except SuiteError as error:
+        key = (*table, *written(error.options, options))
+        raise SuiteError(f"{planned.place(key)}: {error}") from None
+    except UnavailableError as error:
+        if error.path != Path(ABSENT):  # of the model it is told already
+            raise UnavailableError(f"{planned.place(table)}: {error}") from None

@@ -1,0 +1,320 @@
+"""Check that a suite's engines, data set and scorer are installed and take what it says to them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from math import prod
+from typing import Any
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import MlperfError, SuiteError
+from pytest_mlperf.core.extension import Builder
+from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.places import expand, unset_in
+from pytest_mlperf.suite.tables import (
+    BuildStep,
+    CalibrationSource,
+    DatasetSource,
+    EngineEntry,
+    title_of,
+)
+from pytest_mlperf.suite.trial import ABSENT, try_engine, written, wrong_values
+from pytest_mlperf.suite.values import Defect
+
+
+def source_defects(suite: Suite) -> Iterator[Defect]:
+    """Yield every extension that is not installed, and every option that it does not take."""
+    dataset, scorer = suite.workload.dataset, suite.workload.scorer
+    options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
+    place = ("workload", "dataset")
+    defects = list(_extension_defects("datasets", dataset.use, options, place))
+    yield from defects or _dataset_defects(dataset)
+    if scorer:
+        yield from _extension_defects("scorers", scorer.use, scorer.options, ("workload", "scorer"))
+    elif suite.rules and suite.rules.scorer:
+        use = suite.rules.scorer
+        for _, message in _extension_defects("scorers", use, {}, ()):
+            yield ("workload",), f'{message}; write scorer = {{ use = "{use}", ... }} with it'
+    for index, engine in enumerate(suite.engines):
+        defects_once: dict[Defect, None] = {}
+        for accelerator in dict.fromkeys(engine.accelerators):
+            defects_once.update(dict.fromkeys(_entry_defects(suite, index, accelerator)))
+        yield from defects_once
+    yield from _reference_defects(suite)
+
+
+def _extension_defects(
+    group: registry.Group, use: str, options: Mapping[str, Any], where: tuple[str | int, ...]
+) -> Iterator[Defect]:
+    try:
+        registry.target(group, use)
+    except SuiteError as error:
+        yield (*where, "use"), str(error)
+        return
+    try:
+        registry.check_options(group, use, options)
+    except SuiteError as error:
+        yield where, str(error)
+        return
+    set_options = {name: value for name, value in options.items() if not unset_in(value)}
+    for name, message in wrong_values(group, use, set_options).items():
+        yield (*where, name), message
+
+
+def _dataset_defects(source: DatasetSource) -> Iterator[Defect]:
+    """Yield what a registered data set has against the values of its options."""
+    look, options = registry.look(source.use), source.options
+    if look is None or unset_in(options):
+        return
+    path = {} if source.path is None else {"path": ABSENT}
+    try:
+        look(**options, **path)
+    except SuiteError as error:
+        yield ("workload", "dataset", *written(error.options, options)), str(error)
+    except Exception:  # what is not here is a skip, and told there; all else by the worker
+        return
+
+
+def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
+    """Yield what an engine entry says wrongly for one of its accelerators."""
+    entry, where = suite.engines[index], ("engines", index)
+    options = entry.options_on(accelerator)
+    try:
+        registry.target("engines", entry.use)
+    except SuiteError as error:
+        yield (*where, "use"), str(error)
+        return
+    try:
+        registry.check_options("engines", entry.use, options)
+        expanded = expand(options)  # of data and scorers it is a path, as a rule: a skip says so
+    except SuiteError as error:
+        key = entry.key_of(accelerator, error.options)
+        yield (*where, *(key[:-1] if key[-1] in options else key)), str(error)
+        return
+    set_options = {name: value for name, value in options.items() if not unset_in(value)}
+    wrong = wrong_values("engines", entry.use, set_options)
+    if wrong:
+        for name, message in wrong.items():
+            yield (*where, *entry.key_of(accelerator, [name])), message
+        return
+    yield from _engine_defects(suite, index, accelerator, expanded)
+
+
+def _engine_defects(
+    suite: Suite, index: int, accelerator: str, options: Mapping[str, Any]
+) -> Iterator[Defect]:
+    """Yield what a registered engine has against the values of its options."""
+    entry = suite.engines[index]
+    named = suite.workload.model if entry.model is None else entry.model
+    model = None if named is None else ABSENT
+    try:
+        try_engine(entry.use, options=options, model=model, precision=entry.precision)
+    except SuiteError as error:
+        yield ("engines", index, *entry.key_of(accelerator, error.options)), str(error)
+        return
+    except MlperfError:  # what is not here is a skip, and told there
+        pass
+    yield from _harness_defects(suite, entry, index)
+    yield from _gpu_defects(entry, index, accelerator, options)
+
+
+def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
+    """Yield what an entry lacks, or has too much, whose load is a harness's of its own."""
+    if not (harness := registry.harness(entry.use)):
+        return
+    if not title_of(entry) and "client" not in entry.options:
+        yield (
+            ("engines", index, "use"),
+            (
+                f"{entry.use} needs the Python that has the client of {harness}: add "
+                'python = "~/venvs/endpoints/bin/python"'
+            ),
+        )
+    if others := [each.name for each in suite.scenarios if each.name != "Concurrency"]:
+        yield (
+            ("engines", index, "use"),
+            (
+                f"{entry.use} measures Concurrency alone, and this suite has {', '.join(others)}: "
+                "write a suite of its own"
+            ),
+        )
+    if entry.baseline_engine is not None:
+        yield (
+            ("engines", index, "baseline_engine"),
+            f"{entry.use} runs no build of its own to measure again: leave baseline_engine out",
+        )
+
+
+def _gpu_defects(
+    entry: EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
+) -> Iterator[Defect]:
+    """Yield an accelerator whose GPUs a registered engine would not all use, or lack."""
+    replicas, here = entry.replicas_on(accelerator), entry.on.get(accelerator)
+    written = ("on", accelerator, "replicas") if here and here.replicas else ("replicas",)
+    if replicas > 1 and registry.is_client(entry.use):
+        yield (
+            ("engines", index, *written),
+            (
+                f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
+                "leave replicas out"
+            ),
+        )
+    elif split(accelerator)[1] != "cpu":
+        sizes = registry.parallelism(entry.use, options)
+        if sizes is not None and all(map(_is_count, sizes.values())):
+            wrong = _wrong_product(accelerator, replicas, sizes)
+        else:
+            wrong = _wrong_replicas(accelerator, replicas)
+        if wrong:
+            stated = replicas > 1 and not sizes
+            yield ("engines", index, *(written if stated else ("accelerators",))), wrong
+
+
+def _is_count(value: object) -> bool:
+    """Whether a size is one; what is none is refused elsewhere."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
+    """Return why replicas of so many GPUs each are not the GPUs of an accelerator; "": they are."""
+    count, _ = split(accelerator)
+    each = prod(sizes.values())
+    used = replicas * each
+    if used == count:
+        return ""
+    factors = {"replicas": replicas, **sizes}
+    product = " x ".join(f"{name} = {size}" for name, size in factors.items())
+    ways = [f"replicas = {count // each}"] if count % each == 0 else []
+    if sizes and count % replicas == 0:
+        ways.append(f"{next(iter(sizes))} so that the product is {count}")
+    ways.append("accelerators to as many as are used")
+    return (
+        f'{product} use {used} GPU{"s" * (used != 1)}, but "{accelerator}" has {count}: speed and '
+        f"energy are those of all of them; set {', or '.join(ways)}"
+    )
+
+
+def _wrong_replicas(accelerator: str, replicas: int) -> str:
+    """Return why GPUs cannot be shared out; "": they can, as far as anybody knows."""
+    count, _ = split(accelerator)
+    if count % replicas == 0:
+        return ""
+    fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+    return (
+        f'{replicas} replicas do not divide the GPUs of "{accelerator}": write {fitting}, or '
+        '"all" for one on each GPU'
+    )
+
+
+def _reference_defects(suite: Suite) -> Iterator[Defect]:
+    """Yield every reference score that the scorer never gives, where it says what it gives."""
+    workload, rules = suite.workload, suite.rules
+    use = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
+    metrics = registry.metrics(use) if use and workload.reference else None
+    for name in workload.reference or {}:
+        if metrics is not None and name not in metrics:
+            yield (
+                ("workload", "reference", name),
+                f"scorer {use!r} gives no {name!r}{nearest(name, metrics)}",
+            )
+
+
+def build_defects(suite: Suite) -> Iterator[Defect]:
+    """Yield every builder that is not installed, and all that it does not take."""
+    for index, entry in enumerate(suite.engines):
+        if entry.build is not None:
+            for where, message in _defects(suite, entry, entry.build):
+                yield ("engines", index, "build", *where), message
+
+
+def _defects(suite: Suite, entry: EngineEntry, step: BuildStep) -> Iterator[Defect]:
+    """Yield what is wrong with one step; key paths are relative to it."""
+    if entry.model is None and suite.workload.model is None:
+        yield (), "there is nothing to quantise: set workload.model to the model's folder"
+    try:
+        registry.target("builders", step.use)
+    except SuiteError as error:
+        yield ("use",), str(error)
+        return
+    yield from _calibration_defects(step.calibration)
+    builder = yield from _built(step)
+    if builder is not None:
+        yield from _fit(entry, step, builder)
+
+
+def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
+    """Yield what a registered builder has against its options; return it where there is nothing."""
+    entry, options = registry.registered("builders").get(step.use), step.options
+    if entry is None:
+        return None
+    try:
+        registry.check_options("builders", step.use, {**options, "recipe": step.recipe})
+        wrong = wrong_values("builders", step.use, options)
+        yield from (((name,), what) for name, what in wrong.items())
+        if wrong or unset_in(options):
+            return None
+        built: Any = registry.resolve(entry.value)(recipe=step.recipe, **expand(options))
+    except SuiteError as error:
+        yield written(error.options, (*options, "recipe")), str(error)
+        return None
+    except MlperfError:  # what is not here is told by the first run
+        return None
+    return built if isinstance(built, Builder) else None
+
+
+def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defect]:
+    """Yield what does not go together."""
+    if builder.precision not in {None, entry.precision}:
+        yield (
+            ("recipe",),
+            f"recipe = {step.recipe!r} makes weights of {builder.precision}: write precision = "
+            f'"{builder.precision}" in the engine entry, not "{entry.precision}"',
+        )
+    elif message := _unread(entry.use, step, builder):
+        yield ("recipe",), message
+    if builder.calibrates and step.calibration is None:
+        yield (
+            ("recipe",),
+            f"recipe = {step.recipe!r} needs samples to look at: write calibration = 64 for so "
+            'many of the workload\'s data set, or calibration = { use = "...", path = "..." }',
+        )
+    if not builder.calibrates and step.calibration is not None:
+        yield ("calibration",), f"recipe = {step.recipe!r} looks at no samples: leave it out"
+
+
+def _unread(use: str, step: BuildStep, builder: Builder) -> str:
+    """Return why an engine does not load what a recipe makes; "": it does, or does not say."""
+    if not builder.format or _reads(use, builder):
+        return ""
+    others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]
+    loads = f"engines that load it: {', '.join(sorted(others))}" if others else "none here does"
+    return (
+        f"engine {use!r} does not load what builder {step.use!r} makes by recipe = "
+        f"{step.recipe!r} ({builder.format}, {builder.precision}); {loads}"
+    )
+
+
+def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
+    """Whether an engine loads a builder's checkpoints; of one that does not say, `not said`."""
+    entry = registry.registered("engines").get(use)
+    formats = getattr(registry.resolve(entry.value), "checkpoints", None) if entry else None
+    if formats is None:
+        return not stated
+    return builder.precision in formats.get(builder.format, ())
+
+
+def _calibration_defects(source: CalibrationSource | int | None) -> Iterator[Defect]:
+    if not isinstance(source, CalibrationSource):
+        return
+    path = {} if source.path is None else {"path": ABSENT}
+    try:
+        registry.target("datasets", source.use)
+    except SuiteError as error:
+        yield ("calibration", "use"), str(error)
+        return
+    try:
+        registry.check_options("datasets", source.use, {**source.options, **path})
+    except SuiteError as error:
+        yield ("calibration", *written(error.options, source.options)), str(error)

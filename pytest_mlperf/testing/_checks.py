@@ -1,0 +1,433 @@
+"""What a scorer owes to a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import fsum, isclose
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores
+from pytest_mlperf.core.job import Expected
+from pytest_mlperf.run import score as scoring
+from pytest_mlperf.run.worker import samples as data_sets
+
+HEAVY = frozenset(
+    {
+        *("PIL", "cv2", "diffusers", "evaluate", "huggingface_hub", "jax", "mlperf_loadgen"),
+        *("nltk", "numpy", "onnx", "onnxruntime", "pandas", "pyarrow", "pycocotools", "rapidfuzz"),
+        *("safetensors", "scipy", "sklearn", "tensorflow", "tensorrt_llm", "tokenizers", "torch"),
+        *("torchvision", "transformers", "tritonclient", "vllm"),
+    }
+)
+"""Libraries that take long to import: no module that pytest itself imports may do so."""
+
+
+def demand(holds: bool, problem: str, cure: str) -> None:
+    if not holds:
+        raise AssertionError(f"{problem}: {cure}")
+
+
+def demand_error(
+    kind: type[Exception], call: Callable[[], object], problem: str, cure: str
+) -> None:
+    """Demand that a call is refused by an error of this kind."""
+    try:
+        call()
+    except kind:
+        return
+    raise AssertionError(f"{problem}: {cure}")
+
+
+def check_factory(
+    group: registry.Group, factory: Callable[..., Any], options: Mapping[str, Any]
+) -> bool:
+    """Check options, and of a registered extension its import; return whether it is registered."""
+    subject = f"{group[:-1]} {name_of(factory)}"
+    registry.check_call(subject, factory, options)
+    demand_error(
+        SuiteError,
+        lambda: registry.check_call(subject, factory, {**options, "no_such_option": 1}),
+        f"{subject}: it takes any keyword, so a misspelt option of a suite passes unseen",
+        "name the options in __init__",
+    )
+    target = target_of(factory)
+    if target not in {entry.value for entry in registry.registered(group).values()}:
+        return False
+    heavy = sorted(HEAVY | {*getattr(factory, "libraries", ())})
+    code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*sys.modules)"
+    done = python(code, target.partition(":")[0])
+    demand(
+        done.returncode == 0, f"{subject}: {done.stderr.strip()[-300:]}", "its module is imported"
+    )
+    loaded = sorted(set(heavy) & set(done.stdout.split()))
+    demand(
+        not loaded,
+        f"{subject}: importing {target.partition(':')[0]} imports {', '.join(loaded)}",
+        "pytest imports this module in every project; import libraries where they are used, as in "
+        "__enter__",
+    )
+    return True
+
+
+def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run code in a Python of its own, with this one's path and another seed of hash()."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "20"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def target_of(factory: Callable[..., Any]) -> str:
+    """Return "package.module:name" of a class or function."""
+    return f"{factory.__module__}:{factory.__qualname__}"
+
+
+def name_of(factory: Callable[..., Any]) -> str:
+    return str(getattr(factory, "__qualname__", factory))
+
+
+def frozen(value: object) -> bytes:
+    """Return bytes that are equal for equal samples."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # a sample may be any object of a library
+        return repr(value).encode()
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
+"""Files of a checkpoint that can carry code."""
+
+
+def check_builder(
+    builder: Callable[..., Builder],
+    *,
+    recipe: str,
+    options: Mapping[str, Any] | None = None,
+    source: Path | None = None,
+    prompts: Sequence[Sequence[int]] = (),
+) -> Mapping[str, str]:
+    """Check what a builder owes to a run; return what it says for the fingerprint.
+
+    Without a `source` nothing is built, and only what it says of itself is checked: that takes no
+    library.
+
+    Args:
+        builder: The class; `builder(recipe=..., **options)` builds it.
+        recipe: One that it knows.
+        source: Folder of a small model; a checkpoint of it is built in a temporary folder.
+        prompts: Token ids to look at, for a recipe that does.
+
+    Raises:
+        AssertionError: It does not; says what, where, and what to do.
+        MlperfError: The builder refuses this recipe, these options, or this machine.
+    """
+    settings, title = dict(options or {}), f"builder {name_of(builder)}"
+    check_factory("builders", builder, {"recipe": recipe, **settings})
+    demand_error(
+        SuiteError,
+        lambda: builder(recipe="no-such-recipe", **settings),
+        f"{title}: it takes recipe = 'no-such-recipe'",
+        "raise SuiteError in __init__ for a recipe that it does not know, or nobody learns of it "
+        "before a build",
+    )
+    built = builder(recipe=recipe, **settings)
+    demand(
+        bool(built.distributions),
+        f"{title}: distributions is empty",
+        "name the packages whose versions decide the result, or another version gives no new build",
+    )
+    if source is None:
+        return {}
+    demand(
+        built.calibrates == bool(prompts),
+        f"{title}: recipe {recipe!r} has calibrates = {built.calibrates}, and "
+        f"{len(prompts)} prompts were given",
+        "give prompts to a recipe that looks at samples, and to no other",
+    )
+    with tempfile.TemporaryDirectory() as target:
+        return _check_build(built, title, source, Path(target), prompts)
+
+
+def _check_build(
+    built: Builder, title: str, source: Path, target: Path, prompts: Sequence[Sequence[int]]
+) -> Mapping[str, str]:
+    progress: list[tuple[int, int, str]] = []
+    before = _contents(source)
+    facts = built.build(source, target, prompts, lambda *done: progress.append(done))
+    demand(
+        _contents(source) == before,
+        f"{title}: build() changed files of {source}",
+        "write into target alone",
+    )
+    written = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    carries = sorted(name for name in written if name.endswith(PICKLES))
+    demand(
+        not carries,
+        f"{title}: build() wrote {', '.join(carries)}, which can carry code",
+        "write safetensors",
+    )
+    demand(
+        "config.json" in written and any(name.endswith(".safetensors") for name in written),
+        f"{title}: build() wrote {', '.join(sorted(written)) or 'nothing'}",
+        "write config.json and safetensors, which engines can load",
+    )
+    demand(
+        all(isinstance(text, str) for pair in facts.items() for text in pair),
+        f"{title}: build() returned {facts!r}",
+        "return text by name: how weights were quantised",
+    )
+    demand(
+        all(0 <= done <= total for done, total, _ in progress),
+        f"{title}: progress() was given {progress[:3]}",
+        "give what is done, of how many, and of what: (3, 64, 'samples')",
+    )
+    return facts
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def check_dataset(
+    dataset: Callable[..., Dataset | Sequence[Any]],
+    *,
+    options: Mapping[str, Any] | None = None,
+    samples: int = 32,
+) -> Dataset:
+    """Check what a data set owes to a run; return it.
+
+    Two that are built alike, one of them in another process, must have one digest; a sample must be
+    the same however often and in whatever order it is read; a file that is not there must be an
+    UnavailableError of `look`, and an error of ours of the class.
+
+    Args:
+        samples: How many samples are read, the first ones, at most.
+
+    Raises:
+        AssertionError: It does not; says what, where, and what to do.
+        MlperfError: The data set refuses these options or its files.
+    """
+    settings, title = dict(options or {}), f"data set {name_of(dataset)}"
+    registered = check_factory("datasets", dataset, settings)
+    _check_absent(dataset, settings, title)
+    built = data_sets.as_dataset(dataset(**settings))
+    digest = data_sets.check_digest(built.digest, Expected())
+    again = data_sets.as_dataset(dataset(**settings))
+    others = [again.digest] + ([_digest_elsewhere(dataset, settings)] if registered else [])
+    demand(
+        all(other == digest for other in others),
+        f"{title}: its digest is {digest}, and {others[-1]} when it is built again",
+        "make it of the samples' content alone: no addresses, no hash(), no order of sets",
+    )
+    count = data_sets.count(built)
+    data_sets.require_same(built, count)
+    read = range(min(samples, count))
+    first = [(frozen(built.input(index)), frozen(built.reference(index))) for index in read]
+    for index in reversed(read):
+        demand(
+            (frozen(again.input(index)), frozen(again.reference(index))) == first[index],
+            f"{title}: sample {index} is another one when it is read again",
+            "a sample must depend on its index and the options alone, not on the order of reading",
+        )
+    demand(
+        data_sets.groups_of(built, read) == data_sets.groups_of(again, read),
+        f"{title}: group() tells samples to belong together differently when asked again",
+        "return what a sample belongs to by its index alone",
+    )
+    data_sets.sizes(built, len(read))
+    return built
+
+
+def _check_absent(dataset: Callable[..., Any], options: Mapping[str, Any], title: str) -> None:
+    path = options.get("path")
+    if not isinstance(path, str | Path):
+        return
+    absent = {**options, "path": str(Path(path) / "is" / "not" / "here")}
+    look = getattr(dataset, "look", None)
+    if look is not None:
+        look(**options)
+        demand_error(
+            UnavailableError,
+            lambda: look(**absent),
+            f"{title}: look() says nothing of {absent['path']}, which is not there",
+            "raise UnavailableError with what is missing and what to put there",
+        )
+    try:
+        dataset(**absent)
+    except MlperfError:
+        return
+    except Exception as error:
+        kind = type(error).__name__
+        raise AssertionError(
+            f"{title}: {kind} is raised where {absent['path']} is not there: raise "
+            "UnavailableError with what is missing and what to put there"
+        ) from error
+
+
+def _digest_elsewhere(dataset: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    code = (
+        "import json, sys; from pytest_mlperf import registry; "
+        "options = json.load(sys.stdin); "
+        "print('digest', registry.resolve(sys.argv[1])(**options).digest)"
+    )
+    texts = {
+        key: str(value) if isinstance(value, Path) else value for key, value in options.items()
+    }
+    done = python(code, target_of(dataset), stdin=json.dumps(texts))
+    if done.returncode:
+        raise AssertionError(
+            f"data set {name_of(dataset)}: it cannot be built in another process: "
+            f"{done.stderr.strip().splitlines()[-1]}"
+        )
+    return done.stdout.split()[-1]
+
+
+PRINTED = 0.051
+"""MLPerf's scripts print some aggregates with one digit."""
+
+
+def check_scorer(
+    scorer: Callable[..., Scorer],
+    outputs: Sequence[bytes],
+    references: Sequence[Any],
+    *,
+    model: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    any_order: bool = True,
+) -> Scores:
+    """Check what a scorer owes to a run; return its scores.
+
+    A finite score for each sample, or None, whose mean or sum is the aggregate; the same scores
+    whatever the order of samples; references left as they are; and outputs that are not what an
+    engine should answer are scored or refused by an error of ours, and never crash.
+
+    Args:
+        scorer: The class; `scorer(model=..., **options)` builds it.
+        outputs: Of some samples, in the engine's form.
+        references: Of the same samples, in the data set's form.
+        any_order: Scores by sample are the same whatever the order of samples; not so where some
+            share a score that the first of them is given, such as the parts of one text.
+
+    Raises:
+        AssertionError: It does not; says what, where, and what to do.
+        MlperfError: The scorer refuses these options, outputs or references.
+    """
+    settings, title = dict(options or {}), f"scorer {name_of(scorer)}"
+    check_factory("scorers", scorer, settings)
+    before = frozen(list(references))
+    scores = scorer(model=model, **settings).score(outputs, references)
+    demand(
+        isinstance(scores, Scores),
+        f"{title}: score() returned {short(scores)}",
+        "return pytest_mlperf.Scores",
+    )
+    try:
+        scoring.check(scores, range(len(outputs)))
+    except RunError as error:
+        raise AssertionError(f"{title}: {error}") from None
+    demand(
+        frozen(list(references)) == before,
+        f"{title}: score() changed the references",
+        "copy what you change; they are the data set's own",
+    )
+    _check_metrics(scores, title, getattr(scorer, "metrics", None))
+    if any_order:
+        _check_order(scorer(model=model, **settings), scores, outputs, references, title)
+    _check_nonsense(scorer(model=model, **settings), outputs, references, title)
+    return scores
+
+
+def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None) -> None:
+    """Check which metrics there are, and that means are aggregates."""
+    names = set(scores.aggregate)
+    demand(
+        {*scores.per_sample, *scores.lower, *scores.whole, *scores.leverage} <= names,
+        f"{title}: per_sample, lower, whole or leverage name a metric without an aggregate",
+        f"aggregates are {', '.join(sorted(names))}",
+    )
+    demand(
+        declared is None or names <= set(declared),
+        f"{title}: it gives {', '.join(sorted(names))}; its attribute metrics has "
+        f"{', '.join(declared or ())}",
+        "name them all there: suites are checked against it",
+    )
+    for name, values in scores.per_sample.items():
+        counted = [value for value in values if value is not None]
+        if name in scores.whole or not counted:
+            continue
+        total, aggregate = fsum(counted), scores.aggregate[name]
+        mean = total / len(counted)
+        demand(
+            isclose(mean, aggregate, rel_tol=1e-3, abs_tol=PRINTED) or isclose(total, aggregate),
+            f"{title}: the mean of {name} by sample is {mean:.6g}, its aggregate {aggregate:.6g}",
+            "give scores by sample whose mean, of a count whose sum, is the aggregate, or name the "
+            "metric in whole",
+        )
+
+
+def _check_order(
+    scorer: Scorer, scores: Scores, outputs: Sequence[bytes], references: Sequence[Any], title: str
+) -> None:
+    """Check that the scores are the same, turned round, when the samples are."""
+    back = scorer.score(list(reversed(outputs)), list(reversed(references)))
+    for name, values in scores.per_sample.items():
+        pairs = zip(values, reversed(list(back.per_sample[name])), strict=True)
+        demand(
+            all(_close(one, other) for one, other in pairs),
+            f"{title}: {name} by sample is another when samples come in another order",
+            "score each sample by its own output and reference; give scores in the order of both",
+        )
+    for name, value in scores.aggregate.items():
+        demand(
+            _close(value, back.aggregate[name]),
+            f"{title}: {name} is {value!r}, and {back.aggregate[name]!r} in another order",
+            "let nothing depend on the order of samples",
+        )
+
+
+def _check_nonsense(
+    scorer: Scorer, outputs: Sequence[bytes], references: Sequence[Any], title: str
+) -> None:
+    """Check that an output of a broken engine is scored, or refused by an error of ours."""
+    for nonsense in (b"", b"\xff\x00\x81"):
+        try:
+            scoring.check(scorer.score([nonsense, *outputs[1:]], references), range(len(outputs)))
+        except MlperfError:
+            continue
+        except Exception as error:
+            kind = type(error).__name__
+            raise AssertionError(
+                f"{title}: {kind} is raised for the output {nonsense!r}: score what an "
+                'engine should not answer as wrong, or raise RunError("scorer", ...) with what '
+                "is needed"
+            ) from error
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)

@@ -1,0 +1,271 @@
+"""What an engine owes to a run."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.extension import Dataset, Engine
+from pytest_mlperf.run.worker import samples as data_sets
+from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
+from pytest_mlperf.testing._sink import RecordingSink
+
+LEAVING_S = 20.0
+"""A worker waits so long for `__exit__`."""
+
+SETTLES_S = 2.0
+"""Threads and processes that were told to end may take so long to be gone."""
+
+FIRST_ID = 1 << 40
+"""LoadGen's ids are large, and have nothing to do with indices."""
+
+
+def check_engine(
+    engine: Callable[..., Engine],
+    dataset: Dataset | Sequence[Any],
+    *,
+    model: str | None = None,
+    precision: str = "fp32",
+    options: Mapping[str, Any] | None = None,
+    tokens: bool = False,
+    samples: int = 24,
+    same_answers: bool = True,
+    limit_s: float = 60.0,
+) -> dict[int, bytes]:
+    """Check what an engine owes to a run; return its answer to each sample that was asked.
+
+    It is built, entered and asked as LoadGen asks: sample by sample, eight at once, and all at
+    once with repetitions, with outputs and without, in blocks that are loaded and unloaded. Every
+    id must be completed exactly once, in time, by threads that live as long as the engine, with an
+    output of bytes where one is asked for and none elsewhere; answers must not depend on how
+    samples came together; and after `__exit__` no thread, no process and no report may be left.
+
+    Args:
+        engine: The class; `engine(dataset=..., model=..., precision=..., **options)` builds it.
+        tokens: It is a language model's: tokens are counted, and timed where that is asked.
+        samples: How many of the data set's samples are asked for, the first ones, at most.
+        same_answers: The answer to a sample is always the same bytes.
+        limit_s: Seconds that one list of samples may take.
+
+    Raises:
+        AssertionError: It does not; says what, where, and what to do.
+        MlperfError: The engine refuses these options, this model, or this machine.
+    """
+    data, settings = data_sets.as_dataset(dataset), dict(options or {})
+    title = f"engine {name_of(engine)}"
+    registered = check_factory("engines", engine, settings)
+    parts = {"model": model, "precision": precision, **settings}
+    before = _running()
+    if registered:
+        engine(dataset=None, **parts)
+        started = _since(before, 0)
+        demand(
+            not started,
+            f"{title}: __init__ started {started}",
+            "pytest builds it only to check options; start threads and processes in __enter__",
+        )
+    built = engine(dataset=data, **parts)
+    asked = _Asked(built, title, tokens, same_answers, limit_s)
+    entered = built.__enter__()
+    try:
+        demand(entered is not None, f"{title}: __enter__ returned None", "let it return self")
+        asked.everything(range(min(samples, len(data))))
+    except BaseException:
+        built.__exit__(*sys.exc_info())
+        raise
+    asked.leave()
+    left = _since(before, SETTLES_S)
+    demand(
+        not left,
+        f"{title}: {left} still run after __exit__",
+        "end and join in __exit__ what __enter__ starts, as WorkQueue.close() does",
+    )
+    return asked.answers
+
+
+def _running() -> set[threading.Thread | int]:
+    """Return the threads of this process, and its child processes by number."""
+    running: set[threading.Thread | int] = set(threading.enumerate())
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # that thread has just ended
+            running.update(map(int, path.read_text().split()))
+    return running
+
+
+def _since(before: set[threading.Thread | int], patience_s: float) -> str:
+    """Return what runs and did not then, in words, once it had time to end; "" for nothing."""
+    end = time.monotonic() + patience_s
+    while True:
+        words = []
+        for each in _running() - before:
+            if isinstance(each, int):
+                words.append(f"process {each}")
+            elif each.is_alive() and not type(each).__module__.startswith("tqdm"):
+                words.append(f"thread {each.name}")
+        if not words or time.monotonic() >= end:
+            return ", ".join(sorted(words))
+        time.sleep(0.01)
+
+
+@dataclass
+class _Asked:
+    """An engine that is entered, asked in every way of LoadGen."""
+
+    engine: Engine
+    title: str
+    tokens: bool
+    same_answers: bool
+    limit_s: float
+    answers: dict[int, bytes] = field(default_factory=dict)
+    sinks: list[RecordingSink] = field(default_factory=list)
+    next_id: int = FIRST_ID
+
+    def everything(self, indices: range) -> None:
+        """Ask for blocks of samples, one after the other and together."""
+        self._describe()
+        half = (len(indices) + 1) // 2
+        for block in (indices[:half], indices[half:]):
+            if block:
+                self._block(block)
+        self.engine.load_samples(indices)
+        self._ask(indices, size=1, wants_output=False, way="one by one, without outputs")
+        self._ask(
+            [*reversed(indices), *indices], size=None, wants_output=False, way="all at once again"
+        )
+        self.engine.unload_samples(indices)
+        lateness = self.engine.client_lateness()
+        demand(
+            all(isfinite(value) for value in lateness.values()),
+            f"{self.title}: client_lateness() returned {lateness!r}",
+            "return seconds by name, or {}",
+        )
+        drafts = self.engine.accepted_drafts()
+        demand(
+            drafts is None or (type(drafts) is int and drafts >= 0),
+            f"{self.title}: accepted_drafts() returned {drafts!r}",
+            "return a number of tokens, or None",
+        )
+
+    def leave(self) -> None:
+        """Leave the engine, which must end its threads, report nothing more, and hide no error."""
+        begun_s = time.monotonic()
+        hides = self.engine.__exit__(None, None, None)  # type: ignore[func-returns-value]
+        took_s = time.monotonic() - begun_s
+        for sink in self.sinks:
+            sink.close()
+        demand(
+            not hides,
+            f"{self.title}: __exit__ returned {hides!r}, which hides errors",
+            "return None",
+        )
+        demand(
+            took_s <= LEAVING_S,
+            f"{self.title}: __exit__ took {took_s:.0f} s",
+            f"a worker waits {LEAVING_S:g} s for it and kills it then",
+        )
+        time.sleep(0.05)  # whoever reports after it does so soon
+        for sink in self.sinks:
+            try:
+                sink.require_no_fault()
+            except AssertionError as error:
+                raise AssertionError(
+                    f"{self.title}: {error}: complete each id exactly once, and join "
+                    "threads in __exit__"
+                ) from None
+
+    def _describe(self) -> None:
+        first, second = dict(self.engine.describe()), dict(self.engine.describe())
+        texts = [*first, *first.values()]
+        demand(
+            all(isinstance(text, str) for text in texts),
+            f"{self.title}: describe() returned {first!r}",
+            "return text by name: versions and settings",
+        )
+        demand(
+            first == second,
+            f"{self.title}: describe() returned {first!r}, then {second!r}",
+            "return what stays the same while the engine runs; runs are told apart by it",
+        )
+
+    def _block(self, block: Sequence[int]) -> None:
+        repeated = [*reversed(block), *block[::2]]
+        self.engine.load_samples(block)
+        self._ask(block, size=1, wants_output=True, way="one by one")
+        self._ask(block, size=8, wants_output=True, way="eight at once")
+        self._ask(repeated, size=None, wants_output=True, way="all at once")
+        self.engine.unload_samples(block)
+
+    def _ask(
+        self, indices: Sequence[int], *, size: int | None, wants_output: bool, way: str
+    ) -> None:
+        ids = range(self.next_id, self.next_id + len(indices))
+        self.next_id += len(indices)
+        sink = RecordingSink(
+            ids,
+            wants_output=wants_output,
+            times_tokens=self.tokens and not wants_output,
+            counts_tokens=True if self.tokens else None,
+        )
+        sink.limit_s = self.limit_s
+        self.sinks.append(sink)
+        size = size or len(ids)
+        for start in range(0, len(ids), size):
+            part = slice(start, start + size)
+            self.engine.submit(ids[part], list(indices[part]), sink)
+        try:
+            sink.wait_for_end()
+        except AssertionError as error:
+            raise AssertionError(f"{self.title}, samples {way}: {error}") from None
+        if sink.errors:
+            raise sink.errors[0]
+        if dead := sink.dead_threads:
+            raise AssertionError(
+                f"{self.title}, samples {way}: {', '.join(dead)} completed samples and "
+                "ended: LoadGen can crash then; keep threads until __exit__, as WorkQueue does"
+            )
+        self._compare(dict(zip(ids, indices, strict=True)), sink, way)
+        if self.tokens:
+            self._count(sink, way, first=sink.times_tokens and size == 1)
+
+    def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
+        for sample, output in sink.outputs.items():
+            index = index_of[sample]
+            before = self.answers.setdefault(index, output)
+            demand(
+                before == output or not self.same_answers,
+                f"{self.title}, samples {way}: the answer to sample {index} is "
+                f"{short(output)}, and was {short(before)} before",
+                "answers must not depend on which samples come together; if they do by nature, "
+                "check with same_answers=False",
+            )
+
+    def _count(self, sink: RecordingSink, way: str, *, first: bool) -> None:
+        for sample in sink.ids:
+            count, reports = sink.n_tokens[sample], sink.reports(sample)
+            output = sink.outputs.get(sample)
+            demand(
+                output is None or len(output) == 8 * count,
+                f"{self.title}, samples {way}: an answer has {len(output or b'')} bytes "
+                f"and {count} tokens",
+                "give the generated tokens as int64, little-endian, and their number",
+            )
+            demand(
+                not first or (count >= 2 and reports[0] == "first"),
+                f"{self.title}, samples {way}: an answer of {count} tokens was reported as "
+                f"{reports[:3]}",
+                "where times_tokens is true, first_tokens() comes before done(), and an answer has "
+                "2 tokens at least",
+            )
+            demand(
+                reports.count("next") < count,
+                f"{self.title}, samples {way}: an answer of {count} tokens has "
+                f"{reports.count('next')} tokens after its first",
+                "call next_tokens() once for each further token, or never",
+            )

@@ -1,0 +1,245 @@
+"""A sink for tests: it keeps every report of an engine."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Collection, Sequence
+
+from pytest_mlperf.core.errors import RunError
+
+
+class RecordingSink:
+    """A sink that keeps every report of an engine in order, and notes each that a run refuses.
+
+    Safe from any thread. Nothing is raised into the engine, as in a run: `wait` tells.
+
+    Attributes:
+        calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order.
+        first: The first token of each id, where the engine gave it.
+        reasons, prompt_tokens: What `ended` was given for each id.
+        errors: What `failed` was given.
+        faults: What the engine must not do, in words.
+    """
+
+    limit_s: float = 60.0
+    """A sample that takes longer is lost."""
+
+    def __init__(
+        self,
+        expected: int | Collection[int] = 0,
+        *,
+        wants_output: bool = True,
+        times_tokens: bool = False,
+        counts_tokens: bool | None = None,
+        needs_first_tokens: bool | None = None,
+    ) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            expected: The ids that will be submitted, or how many.
+            wants_output: Ask for outputs, as accuracy runs do.
+            times_tokens: Ask for tokens as they come, as performance runs of language models do.
+            counts_tokens: Counts of tokens must come (True) or must not (False); None: either.
+            needs_first_tokens: Wait for first tokens; None: where `times_tokens`, as every
+                scenario but Offline does.
+        """
+        self.wants_output = wants_output
+        self.times_tokens = times_tokens
+        first = times_tokens if needs_first_tokens is None else needs_first_tokens
+        self.needs_first_tokens = first
+        self.calls: list[tuple[str, list[int]]] = []
+        self.ids: list[int] = []
+        self.first: dict[int, bytes] = {}
+        self.outputs: dict[int, bytes] = {}
+        self.n_tokens: dict[int, int] = {}
+        self.reasons: dict[int, str] = {}
+        self.prompt_tokens: dict[int, int | None] = {}
+        self.threads: set[int] = set()
+        self.errors: list[BaseException] = []
+        self.faults: list[str] = []
+        self._counts_tokens = counts_tokens
+        self._issued = None if isinstance(expected, int) else set(expected)
+        self._expected = expected if isinstance(expected, int) else len(expected)
+        self._callers: set[threading.Thread] = set()
+        self._completed: set[int] = set()
+        self._begun: set[int] = set()
+        self._closed = False
+        self._over = threading.Event()
+        self._lock = threading.RLock()
+
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
+        """Keep that the first token of each of these samples is there."""
+        with self._lock:
+            self._report("first", ids, "first_tokens")
+            self.first.update(zip(ids, tokens or (), strict=False))
+            for sample in ids:
+                if sample in self._begun:
+                    self.faults.append(f"first_tokens() was given id {sample} a second time")
+            self._begun.update(ids)
+
+    def next_tokens(self, ids: Sequence[int]) -> None:
+        """Keep that each of these samples has one more token."""
+        with self._lock:
+            self._report("next", ids, "next_tokens")
+            for sample in ids:
+                if sample not in self._begun:
+                    self.faults.append(f"next_tokens() was given id {sample} before first_tokens()")
+
+    def ended(
+        self,
+        ids: Sequence[int],
+        reasons: Sequence[str],
+        prompt_tokens: Sequence[int | None] | None = None,
+    ) -> None:
+        """Keep why these samples end."""
+        with self._lock:
+            for sample, reason in zip(ids, reasons, strict=True):
+                self.reasons[sample] = reason
+                if sample in self._completed:
+                    self.faults.append(f"ended() was given id {sample} after done()")
+            self.prompt_tokens.update(zip(ids, prompt_tokens or (), strict=False))
+
+    def done(
+        self,
+        ids: Sequence[int],
+        outputs: Sequence[bytes] | None = None,
+        n_tokens: Sequence[int] | None = None,
+    ) -> None:
+        """Keep that these samples are finished, with their outputs and counts."""
+        with self._lock:
+            self._report("done", ids, "done")
+            self._keep_outputs(ids, outputs)
+            self._keep_counts(ids, n_tokens)
+            self.ids += ids
+            self._completed.update(ids)
+            if len(self._completed) >= self._expected:
+                self._over.set()
+
+    def failed(self, error: object) -> None:
+        """Keep what the engine cannot go on with."""
+        with self._lock:
+            if self._closed:
+                self.faults.append("failed() was called after __exit__")
+            if isinstance(error, BaseException):
+                self.errors.append(error)
+            else:
+                fault = f"failed() was given {error!r}; it takes an exception object"
+                self.faults.append(fault)
+                self.errors.append(RunError("engine", fault))
+            self._over.set()
+
+    def wait_for_end(self) -> None:
+        """Return when all samples are completed, each once and rightly, or the engine has failed.
+
+        Raises:
+            AssertionError: Samples were not completed in time, or a report is one that a run
+                refuses; says which.
+        """
+        over = self._over.wait(self.limit_s)
+        self.require_no_fault()
+        if over:
+            return
+        with self._lock:
+            missing = sorted(self._issued - self._completed) if self._issued else []
+            count = self._expected - len(self._completed)
+        which = f", first: ids {', '.join(map(str, missing[:5]))}" if missing else ""
+        raise AssertionError(
+            f"{count} of {self._expected} samples are not completed after {self.limit_s:g} s{which}"
+            ": give each id to sink.done() exactly once, or the error to sink.failed()"
+        )
+
+    def wait(self) -> None:
+        """Do the same, and raise what the engine failed with."""
+        self.wait_for_end()
+        if self.errors:
+            raise self.errors[0]
+
+    def require_no_fault(self) -> None:
+        """Raise an AssertionError of the first report that a run does not take."""
+        with self._lock:
+            faults = list(self.faults)
+        if faults:
+            more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+            raise AssertionError(f"{faults[0]}{more}")
+
+    def close(self) -> None:
+        """Take every further report as a fault: the engine has left."""
+        with self._lock:
+            self._closed = True
+
+    def reports(self, sample: int) -> list[str]:
+        """Return what was reported of an id, in order: "first", "next", "done"."""
+        return [kind for kind, each in self.events if each == sample]
+
+    @property
+    def events(self) -> list[tuple[str, int]]:
+        """The calls, id by id."""
+        with self._lock:
+            return [(kind, sample) for kind, ids in self.calls for sample in ids]
+
+    @property
+    def batches(self) -> list[list[int]]:
+        """The ids of each call of `done`."""
+        with self._lock:
+            return [ids for kind, ids in self.calls if kind == "done"]
+
+    @property
+    def dead_threads(self) -> list[str]:
+        """Names of threads that reported and have ended."""
+        with self._lock:
+            return sorted(thread.name for thread in self._callers if not thread.is_alive())
+
+    @property
+    def answers(self) -> dict[int, list[int]]:
+        """The tokens of each output of a language model: int64, little-endian."""
+        return {
+            sample: list(struct.unpack(f"<{len(output) // 8}q", output))
+            for sample, output in self.outputs.items()
+        }
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the engine failed with, or None."""
+        return self.errors[0] if self.errors else None
+
+    def _report(self, kind: str, ids: Sequence[int], call: str) -> None:
+        self.threads.add(threading.get_ident())
+        self._callers.add(threading.current_thread())
+        if self._closed:
+            self.faults.append(f"{call}() was called after __exit__, with ids {list(ids)[:5]}")
+        if kind != "done" and not self.times_tokens:
+            self.faults.append(f"{call}() was called where times_tokens is false")
+        for sample in ids:
+            if self._issued is not None and sample not in self._issued:
+                self.faults.append(f"{call}() was given id {sample!r}, which was never submitted")
+            elif sample in self._completed:
+                self.faults.append(f"{call}() was given id {sample}, which was completed before")
+        if kind != "next" and len(set(ids)) < len(ids):
+            self.faults.append(f"{call}() was given an id twice in one list: {list(ids)[:8]}")
+        self.calls.append((kind, list(ids)))
+
+    def _keep_outputs(self, ids: Sequence[int], outputs: Sequence[object] | None) -> None:
+        if (outputs is not None) is not self.wants_output:
+            rule = "needs outputs" if self.wants_output else "takes none: they only cost time"
+            self.faults.append(f"done() {rule} where wants_output is {self.wants_output}")
+        if outputs is None:
+            return
+        if len(outputs) != len(ids):
+            self.faults.append(f"done() was given {len(outputs)} outputs for {len(ids)} ids")
+        for sample, output in zip(ids, outputs, strict=False):
+            if not isinstance(output, bytes):
+                kind = type(output).__name__
+                self.faults.append(f"the output of id {sample} is a {kind}; bytes are needed")
+            else:
+                self.outputs[sample] = output
+
+    def _keep_counts(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
+        if self._counts_tokens is not None and (n_tokens is not None) is not self._counts_tokens:
+            rule = "needs n_tokens" if self._counts_tokens else "takes no n_tokens"
+            self.faults.append(f"done() {rule} here, and was given {n_tokens!r}")
+        if n_tokens is None:
+            return
+        if len(n_tokens) != len(ids):
+            self.faults.append(f"done() was given {len(n_tokens)} counts for {len(ids)} ids")
+        self.n_tokens.update(zip(ids, n_tokens, strict=False))

@@ -1,0 +1,88 @@
+"""Which baseline applied before, and what changed since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench.case import baseline_file
+from pytest_mlperf.bench.policy import applied_before, formerly
+from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.stores import baselines
+from tests.core.test_baseline import baseline, record
+
+BOARD: dict[str, Property] = {
+    "gpu": "NVIDIA H100 80GB HBM3",
+    "memory_gib": 80,
+    "power_limit_w": 700,
+    "ecc": True,
+    "mig": False,
+}
+
+CASE = Case(
+    workload="resnet50", scenario="Offline", engine="ort", precision="fp32", accelerator="2xH100"
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"power_limit_w": 500}, "baseline of 2026-11-20 applied to power_limit_w 700, here 500"),
+        ({"ecc": False}, "baseline of 2026-11-20 applied to ecc True, here False"),
+        ({"mig": None}, "baseline of 2026-11-20 applied to mig False, here unknown"),
+        (
+            {"memory_gib": 94, "power_limit_w": 500},
+            "baseline of 2026-11-20 applied to memory_gib 80, here 94; power_limit_w 700, here 500",
+        ),
+    ],
+)
+def test_what_a_baseline_applied_to_is_said_with_what_is_here(
+    changed: dict[str, Property], words: str
+) -> None:
+    found = formerly(baseline(record(BOARD)), {**BOARD, **changed})
+
+    assert found is not None
+    assert found.in_words == words
+    first = words.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
+    assert found.brief == first
+
+
+def test_no_record_applied_before() -> None:
+    assert formerly(baseline(), BOARD) is None
+
+
+def accept(root: Path, accelerator: str, identity: dict[str, Property]) -> None:
+    case = replace(CASE, accelerator=accelerator)
+    kept = replace(baseline(record(identity)), accelerator=accelerator)
+    baselines.save(baseline_file(root, case, "quick"), kept)
+
+
+def before(root: Path) -> str | None:
+    file = baseline_file(root, CASE, "quick")
+    found = applied_before(baselines.load(file), BOARD, root, file, CASE)
+    return found.in_words if found else None
+
+
+def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer(
+    tmp_path: Path,
+) -> None:
+    assert before(tmp_path / "none") is None
+    accept(tmp_path, "H200", BOARD)
+    assert before(tmp_path) is None
+    accept(tmp_path, "H100", BOARD)
+    assert before(tmp_path) == "baseline of 2026-11-20 applied to accelerator H100, here 2xH100"
+
+    accept(tmp_path, "2xH100", {**BOARD, "ecc": False})
+
+    assert before(tmp_path) == "baseline of 2026-11-20 applied to ecc False, here True"
+
+
+def test_a_damaged_file_of_another_count_costs_nothing(tmp_path: Path) -> None:
+    accept(tmp_path, "H100", BOARD)
+    accept(tmp_path, "4xH100", BOARD)
+    baseline_file(tmp_path, replace(CASE, accelerator="4xH100"), "quick").write_text("{", "utf-8")
+
+    assert before(tmp_path) == "baseline of 2026-11-20 applied to accelerator H100, here 2xH100"

@@ -1,0 +1,215 @@
+"""Recorded sessions, judged again by what is shipped: each verdict is the stored one byte by byte.
+
+tests/data/replay holds sessions of the plugin on a CPU with all that they were compared with;
+tools/record_replay.py records them anew. The last digits are those of Linux on x86-64.
+
+Left out, because it is not stored or is no judging: what is decided by measuring again (runs in
+turns beside the baseline's own build, the machine's own speed), the notes beside a verdict, and of
+a claim about two engines the headline: its numbers are judged again, the sentence is written where
+it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.pair import OUTCOMES
+from pytest_mlperf.bench.performance import judge_performance
+from pytest_mlperf.bench.policy import Policy, rule_for
+from pytest_mlperf.core.judge.ratio import judge_ratio
+from pytest_mlperf.core.judge.rule_r import Value
+from pytest_mlperf.core.judge.ruling import Ruling, values
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.suite.plan import Planned, plan_suite
+
+DATA = Path(__file__).parents[1] / "data" / "replay"
+
+METRIC_VERDICTS = TypeAdapter(tuple[MetricVerdict, ...])
+PAIRED_VERDICTS = TypeAdapter(tuple[PairedVerdict, ...])
+
+OUTCOMES_STORED = {
+    "unchanged": ["ok", "PROVISIONAL", "NO BASELINE", "ok", "ok", "ok"],
+    "slowed": ["PERF DROP"],
+    "wrong": ["ACC DROP", "INVALID"],
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One test of a recorded session."""
+
+    session: str
+    result: CaseResult
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.result.verdict
+
+    @property
+    def planned(self) -> Planned:
+        cases = plan_suite(DATA / self.result.suite.replace(".mlperf.toml", ".toml"))
+        return next(one for one in cases if one.case == self.verdict.case)
+
+    def case(self) -> CaseRuns:
+        """Return the case as it was when everything of it was measured."""
+        assert self.verdict.subject is not None
+        conditions = Conditions(
+            folder=DATA,
+            session="replay",
+            commit=None,
+            handicap=self.result.handicap,
+            patience=Patience(),
+            lease_limit_s=1.0,
+            machine=Machine(cpu=self.verdict.subject.identity),
+            control=False,
+        )
+        case = CaseRuns(self.planned, conditions, POLICY, lambda _: None)
+        case.subject = self.verdict.subject
+        case.runs = list(self.verdict.runs)
+        case.rate = self.result.target_qps
+        if self.verdict.accuracy is not None:
+            stored = AccuracyPasses(DATA / self.session).load("pass")
+            assert stored is not None
+            case.accuracy, case.scored = stored
+        return case
+
+    def with_throughput(self, factor: float) -> Stored:
+        """Return the same with its first run so many times as fast."""
+        first, *others = self.verdict.runs
+        throughput = first.metrics["throughput"] * factor
+        changed = replace(first, metrics={**first.metrics, "throughput": throughput})
+        verdict = replace(self.verdict, runs=(changed, *others))
+        return replace(self, result=replace(self.result, verdict=verdict))
+
+
+POLICY = Policy(baselines=DATA / "baselines", accuracy=DATA / "none", root=DATA, confirm="never")
+
+
+def stored_results() -> Iterator[Stored]:
+    for session in OUTCOMES_STORED:
+        for result in read_results(DATA / session / "results.json").cases:
+            yield Stored(session, result)
+
+
+STORED = {f"{one.session}: {one.result.test}": one for one in stored_results()}
+JUDGED = {name: one for name, one in STORED.items() if one.verdict.kind != "pair"}
+PAIRS = {name: one for name, one in STORED.items() if one.verdict.kind == "pair"}
+
+
+def judged(stored: Stored) -> Ruling:
+    """Judge a test again; a run more than it had would be a verdict that was not the last one."""
+    case = stored.case()
+    if stored.verdict.kind == "accuracy":
+        assert case.accuracy is not None
+        return case.judge_accuracy()
+    return judge_performance(case, {"performance"})
+
+
+def text(verdict: Verdict | Ruling) -> str:
+    """Return what is compared as JSON, every digit of every number."""
+    return json.dumps(
+        {
+            "outcome": verdict.outcome,
+            "headline": verdict.headline,
+            "metrics": METRIC_VERDICTS.dump_python(verdict.metrics, mode="json"),
+            "paired": PAIRED_VERDICTS.dump_python(verdict.paired, mode="json"),
+        },
+        ensure_ascii=False,
+        indent=1,
+    )
+
+
+def document(stored: Stored) -> dict[str, Any]:
+    """Return the verdict as it stands in the file, read by nobody."""
+    cases = json.loads((DATA / stored.session / "results.json").read_text("utf-8"))["cases"]
+    (verdict,) = [one["verdict"] for one in cases if one["test"] == stored.result.test]
+    names = ("outcome", "headline", "metrics", "paired")
+    return {name: verdict[name] for name in names}
+
+
+def claim(stored: Stored) -> dict[str, Any]:
+    """Judge a claim about two engines again; its runs are stored in turns, a before b."""
+    assert stored.verdict.ratio is not None
+    ratio, runs = stored.verdict.ratio, stored.verdict.runs
+
+    def side(of: tuple[Run, ...]) -> tuple[Value, ...]:
+        return tuple(values(of, ratio.metric))
+
+    again = judge_ratio(
+        side(runs[0::2]),
+        side(runs[1::2]),
+        direction=METRICS[ratio.metric].direction,
+        least=ratio.least,
+        rule=rule_for("cpu", stored.result.max_runs),
+    )
+    numbers = {name: getattr(again, name) for name in ("ratio", "low", "high", "pairs")}
+    return {"outcome": OUTCOMES[again.decision], **numbers}
+
+
+def test_the_recorded_sessions_end_in_all_that_matters() -> None:
+    outcomes: dict[str, list[str]] = {}
+    for one in STORED.values():
+        outcomes.setdefault(one.session, []).append(one.verdict.outcome)
+    assert outcomes == OUTCOMES_STORED
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_recorded_session_is_judged_as_it_was(name: str) -> None:
+    stored = JUDGED[name]
+    assert text(judged(stored)) == json.dumps(document(stored), ensure_ascii=False, indent=1)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_recorded_claim_is_judged_as_it_was(name: str) -> None:
+    stored = PAIRS[name]
+    again = claim(stored)
+    before = {one: getattr(stored.verdict.ratio, one) for one in again}
+    assert json.dumps(again) == json.dumps(before)
+    assert stored.verdict.outcome == again["outcome"]
+
+
+@pytest.mark.parametrize("name", [name for name, one in JUDGED.items() if one.verdict.metrics])
+def test_another_value_of_one_run_is_another_verdict(name: str) -> None:
+    """What is compared moves with the last digits of what was measured."""
+    stored = JUDGED[name]
+    assert text(judged(stored.with_throughput(1 + 1e-12))) != text(stored.verdict)
+
+
+def test_another_value_of_one_run_is_another_claim() -> None:
+    (stored,) = PAIRS.values()
+    assert claim(stored.with_throughput(1 + 1e-9)) != claim(stored)
+
+
+def test_a_drop_that_is_none_any_more_is_no_drop() -> None:
+    """A run at twice its speed undoes what proved the drop: one run more is asked for, or ok."""
+    (stored,) = [one for one in JUDGED.values() if one.verdict.outcome is Outcome.PERF_DROP]
+    case = stored.with_throughput(2).case()
+    case.rule = replace(case.rule, max_runs=len(case.runs))
+    assert judge_performance(case, {"performance"}).outcome is not Outcome.PERF_DROP
+
+
+def test_one_more_wrong_answer_is_another_verdict_on_accuracy() -> None:
+    (stored,) = [one for one in JUDGED.values() if one.verdict.outcome is Outcome.ACC_DROP]
+    case = stored.case()
+    assert case.accuracy is not None
+    assert case.scored is not None
+    scores = [*case.scored.per_sample["top1"]]
+    scores[-1] = 0.0 if scores[-1] else 100.0
+    case.scored = replace(case.scored, per_sample={"top1": scores})
+    assert text(case.judge_accuracy()) != text(stored.verdict)

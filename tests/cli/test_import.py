@@ -1,0 +1,714 @@
+"""Results of MLCommons' endpoints client: what is read, judged, refused and never guessed.
+
+The folders in tests/data/endpoints were written by the client itself (mlcommons/endpoints at
+ea332753) against its own echo server, with 4 ms before each piece of an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli import imports
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.endpoints import read_point
+from pytest_mlperf.stores.results import read_results
+from tests.cli.lab import git
+from tests.cli.recorded import CONFIG, FOLDER, SUMMARY, Change, change, record, slowed
+
+NAMES = ("--engine", "vllm", "--precision", "fp8", "--accelerator", "8xH100")
+
+Say = Callable[..., tuple[int, str]]
+
+
+def mean_of(factor: float) -> Change:
+    """Return what makes a result's mean latency another one, and nothing else."""
+    return lambda raw: raw["latency"].update(avg=raw["latency"]["avg"] * factor)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Make a session of two points whose times are a factor longer than recorded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def make(name: str, factor: float = 1.0) -> Path:
+        return record(Path(name), factor)
+
+    return make
+
+
+def only(path: str | Path = "r.json") -> CaseResult:
+    (result,) = read_results(Path(path)).cases
+    return result
+
+
+def imported(say: Say, *folders: object, options: tuple[str, ...] = ()) -> tuple[int, str]:
+    return say("import", "endpoints", *folders, *NAMES, "-o", "r.json", *options)
+
+
+# --- what is read --------------------------------------------------------------------------
+
+
+def test_a_session_is_a_curve_in_si_units(say: Say, session: Callable[..., Path]) -> None:
+    code, shown = imported(say, session("day1"))
+
+    assert (code, "wrote r.json" in shown) == (0, True)
+    result = only()
+    raw = json.loads((FOLDER / "c4" / SUMMARY).read_text("utf-8"))
+    (run,) = result.verdict.runs
+    assert result.verdict.case.id == "echo-Concurrency-vllm-fp8-8xH100"
+    assert set(result.limits) == {
+        "tokens_per_second",
+        "tokens_per_second@1",
+        "tokens_per_second@4",
+    }
+    for name, value in {
+        "throughput@4": raw["qps"],
+        "tokens_per_second@4": raw["tps"],
+        "tokens_per_sample@4": raw["output_sequence_lengths"]["avg"],
+        "ttft_p90@4": raw["ttft"]["percentiles"]["90.0"] / 1e9,
+        "tpot_p50@4": raw["tpot"]["percentiles"]["50.0"] / 1e9,
+        "latency_p99@4": raw["latency"]["percentiles"]["99.0"] / 1e9,
+        "tps_per_user@4": 1e9 / raw["tpot"]["percentiles"]["90.0"],
+        "tokens_per_second": math.sqrt(
+            run.metrics["tokens_per_second@1"] * run.metrics["tokens_per_second@4"]
+        ),
+        "tokens_per_second_per_gpu": run.metrics["tokens_per_second"] / 8,
+    }.items():
+        assert run.metrics[name] == pytest.approx(value, rel=1e-6), name
+    assert (run.samples, run.invalid) == (300, ())
+    assert run.duration_s == pytest.approx(12.155, abs=0.001)
+
+
+def test_the_conditions_are_in_the_fingerprint_and_the_harness_in_the_key(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    imported(say, session("day1"), options=("--system", "dgx-7"))
+
+    subject = only().verdict.subject
+    assert subject is not None
+    assert subject.identity == {"harness": "MLCommons endpoints", "system": "dgx-7"}
+    for key, value in {
+        "harness.version": "0.1.0",
+        "harness.git_sha": "unknown",
+        "model_params.name": "echo",
+        "model_params.max_new_tokens": "64",
+        "model_params.streaming": "on",
+        "dataset.path": "prompts.jsonl",
+        "settings.load_pattern.type": "concurrency",
+        "settings.runtime.scheduler_random_seed": "42",
+        "settings.warmup.enabled": "True",
+        "settings.warmup.salt": "False",
+        "endpoint_config.api_type": "openai",
+    }.items():
+        assert subject.fingerprint[key] == value
+    assert subject.fingerprint["points"] == "1, 4"
+    assert not [key for key in subject.fingerprint if "concurrency" in key or "endpoints" in key]
+
+
+def test_a_run_folder_alone_is_a_curve_of_one_point(say: Say, session: Callable[..., Path]) -> None:
+    assert imported(say, session("day1") / "c4")[0] == 0
+    assert set(only().limits) == {"tokens_per_second", "tokens_per_second@4"}
+
+
+def test_a_flat_folder_is_read_as_well(say: Say, session: Callable[..., Path]) -> None:
+    """Submissions of MLPerf Inference v6.1 have no folder "performance"."""
+    folder = session("day1") / "c4"
+    (folder / SUMMARY).rename(folder / "result_summary.json")
+
+    assert imported(say, folder)[0] == 0
+
+
+def test_without_a_tokenizer_throughput_is_judged(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1")
+    for point in ("c1", "c4"):
+        change(folder / point, lambda raw: raw.update(tps=None, output_sequence_lengths={}))
+
+    assert imported(say, folder)[0] == 0
+    assert set(only().limits) == {"throughput", "throughput@1", "throughput@4"}
+
+
+def test_what_their_stamps_cannot_tell_is_left_out_and_noted(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    """An echo server that answers at once gives their client negative times: seen, not made up."""
+    folder = session("day1")
+
+    def edit(raw: Any) -> None:
+        raw["tpot"]["percentiles"].update({"50.0": -760.37, "99.0": None})
+
+    change(folder / "c4", edit)
+
+    assert imported(say, folder)[0] == 0
+    verdict = only().verdict
+    assert "tpot_p50@4" not in verdict.runs[0].metrics
+    assert "tpot_p99@4" not in verdict.runs[0].metrics
+    assert any("at 4: tpot_p50 is left out" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda raw: raw.update(later={"anything": ["at all"]}, steady_state=None),
+        lambda raw: raw.update(n_samples_succeeded=240, n_samples_dropped=0),
+        lambda raw: raw["ttft"].update(early_stopping_percentiles={"99.0": None}),
+        lambda raw: raw["ttft"].pop("early_stopping_percentiles"),
+        lambda raw: raw["latency"].update(histogram={"buckets": "other", "counts": None}),
+        lambda raw: raw["ttft"].update(unit="ns"),
+        lambda raw: raw.pop("run_config"),
+        lambda raw: raw["ttft"].update(
+            percentiles={k.removesuffix(".0"): v for k, v in raw["ttft"]["percentiles"].items()}
+        ),
+    ],
+    ids=["unknown", "newer", "null", "none", "bins", "unit", "older", "keys"],
+)
+def test_what_other_releases_write_is_read_alike(
+    edit: Change, say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    imported(say, folder)
+    before = only().verdict.runs[0].metrics
+
+    change(folder / "c4", edit)
+
+    assert imported(say, folder)[0] == 0
+    assert only().verdict.runs[0].metrics == before
+
+
+# --- when it began -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stated", [0, 78_884_696_922_143])
+def test_a_session_began_by_its_files_where_the_client_does_not_say(
+    stated: int, say: Say, session: Callable[..., Path]
+) -> None:
+    """It writes 0, or a clock that begins with the machine."""
+    folder = session("day1")
+    for point, ended in (("c1", 1_790_000_100), ("c4", 1_790_000_200)):
+        change(folder / point, lambda raw: raw.update(test_started_at=stated))
+        os.utime(folder / point / SUMMARY, (ended, ended))
+
+    imported(say, folder)
+
+    assert only().verdict.runs[0].started == "2026-09-21T14:14:54+00:00"
+
+
+def test_a_time_of_day_counts_more_than_the_file(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1")
+    for point in ("c1", "c4"):
+        change(folder / point, lambda raw: raw.update(test_started_at=1_790_000_100 * 10**9))
+
+    imported(say, folder)
+
+    assert only().verdict.runs[0].started == "2026-09-21T14:15:00+00:00"
+
+
+def test_the_user_says_when_sessions_began(say: Say, session: Callable[..., Path]) -> None:
+    two = session("day1"), session("day2", 1.01)
+    times = ("--started", "2026-11-22T08:00:00", "--started", "2026-11-21T08:00:00+01:00")
+
+    assert imported(say, *two, options=times)[0] == 0
+    assert [run.started for run in only().verdict.runs] == [
+        "2026-11-21T07:00:00+00:00",
+        "2026-11-22T08:00:00+00:00",
+    ]
+    for wrong, reason in ((times[:2], "1 time for 2 sessions"), (("--started", "noon"), "1 time")):
+        assert reason in imported(say, *two, options=wrong)[1]
+    assert "is no time" in imported(say, two[0], options=("--started", "noon"))[1]
+
+
+def test_an_import_is_the_same_session_when_it_is_made_again(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    imported(say, folder)
+    before = only().verdict.runs
+
+    imported(say, folder)
+
+    assert only().verdict.runs == before
+
+
+# --- what makes it INVALID -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "key", "words"),
+    [
+        (lambda r: r.update(n_samples_failed=3), Key.REQUESTS_FAILED, "3 of 240 requests failed"),
+        (
+            lambda r: r.update(n_samples_issued=241),
+            Key.REQUESTS_FAILED,
+            "1 of 241 requests did",
+        ),
+        (lambda r: r.update(n_samples_dropped=2), Key.REQUESTS_FAILED, "2 of 240 requests were dr"),
+        (lambda r: r.update(n_samples_succeeded=239), Key.REQUESTS_FAILED, "1 of 240 requests did"),
+        (lambda r: r.update(state="interrupted"), Key.NOT_COMPLETE, "'interrupted'"),
+        (lambda r: r.update(complete=False), Key.NOT_COMPLETE, "not complete"),
+        (lambda r: r.pop("state"), Key.NOT_COMPLETE, "not complete"),
+        (
+            lambda r: r["latency"].update(avg=r["latency"]["avg"] * 0.98),
+            Key.CONCURRENCY_NOT_HELD,
+            "",
+        ),
+        (
+            lambda r: r["latency"].update(avg=r["latency"]["avg"] * 1.04),
+            Key.CONCURRENCY_NOT_HELD,
+            "",
+        ),
+        (lambda r: r.update(latency={}), Key.TOO_FEW_REQUESTS, ""),
+        (lambda r: r.update(duration_ns=None, qps=None, tps=None), Key.TOO_FEW_REQUESTS, ""),
+    ],
+)
+def test_a_point_that_may_not_be_judged_makes_its_session_invalid(
+    edit: Change, key: Key, words: str, say: Say, session: Callable[..., Path]
+) -> None:
+    good, bad = session("day1"), session("day2", 1.01)
+    change(bad / "c4", edit)
+
+    code, shown = imported(say, good, bad)
+
+    verdict = only().verdict
+    assert (code, verdict.outcome) == (1, Outcome.INVALID)
+    assert (len(verdict.runs), len(verdict.invalid_runs)) == (1, 1)
+    assert key in {reason.key for reason in verdict.reasons}
+    assert "at 4: " in shown
+    assert "imported::" not in shown
+    assert words in shown
+    assert "INVALID" in say("update", "r.json", "--baselines", "b")[1]
+
+
+def test_every_session_that_is_invalid_is_named(say: Say, session: Callable[..., Path]) -> None:
+    folders = [session("day1"), session("day2", 1.01)]
+    for failed, folder in enumerate(folders, start=3):
+        change(folder / "c4", partial(dict.update, n_samples_failed=failed))
+
+    code, shown = imported(say, *folders)
+
+    assert code == 1
+    assert "2 of 2 sessions, day1: at 4: 3 of 240 requests failed" in shown
+    assert "day2: at 4: 4 of 240 requests failed" in shown
+    assert "measured again" not in shown
+
+
+def test_a_run_that_was_interrupted_says_that_it_is_complete(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    """As their client does after SIGINT: what it issued is less than what it was asked for."""
+    folder = session("day1")
+    change(
+        folder / "c4", lambda c: c["settings"]["runtime"].update(n_samples_to_issue=5000), CONFIG
+    )
+    assert imported(say, folder)[0] == 1
+    (reason,) = only().verdict.reasons
+    assert (reason.key, reason.text) == (
+        Key.NOT_COMPLETE,
+        "at 4: it was ended after 240 of 5,000 requests",
+    )
+
+    change(folder / "c4", lambda c: c["settings"]["runtime"].update(max_duration_ms=6000), CONFIG)
+    assert imported(say, folder)[0] == 0
+
+
+def test_too_few_requests_for_so_many_slots(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1") / "c4"
+
+    def edit(raw: Any) -> None:
+        raw.update(n_samples_issued=9, n_samples_completed=9, qps=None)
+
+    change(folder, edit)
+
+    assert imported(say, folder)[0] == 1
+    assert Key.TOO_FEW_REQUESTS in {reason.key for reason in only().verdict.reasons}
+
+
+SCORES: dict[str, Any] = {
+    "average_accuracy": 0.82,
+    "accuracy_scores": [
+        {
+            "dataset_name": "gpqa",
+            "dataset_type": "accuracy",
+            "score": 0.82,
+            "unit_samples": 198,
+            "num_repeats": 5,
+            "total_samples": 990,
+            "complete": True,
+            "response_counts": {"issued": 990, "scored": 990, "empty": 0, "missing": 0},
+        }
+    ],
+}
+
+
+def scored(folder: Path, edit: Change) -> None:
+    (folder / "accuracy").mkdir()
+    (folder / "accuracy/accuracy_results.json").write_text(json.dumps(SCORES), "utf-8")
+    change(folder, lambda raw: edit(raw["accuracy_scores"][0]), "accuracy/accuracy_results.json")
+
+
+def test_scores_are_told_and_not_judged(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1")
+    scored(folder / "c4", lambda entry: None)
+
+    assert imported(say, folder)[0] == 0
+    notes = only().verdict.notes
+    assert any("'gpqa' 0.82 on 990 samples, not judged" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda entry: entry["response_counts"].update(missing=4), "4 missing"),
+        (lambda entry: entry["response_counts"].update(empty=1200), "1,200 empty"),
+        (lambda entry: entry.update(complete=False), "scored in part"),
+        (lambda entry: entry.update(complete=False, score=None), "scored in part"),
+    ],
+)
+def test_answers_that_are_empty_or_missing_are_invalid(
+    edit: Change, words: str, say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    scored(folder / "c4", edit)
+
+    code, shown = imported(say, folder)
+
+    assert code == 1
+    assert words in shown
+    assert {reason.key for reason in only().verdict.reasons} == {Key.ANSWERS_MISSING}
+
+
+# --- what is refused -----------------------------------------------------------------------
+
+
+REFUSED: dict[str, tuple[str, Change, str]] = {
+    "another rate": (SUMMARY, lambda r: r.update(qps=r["qps"] * 1.002), "qps is"),
+    "another token rate": (SUMMARY, lambda r: r.update(tps=r["tps"] / 1000), "tps is"),
+    "another unit": (
+        SUMMARY,
+        lambda r: r.update(duration_s=r.pop("duration_ns") / 1e9),
+        "duration_ns is missing: times in another unit are not known here",
+    ),
+    "a stated unit": (SUMMARY, lambda r: r["ttft"].update(unit="ms"), "ttft.unit is 'ms'"),
+    "no counts": (SUMMARY, lambda r: r.pop("n_samples_failed"), "n_samples_failed is missing"),
+    "text": (SUMMARY, lambda r: r.update(qps="fast"), "qps must be a number, not 'fast'"),
+    "a truth": (SUMMARY, lambda r: r.update(n_samples_failed=False), "must be a number, not False"),
+    "no number": (SUMMARY, lambda r: r.update(qps=math.nan), "qps is nan"),
+    "beyond all": (SUMMARY, lambda r: r.update(qps=10**400), "qps is 1"),
+    "a list": (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
+    "half a request": (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is no count"),
+    "another pattern": (
+        CONFIG,
+        lambda c: c["settings"]["load_pattern"].update(type="poisson"),
+        "load pattern 'poisson': only runs of concurrency",
+    ),
+    "two runs in one": (
+        CONFIG,
+        lambda c: c["settings"]["load_pattern"].update(target_concurrency=8),
+        "config.yaml says concurrency 8, result_summary.json 4: they are of two runs",
+    ),
+    "no concurrency": (
+        CONFIG,
+        lambda c: c["settings"]["load_pattern"].update(target_concurrency="many"),
+        "target_concurrency is 'many'",
+    ),
+    "another model": (
+        CONFIG,
+        lambda c: c["model_params"].update(name="other"),
+        "model_params.name differs: 'echo' in day1/c1, 'other' in day1/c4",
+    ),
+    "another temperature": (
+        CONFIG,
+        lambda c: c["model_params"].update(temperature=0.7),
+        "model_params.temperature differs: 'absent' in day1/c1, '0.7' in day1/c4",
+    ),
+    "another data set": (
+        CONFIG,
+        lambda c: c["datasets"][0].update(path="other.jsonl"),
+        "dataset.path differs",
+    ),
+    "another server": (
+        CONFIG,
+        lambda c: c["endpoint_config"].update(endpoints=["http://other:8000"]),
+        "endpoint_config.endpoints differs",
+    ),
+    "another client": (SUMMARY, lambda r: r.update(git_sha="abc"), "harness.git_sha differs"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_sentence_says_what_is_refused_and_where(
+    name: str, say: Say, session: Callable[..., Path]
+) -> None:
+    file, edit, words = REFUSED[name]
+    folder = session("day1")
+    change(folder / "c4", edit, file)
+
+    code, shown = imported(say, folder)
+
+    assert (code, words in shown) == (2, True), shown
+    assert shown.count("\n") == 1
+    assert "day1/c4" in shown
+    assert not Path("r.json").exists()
+
+
+@pytest.mark.parametrize("file", [SUMMARY, CONFIG])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b"datasets: 5\n",
+        b"a: !!timestamp x\n",
+        b'a: !!int ""\n',
+        b"a: !!python/object/apply:os.getcwd []\n",
+        b"a: &a [*a]\nb: *a\n",
+        b"a: &a {x: 1, y: 2}\n"
+        + b"".join(
+            b"%c: &%c [*%c, *%c, *%c, *%c]\n" % (98 + n, 98 + n, *[97 + n] * 4) for n in range(12)
+        ),
+        b'{"n_samples_issued": 1}',
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "list",
+        "bytes",
+        "deep",
+        "number",
+        "time",
+        "int",
+        "object",
+        "cycle",
+        "bomb",
+        "short",
+    ],
+)
+def test_a_cut_or_hostile_file_is_one_sentence(
+    file: str, content: bytes, say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    (folder / "c4" / file).write_bytes(content)
+
+    code, shown = imported(say, folder)
+
+    assert (code, shown.count("\n")) == (2, 1), shown
+    assert "day1/c4" in shown
+
+
+def test_text_of_a_folder_rules_no_terminal_and_no_path(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    for point in ("c1", "c4"):
+        change(
+            folder / point,
+            lambda c: c["model_params"].update(name="org/../\x1b[2J::error::Ünder \ud83d x" * 9),
+            CONFIG,
+        )
+
+    code, shown = imported(say, folder)
+
+    assert code == 0
+    assert "\x1b" not in shown
+    assert "/" not in only().verdict.case.workload
+    assert say("report", "r.json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", '{"accuracy_scores": [1]}', '{"accuracy_scores": [{"score": 1e999}]}'],
+)
+def test_a_cut_file_of_scores_is_one_sentence(
+    content: str, say: Say, session: Callable[..., Path]
+) -> None:
+    folder = session("day1")
+    (folder / "c4" / "accuracy_results.json").write_text(content, "utf-8")
+
+    code, shown = imported(say, folder)
+
+    assert (code, shown.count("\n")) == (2, 1), shown
+    assert "day1/c4/accuracy_results.json" in shown
+
+
+@pytest.mark.parametrize("ended", [1e18, -1e12])
+def test_files_without_a_time_need_one_by_hand(
+    ended: float, say: Say, session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = session("day1") / "c4"
+    monkeypatch.setattr(
+        imports, "read_point", lambda path: replace(read_point(path), ended_s=ended)
+    )
+
+    code, shown = imported(say, folder)
+
+    assert (code, "say with --started when it began" in shown) == (2, True), shown
+
+
+def test_what_makes_no_session_is_refused(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1")
+    shutil.copytree(folder / "c4", folder / "again")
+    assert "are both of concurrency 4" in imported(say, folder)[1]
+    shutil.rmtree(folder / "again")
+    shutil.copytree(folder, "copy")
+    assert "copy/c1 holds the same result as day1/c1" in imported(say, folder, "copy")[1]
+    assert "day1/c1 holds the same result as day1/c1" in imported(say, folder, folder)[1]
+    assert "; copy holds some: name each session's folder" in imported(say, ".")[1]
+    for name in ("nowhere", "n" * 300, "copy/c1/config.yaml"):
+        assert f"{name[:99]}" in imported(say, name)[1]
+        assert "cannot be read: " in imported(say, name)[1]
+    (folder / "c4" / SUMMARY).unlink()
+    assert "day1/c4: cut: it has config.yaml and no result_summary.json" in imported(say, folder)[1]
+    (folder / "c4" / CONFIG).unlink()
+    change(Path("copy/c1"), slowed(1.01))
+    assert "day1/c1: its session has the points [1]" in imported(say, "copy", folder)[1]
+    assert not Path("r.json").exists()
+
+
+def test_a_folder_beside_the_points_is_noted(say: Say, session: Callable[..., Path]) -> None:
+    folder = session("day1")
+    (folder / "logs").mkdir()
+    (folder / ".cache").mkdir()
+
+    code, shown = imported(say, folder)
+
+    assert (code, shown.count("left out: ")) == (0, 1)
+    assert "left out: day1/logs, which is no run folder" in shown
+
+
+def test_without_pyyaml_the_extra_is_named(
+    say: Say, session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+
+    code, shown = imported(say, session("day1"))
+
+    assert (code, "pip install 'pytest-mlperf[endpoints]'" in shown) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--engine", "../up", "'../up' is no name"),
+        ("--accelerator", "8 GPUs", "is no accelerator"),
+        ("--workload", "a b", "is no name"),
+    ],
+)
+def test_names_of_the_case_may_be_parts_of_paths(
+    option: str, value: str, words: str, say: Say, session: Callable[..., Path]
+) -> None:
+    code, shown = imported(say, session("day1"), options=(option, value))
+
+    assert (code, words in shown) == (2, True)
+
+
+# --- what is done with it ------------------------------------------------------------------
+
+NOISE = (1.0, 1.004, 0.997, 1.002, 0.995)
+
+
+def days(session: Callable[..., Path], factor: float = 1.0, name: str = "day") -> list[Path]:
+    return [session(f"{name}{n}", factor * noise) for n, noise in enumerate(NOISE)]
+
+
+@pytest.mark.process
+def test_a_baseline_in_git_and_a_drop_against_it(say: Say, session: Callable[..., Path]) -> None:
+    imported(say, *days(session))
+    write = ("--baselines", "baselines", "--no-runs", "--write", "--reason", "first")
+    code, shown = say("update", "r.json", *write)
+    assert (code, "wrote 1, refused 0" in shown) == (0, True), shown
+    assert "these very runs are in the baseline already" in say("update", "r.json", *write)[1]
+    git(Path(), "init", "-q", "-b", "main")
+    git(Path(), "add", "baselines")
+    git(Path(), "commit", "-q", "-m", "a curve")
+
+    imported(say, *days(session, 1.001, "same"))
+    code, shown = say("compare", "git:HEAD", "r.json")
+    assert (code, "PERF DROP" in shown) == (0, False), shown
+
+    imported(say, *days(session, 1.08, "slow"))
+    code, shown = say("compare", "git:HEAD", "r.json")
+    assert (code, "PERF DROP" in shown) == (1, True), shown
+    assert "tokens/s at 4" in shown
+
+
+def test_too_few_sessions_for_a_baseline_are_told(say: Say, session: Callable[..., Path]) -> None:
+    code, shown = imported(say, session("day1"))
+    assert "a baseline needs 5 sessions" in shown
+    code, shown = say("update", "r.json", "--baselines", "b", "--write", "--reason", "first")
+    assert (code, "import that many sessions together" in shown) == (1, True)
+    assert "name the folder of its baselines with --baselines" in say("update", "r.json")[1]
+
+
+@pytest.mark.process
+def test_answers_that_became_shorter_are_no_improvement(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    imported(say, session("day1"))
+    Path("r.json").rename("before.json")
+    folder = session("day2", 0.9)
+
+    def edit(raw: Any) -> None:
+        raw["output_sequence_lengths"]["total"] = round(
+            raw["output_sequence_lengths"]["total"] * 0.9
+        )
+        raw["tps"] *= 0.9
+
+    change(folder / "c4", edit)
+    imported(say, folder)
+
+    code, shown = say("compare", "before.json", "r.json")
+
+    assert (code, "tokens/sample at 4" in shown, "less than the baseline's" in shown) == (
+        2,
+        True,
+        True,
+    )
+
+
+@pytest.mark.process
+def test_other_points_are_never_compared(say: Say, session: Callable[..., Path]) -> None:
+    imported(say, session("day1"))
+    Path("r.json").rename("before.json")
+    imported(say, session("day2", 1.01) / "c4")
+
+    code, shown = say("compare", "before.json", "r.json")
+
+    assert (code, "1, 4 → 4" in shown) == (2, True), shown
+
+
+@pytest.mark.process
+def test_another_system_is_never_compared(say: Say, session: Callable[..., Path]) -> None:
+    imported(say, session("day1"), options=("--system", "dgx-7"))
+    Path("r.json").rename("before.json")
+    imported(say, session("day2", 1.01), options=("--system", "dgx-8"))
+
+    code, shown = say("compare", "before.json", "r.json")
+
+    assert (code, "system dgx-7 → dgx-8" in shown) == (2, True)
+
+
+def test_the_results_lie_with_other_sessions_unless_named(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    """And the engine is called as ours is that speaks the same."""
+    code, _ = say("import", "endpoints", session("day1"), *NAMES[2:])
+
+    (file,) = Path(".mlperf/runs").glob("*/results.json")
+    assert (code, only(file).suite, only(file).verdict.case.engine) == (0, "imported", "openai")
+    assert say("report", file, "--format", "html", "-o", "page.html")[0] == 0
+    assert "tokens/s" in Path("page.html").read_text("utf-8")

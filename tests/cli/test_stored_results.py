@@ -1,0 +1,115 @@
+"""How long a case took in earlier sessions, from their results alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.stored_results import KEPT, Sessions, costs, results_files
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.reports.terminal.selection import CaseCost
+from pytest_mlperf.stores.results import write_results
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, result, run, session
+
+START = dt.datetime(2026, 11, 20, 10, 0, 0, tzinfo=dt.UTC)
+OTHER = replace(CASE, scenario="SingleStream")
+KEY, OTHER_KEY = (CASE.id, "quick"), (OTHER.id, "quick")
+
+
+def runs(case: str, *starts: int, duration_s: float = 5.0) -> tuple[Run, ...]:
+    """Return runs that started so many seconds after the session."""
+    return tuple(
+        replace(
+            run(number),
+            started=(START + dt.timedelta(seconds=start)).isoformat(),
+            duration_s=duration_s,
+            folder=f"{case}.{number}",
+        )
+        for number, start in enumerate(starts, start=1)
+    )
+
+
+def measured(case: object, found: Sequence[Run], **fields: object) -> CaseResult:
+    verdict = replace(verdicts.OK, case=case, runs=tuple(found))  # type: ignore[arg-type]
+    return result(verdict, **fields)
+
+
+def whole(*cases: CaseResult, seconds: float) -> Results:
+    return replace(session(*cases), started=START.isoformat(), seconds=seconds)
+
+
+def found(*sessions: Results) -> dict[tuple[str, str], CaseCost]:
+    return costs((Path("x"), one) for one in sessions)
+
+
+def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None:
+    """Loading and the accuracy pass count: run 1 takes 20 s, run 2 takes 8 s, the other 12 s."""
+    first = measured(CASE, runs("a", 2, 22))
+    second = measured(OTHER, runs("b", 30))
+
+    assert found(whole(first, second, seconds=42)) == {
+        KEY: CaseCost(first_s=20.0, more_s=8.0, sessions=1),
+        OTHER_KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=1),
+    }
+
+
+def test_several_sessions_give_their_median() -> None:
+    sessions = [whole(measured(CASE, runs("a", 0)), seconds=s) for s in (10, 30, 12)]
+
+    assert found(*sessions) == {KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=3)}
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (whole(measured(CASE, runs("a", 0), handicap=0.5), seconds=9), "slowed"),
+        (whole(measured(CASE, runs("a", 0), pretended=True), seconds=9), "pretended"),
+        (whole(measured(CASE, ()), seconds=9), "nothing measured"),
+        (
+            whole(measured(CASE, runs("a", 0)), measured(OTHER, runs("b", 1)), seconds=20),
+            "processes overlapped, as under -n: run a of 5 s had 1 s",
+        ),
+        (whole(measured(CASE, [replace(run(), started="x")]), seconds=9), "no time at all"),
+        (whole(measured(CASE, [replace(run(), started="2026-11-20")]), seconds=9), "before it"),
+        (whole(result(verdicts.UNGATED), seconds=9), "accuracy only"),
+        (whole(seconds=9), "empty"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_tells_nothing_about_time_is_left_out(one: Results, why: str) -> None:
+    assert found(one) == {}, why
+
+
+def test_whole_seconds_are_no_overlap() -> None:
+    """Starts are kept in whole seconds, so a run may seem up to one second too short."""
+    cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
+
+    assert found(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
+
+
+def test_at_most_counts_the_first_process_once() -> None:
+    assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
+
+
+def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:
+    for number in range(KEPT + 3):
+        file = tmp_path / "runs" / f"20261120-{number:06}-abcd" / "results.json"
+        write_results(file, session(seconds=number))
+
+    sessions = Sessions(tmp_path)
+    seconds = [results.seconds for _, results in sessions]
+
+    assert seconds == sorted(seconds, reverse=True)
+    assert (len(seconds), seconds[0]) == (KEPT, KEPT + 2)
+    assert sessions.notes == [f"only the newest {KEPT} of {KEPT + 3} sessions"]
+
+
+def test_no_runs_folder_is_no_session(tmp_path: Path) -> None:
+    assert results_files(tmp_path) == []
+    assert list(Sessions(tmp_path)) == []

@@ -1,0 +1,253 @@
+"""What each library makes of CUDA_VISIBLE_DEVICES is what the table of the engines says of it.
+
+GPU-0 and GPU-1 are here, the second one divided: MIG-1-0 is its instance of number 0. A name is
+understood where the library is led to the GPU that it is on.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.datasets.synthetic import SyntheticDataset
+from pytest_mlperf.engines.devices import TABLE, VARIABLE, Form, check, form_of, understood
+from pytest_mlperf.engines.null import NullEngine
+from pytest_mlperf.engines.serving import Server
+from pytest_mlperf.run.worker.worker import built_engine
+from tests.contracts import trees, wheels
+from tests.contracts.signatures import Source
+from tests.contracts.vllm_table import order, version
+from tests.run.harness import spec as job
+
+ON: Mapping[str, int] = {"0": 0, "1": 1, "GPU-0": 0, "GPU-1": 1, "MIG-1-0": 1}
+"""The GPU that each name means to CUDA."""
+
+FAILS = None
+NUMBERS_ALONE = {"0": 0, "1": 1, "GPU-0": FAILS, "GPU-1": FAILS, "MIG-1-0": FAILS}
+BY_NVML = {"0": 0, "1": 1, "GPU-0": 0, "GPU-1": 1, "MIG-1-0": 0}
+
+VLLM: Mapping[str, Mapping[str, int | None]] = {
+    **dict.fromkeys(("0.20.0", "0.21.0", "0.22.0", "0.23.0"), NUMBERS_ALONE),
+    **dict.fromkeys(("0.24.0", "0.25.0", "0.26.0", "0.33.0"), BY_NVML),
+}
+"""What `Platform.device_id_to_physical_device_id` of a version gave for each name.
+
+NVML's own documentation of nvmlDeviceGetIndex: of a MIG handle, the number within its GPU.
+"""
+
+
+@pytest.mark.parametrize("name", ON)
+@pytest.mark.parametrize("at", VLLM)
+def test_vllm_is_given_what_leads_it_to_the_gpu(at: str, name: str) -> None:
+    assert (form_of(name) in understood("vllm", at).refused) is (VLLM[at][name] != ON[name])
+
+
+def converted(text: str) -> list[str]:
+    """Return the functions of a module that make numbers of the variable's entries, unlooked at."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return [
+        node.name
+        for node in functions
+        if VARIABLE in (inside := ast.unparse(node))
+        and re.search(r"\bint\(|\bmap\(int\b", inside)
+        and not re.search(r"\.is(digit|decimal|numeric)\(", inside)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "dies"),
+    [
+        ("return int(entries[place])", True),
+        ("return list(map(int, entries))[place]", True),
+        ("return int(entries[place]) if entries[place].isdigit() else place", False),
+        ("return place", False),
+    ],
+)
+def test_a_function_that_dies_of_a_uuid_is_seen(line: str, *, dies: bool) -> None:
+    """As vLLM's did before 0.24."""
+    function = f"def index_of(place):\n    entries = environ['{VARIABLE}'].split(',')\n    {line}\n"
+
+    assert converted(function) == ["index_of"] * dies
+    assert converted(function.replace(VARIABLE, "CUDA_PATHS")) == []
+
+
+@pytest.mark.skipif(trees.VARIABLE not in os.environ, reason=f"{trees.VARIABLE} names no tree")
+def test_a_real_tensorrt_llm_dies_of_no_name() -> None:
+    """What it reads of the variable itself may be a number or not."""
+    with Source.open(os.environ[trees.VARIABLE]) as source:
+        texts = {file: source.text(file) for file in source.files("tensorrt_llm")}
+
+    assert texts
+    assert {file: dying for file, text in texts.items() if (dying := converted(text))} == {}
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
+@pytest.mark.parametrize(
+    ("listed", "seen"),
+    [
+        ("3,1", [3, 1]),
+        ("GPU-1,GPU-0", ["GPU-1", "GPU-0"]),
+        ("MIG-1-0", ["MIG-1-0"]),
+    ],
+)
+def test_torch_reads_every_form(
+    listed: str, seen: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own function, in the version that is installed."""
+    import torch
+
+    monkeypatch.setenv(VARIABLE, listed)
+
+    assert torch.cuda._parse_visible_devices() == seen
+    assert form_of(listed) not in understood("torch", torch.__version__).refused
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed"
+)
+def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
+    """None of its libraries names it; scripts that come with it are not what runs."""
+    spec = importlib.util.find_spec("onnxruntime")
+    assert spec
+    assert spec.origin
+    files = [file for file in Path(spec.origin).parent.joinpath("capi").iterdir() if file.is_file()]
+
+    assert any(".so" in file.name for file in files)
+    assert not [file.name for file in files if VARIABLE.encode() in file.read_bytes()]
+    assert not understood("onnxruntime", None).refused
+
+
+def test_whole_gpus_by_number_are_understood_by_every_library_in_every_version() -> None:
+    """As they go wherever numbers are certain, whatever version another Python has."""
+    rows = [row for rows in TABLE.values() for row in rows]
+
+    assert rows
+    assert not any("number" in row.refused for row in rows)
+    assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
+
+
+@pytest.mark.parametrize("library", sorted(TABLE))
+@pytest.mark.parametrize("release", [None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"])
+def test_what_is_newer_than_all_or_not_known_takes_the_newest_row(
+    library: str, release: str | None
+) -> None:
+    """A build between releases calls itself 0.0 or 0.1.dev."""
+    rows = TABLE[library]
+
+    assert understood(library, release) is rows[-1]
+    assert [row.since for row in rows] == sorted({row.since for row in rows})
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of this Python's path."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def install(folder: Path, library: str, at: str) -> None:
+    about = folder / f"{library}-{at}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: {at}\n")
+
+
+@pytest.mark.parametrize(
+    ("library", "at", "listed", "said"),
+    [
+        ("vllm", "0.23.0", "3,1", None),
+        ("vllm", "0.23.0", "1,GPU-8932", "GPU-8932, and vllm 0.23.0 takes numbers alone; GPUs go"),
+        ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 takes numbers alone"),
+        ("vllm", "0.22.1", "MIG-41b3", "MIG-41b3, and vllm 0.22.1 takes numbers alone, and a MIG"),
+        ("vllm", "0.24.0", "GPU-8932,GPU-1", None),
+        ("vllm", "0.24.0", " MIG-41b3", "MIG-41b3, and vllm 0.24.0 takes a MIG instance's number"),
+        ("tensorrt_llm", "1.2.1", "MIG-41b3", None),
+        ("unheard_of", "0.1", "MIG-41b3", None),
+    ],
+)
+def test_names_that_would_be_mistaken_are_one_sentence(
+    installed: Path, library: str, at: str, listed: str, said: str | None
+) -> None:
+    install(installed, library, at)
+    if said is None:
+        check([library], {VARIABLE: listed})
+        return
+    with pytest.raises(RunError) as error:
+        check(["json", library], {VARIABLE: listed})
+    assert str(error.value).startswith(f"CUDA_VISIBLE_DEVICES has {said}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_library_without_a_version_is_taken_for_the_newest() -> None:
+    check(["vllm_of_nobody", "torch"], {VARIABLE: "MIG-41b3"})
+    check(["vllm"], {})
+    with pytest.raises(RunError, match=r"vllm \(version not known\) takes a MIG instance's number"):
+        check(["vllm"], {VARIABLE: "MIG-41b3"})
+
+
+class ThroughVllm(NullEngine):
+    """An engine of somebody's own."""
+
+    libraries = ("vllm",)
+
+
+def test_every_engine_is_checked_before_it_loads(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own Python, whose version counts, in a worker as in each of its replicas."""
+    install(installed, "vllm", "0.23.0")
+    spec = job(installed, engine=f"{__name__}:ThroughVllm")
+    monkeypatch.setenv(VARIABLE, "1")
+
+    assert isinstance(built_engine(spec, SyntheticDataset()), ThroughVllm)
+    monkeypatch.setenv(VARIABLE, "MIG-41b3")
+    with pytest.raises(RunError, match=r"vllm 0\.23\.0 takes numbers alone"):
+        built_engine(spec, SyntheticDataset())
+
+
+@pytest.mark.parametrize(
+    "command", [["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]]
+)
+def test_a_server_is_checked_before_it_starts(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its program or module; what its own environment says counts."""
+    monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
+    monkeypatch.setenv(VARIABLE, "MIG-41b3")
+
+    server = Server(
+        [*command, "--port", "{port}"],
+        engine="openai",
+        model=None,
+        health="/health",
+        start_timeout_s=1.0,
+        environment={},
+    )
+    with pytest.raises(RunError, match="CUDA_VISIBLE_DEVICES has MIG-41b3, and vllm"), server:
+        pass
+
+
+def test_a_real_vllm_reads_the_variable_as_the_table_says() -> None:
+    """Also a newer one: once it asks NVML for the GPU of an instance, the table has a row more."""
+    cuda = "vllm/platforms/cuda.py"
+    with Source.open(wheels.named()) as source:
+        at, text = version(source), source.text(cuda)
+        methods = source.attributes(cuda, "NvmlCudaPlatform")
+    row = understood("vllm", at)
+
+    assert ("GPU UUID" in row.refused) is (order(at) < (0, 24))
+    assert ("device_control_id_to_physical_device_id" in methods) is (order(at) >= (0, 24))
+    assert "MIG UUID" in row.refused
+    assert "DeviceHandleFromMigDeviceHandle" not in text

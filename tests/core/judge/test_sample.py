@@ -1,0 +1,299 @@
+"""Runs that lack a metric, have 0 of it, or too few queries for it: none is left out unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.baseline import Record, SessionNoise
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ruling import rule_on
+from pytest_mlperf.core.judge.sample import (
+    countable,
+    in_part,
+    only_reported,
+    places,
+    remedies,
+    unrecordable,
+)
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.verdict import Outcome
+from tests.core.judge.test_ruling import QUIET, outcomes, record, runs
+
+RULE = RuleR(prior_sd=0.007, session_noise=SessionNoise(ratio=0.1, df=20.0))
+GOODPUT = {"goodput": 0.05}
+P99 = {"latency_p99": 0.10}
+
+ABSENT, ZERO = None, 0.0
+
+
+def served(*goodput: float | None) -> list[Run]:
+    """Return runs with a goodput, with none (`ABSENT`), or with 0 of it."""
+    plain = [runs(1, latency_p50=0.01)[0] for _ in goodput]
+    return [
+        replace(run, zero=("goodput",), folder=f"run {place}")
+        if value == ZERO
+        else replace(
+            run,
+            metrics={**run.metrics, **({} if value is ABSENT else {"goodput": value})},
+            folder=f"run {place}",
+        )
+        for place, (run, value) in enumerate(zip(plain, goodput, strict=True), start=1)
+    ]
+
+
+def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> Record:
+    """Return a record that gated some of its metrics when it was made."""
+    return replace(
+        record(*factors, **metrics), minimum_detectable_change=dict.fromkeys(names, 0.02)
+    )
+
+
+# --- not known -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("goodput", "where"),
+    [
+        ((ABSENT,), "not measured"),
+        ((10.0, ABSENT), "not known in run 2 of 2"),
+        ((9.6, ABSENT, ABSENT, 10.1), "not known in runs 2 and 3 of 4"),
+        ((ZERO, ABSENT), "not known in run 2 of 2"),
+    ],
+)
+def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged(
+    goodput: Sequence[float | None], where: str
+) -> None:
+    """Neither is it left out of the sample, nor is measured on: no further run would help."""
+    found = served(*goodput)
+
+    ruling = rule_on(found, record(goodput=10.0), GOODPUT, RULE)
+
+    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
+    assert ruling.headline == f"goodput/s: {where}"
+    (said,) = remedies(found, GOODPUT, record(goodput=10.0))
+    assert said.startswith(f"goodput/s is gated and {where} (run {goodput.index(ABSENT) + 1}): ")
+
+
+def test_a_metric_beside_it_is_not_measured_on_either() -> None:
+    """The other one could still be decided, and the case could not."""
+    found = served(10.0, ABSENT)
+
+    ruling = rule_on(
+        found, record(latency_p50=0.0099, goodput=10.0), {**GOODPUT, "latency_p50": 0.001}, RULE
+    )
+
+    assert outcomes(ruling)["latency_p50"] is Outcome.INCONCLUSIVE
+    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
+
+
+def test_what_is_only_reported_says_how_many_runs_have_it() -> None:
+    found = served(10.0, ABSENT)
+
+    (metric,) = (
+        m for m in rule_on(found, record(goodput=10.0), {}, RULE).metrics if m.metric == "goodput"
+    )
+
+    assert (metric.outcome, metric.runs, metric.note) == (None, 1, "in 1 of 2 runs")
+
+
+def test_a_baseline_that_has_a_metric_in_part_says_so() -> None:
+    before = record(goodput=10.0, latency_p50=0.01)
+    del before.runs[3].metrics["goodput"]
+
+    assert in_part(before, {**GOODPUT, "latency_p50": 0.05}) == (
+        "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
+    )
+
+
+# --- 0 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("goodput", "outcome", "more"),
+    [
+        ((ZERO,), Outcome.INCONCLUSIVE, True),
+        ((ZERO, ZERO), Outcome.PERF_DROP, False),
+        ((9.6, ZERO), Outcome.INCONCLUSIVE, True),
+        ((9.6, ZERO, ZERO, ZERO, 10.1, 10.0), Outcome.PERF_DROP, False),
+        ((8.0, ZERO, 8.0), Outcome.PERF_DROP, False),
+        ((9.7, ZERO, 10.1, 9.7, 10.1), Outcome.INVALID, False),
+        ((10.0, ZERO), Outcome.OK, False),
+        ((10.0, ZERO, ZERO), Outcome.PERF_DROP, False),
+    ],
+    ids=[
+        "one run never fails",
+        "two prove it",
+        "one beside another",
+        "two among others",
+        "the others prove it",
+        "one of five",
+        "decided before",
+        "two after a pass",
+    ],
+)
+def test_no_request_in_time_is_the_worst_result_and_no_missing_one(
+    goodput: Sequence[float], outcome: Outcome, more: bool
+) -> None:
+    ruling = rule_on(served(*goodput), record(goodput=10.0), {"goodput": 0.03}, RULE)
+
+    assert (ruling.outcome, ruling.more) == (outcome, more)
+
+
+def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
+    ruling = rule_on(served(ZERO, ZERO), record(goodput=12.3), GOODPUT, RULE)
+
+    (metric, _) = ruling.metrics
+    assert ruling.headline == (
+        "goodput/s: no request met its limits in 2 of 2 runs; the baseline 12.3/s"
+    )
+    assert (metric.now, metric.change, metric.runs, metric.p) == (0.0, -1.0, 2, 0.0)
+    assert metric.baseline == pytest.approx(12.3, rel=1e-3)
+
+
+def test_0_against_few_baseline_runs_is_advice_and_never_ok() -> None:
+    before = record(*QUIET[:3], goodput=12.3)
+
+    found = [rule_on(served(*[ZERO] * n), before, GOODPUT, RULE) for n in (1, 2, 5)]
+
+    assert {ruling.outcome for ruling in found} == {Outcome.INCONCLUSIVE}
+    assert [ruling.more for ruling in found] == [True, False, False]
+
+
+def test_0_without_a_baseline_is_told() -> None:
+    ruling = rule_on(served(ZERO), None, GOODPUT, RULE)
+
+    assert ruling.outcome is Outcome.NO_BASELINE
+    assert ruling.headline == "goodput/s: no request met its limits in 1 of 1 runs"
+    assert ruling.metrics[0].now == 0.0
+
+
+def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
+    once, twice = (
+        rule_on(served(*[ZERO] * n), record(goodput=10.0), GOODPUT, RULE, pairs=200) for n in (1, 2)
+    )
+
+    assert (once.outcome, once.metrics[0].p, once.more) == (Outcome.INCONCLUSIVE, 1.0, True)
+    assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
+
+
+# --- every sequence ------------------------------------------------------------------------------
+
+GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
+
+
+@given(st.lists(GOODPUTS, min_size=1, max_size=8), st.booleans())
+def test_measuring_ends_at_the_last_run_whatever_runs_lack(
+    goodput: list[float | None], few: bool
+) -> None:
+    found = [replace(run, queries=50) if few else run for run in served(*goodput)]
+
+    ruling = rule_on(found, gating("goodput", goodput=10.0), GOODPUT, RULE)
+
+    assert not (ruling.more and len(found) >= RULE.max_runs)
+    if ABSENT in goodput:
+        assert ruling.outcome is Outcome.INVALID
+    if few or ABSENT in goodput or goodput.count(ZERO) > 1:
+        assert ruling.outcome not in {Outcome.OK, Outcome.IMPROVED}
+
+
+# --- too few queries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("p99", "outcome"),
+    [(0.030, Outcome.INVALID), (0.015, Outcome.INVALID), (0.050, Outcome.PERF_DROP)],
+    ids=["as before", "better", "worse"],
+)
+@pytest.mark.parametrize("limits", [P99, {**P99, "latency_p50": 0.05}], ids=["alone", "beside p50"])
+def test_what_the_record_gated_stays_gated_when_queries_get_fewer(
+    p99: float, outcome: Outcome, limits: dict[str, float]
+) -> None:
+    """A run that is bounded by time has fewer queries when it is slower: no way out of a gate."""
+    before = gating(*limits, latency_p50=0.01, latency_p99=0.030)
+
+    ruling = rule_on(runs(2, 781, latency_p50=0.01, latency_p99=p99), before, limits, RULE)
+
+    assert (ruling.outcome, ruling.more) == (outcome, False)
+    if outcome is Outcome.INVALID:
+        assert ruling.headline == ("p99 latency: 781 queries a run of 1,000; the baseline 10,000")
+
+
+def test_a_drop_of_few_queries_takes_the_runs_that_any_drop_takes() -> None:
+    before = gating("latency_p99", latency_p99=0.030)
+
+    ruling = rule_on(runs(1, 781, latency_p99=0.05), before, P99, RULE)
+
+    assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, True)
+
+
+def test_the_baselines_queries_are_counted_as_the_runs_are() -> None:
+    """MultiStream has eight samples a query."""
+    before = gating("latency_p99", latency_p99=0.030)
+    found = [replace(run, samples=8 * 781) for run in runs(1, 781, latency_p99=0.03)]
+
+    ruling = rule_on(found, before, P99, RULE)
+
+    assert ruling.headline.endswith("; the baseline 1,250")
+
+
+def test_few_queries_against_an_advisory_baseline_decide_nothing() -> None:
+    before = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
+
+    ruling = rule_on(runs(1, 781, latency_p99=0.03), before, P99, RULE)
+
+    assert ruling.outcome is Outcome.INCONCLUSIVE
+
+
+def test_what_no_record_gated_is_only_reported() -> None:
+    few = runs(1, 781, latency_p99=0.03)
+
+    assert countable(few, P99) == {}
+    assert countable(few, P99, gating("latency_p50", latency_p50=1.0)) == {}
+    assert countable(few, P99, gating("latency_p99", latency_p99=0.03)) == P99
+    assert len(only_reported(few, P99)) == 1
+    assert only_reported(few, P99, gating("latency_p99", latency_p99=0.03)) == ()
+
+
+def test_what_to_do_about_few_queries_is_said() -> None:
+    before = gating("latency_p99", latency_p99=0.03)
+
+    (said,) = remedies(runs(1, 781, latency_p99=0.03), P99, before)
+
+    assert "raise min_query_count or min_duration" in said
+    assert remedies(runs(1, latency_p99=0.03), P99, before) == ()
+
+
+# --- recording -----------------------------------------------------------------------------------
+
+
+def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:
+    appended = gating("latency_p99", latency_p99=0.03)
+
+    assert unrecordable(served(10.0, ABSENT), GOODPUT, None) == (
+        "goodput/s: not known in run 2 of 2"
+    )
+    assert unrecordable(served(10.0, ZERO), GOODPUT, None) == (
+        "goodput/s: no request met its limits in 1 of 2 runs"
+    )
+    assert unrecordable(served(10.0, 10.0), GOODPUT, None) == ""
+    few = runs(2, 781, latency_p99=0.03)
+    assert unrecordable(few, P99, None) == ""
+    assert unrecordable(few, P99, appended).startswith("p99 latency: 781 queries a run of 1,000")
+
+
+@pytest.mark.parametrize(
+    ("these", "of", "words"),
+    [
+        ([2], 3, "run 2 of 3"),
+        ([2, 4], 5, "runs 2 and 4 of 5"),
+        ([1, 2, 4], 5, "runs 1, 2 and 4 of 5"),
+        ([1, 2], 2, "every run"),
+    ],
+)
+def test_runs_are_named(these: list[int], of: int, words: str) -> None:
+    assert places(these, of) == words

@@ -1,0 +1,159 @@
+"""What stands of a difference whatever sessions differ by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.judge.rule_r import Judged, RuleR, Value, judge
+from pytest_mlperf.core.judge.standing import (
+    KEEPS_DAYS,
+    WIDEST,
+    Decision,
+    Sample,
+    is_old,
+    standing,
+)
+from pytest_mlperf.core.metrics import Direction
+
+RULE = RuleR()
+KNOWN = replace(RULE, session_noise=SessionNoise(ratio=0.0, df=20.0))
+FOUR, ONE = "aabbccdd", "aaaaaaaa"
+
+
+def sample(*sessions: list[float], now: list[float], **given: object) -> Sample:
+    fields: dict[str, object] = {
+        "expected": 0.75 * 0.007**2,
+        "prior_df": 4.0,
+        "ratio": 1 / 3,
+        "noise": None,
+        "floor": 0.001,
+        "old": False,
+    }
+    return Sample(baseline=sessions, now=now, **(fields | given))  # type: ignore[arg-type]
+
+
+def judged(
+    before: list[float], now: list[float], sessions: str, rule: RuleR = RULE, age: float = 0.0
+) -> Judged:
+    return judge(
+        [
+            Value(value=math.exp(x), session=s, day=100.0 + ord(s) - ord("a"))
+            for x, s in zip(before, sessions, strict=True)
+        ],
+        [Value(value=math.exp(x), session="now", day=103.0 + age) for x in now],
+        direction=Direction.HIGHER,
+        limit=0.03,
+        rule=rule,
+    )
+
+
+FLAT = [0.001, -0.001] * 4
+WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
+"""Eight runs; in `WIDE` the sessions of `FOUR` differ by far more than their runs."""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sessions", "rule", "decision", "leans", "lacking"),
+    [
+        (FLAT, [0.0], FOUR, RULE, Decision.PASS, None, None),
+        (FLAT, [0.0], ONE, RULE, Decision.PROVISIONAL, "ok", "few sessions"),
+        (FLAT, [-0.05, -0.05], FOUR, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
+        (FLAT, [-0.05, -0.05], ONE, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
+        (FLAT, [-0.05, -0.05, -0.05], FOUR, KNOWN, Decision.FAIL, None, None),
+        (FLAT, [-0.30, -0.30], ONE, RULE, Decision.FAIL, None, "few sessions"),
+        (FLAT, [0.20, 0.20], ONE, RULE, Decision.PASS, None, "few sessions"),
+        (WIDE, [-0.09, -0.09], FOUR, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
+        (WIDE, [0.015], FOUR, RULE, Decision.PROVISIONAL, "ok", None),
+    ],
+    ids=[
+        "four sessions that agree: ok",
+        "one session: an ok is provisional",
+        "four sessions: a drop is provisional",
+        "one session: a drop is provisional",
+        "known sessions: a drop is proven",
+        "one session: what no session explains is a drop",
+        "one session: what no session explains is ok",
+        "sessions that differ: a drop is provisional",
+        "sessions that differ: an ok is provisional",
+    ],
+)
+def test_a_word_is_final_where_sessions_cannot_turn_it(
+    before: list[float],
+    now: list[float],
+    sessions: str,
+    rule: RuleR,
+    decision: Decision,
+    leans: str | None,
+    lacking: str | None,
+) -> None:
+    found = judged(before, now, sessions, rule)
+
+    assert (found.decision, found.leans, found.lacking) == (decision, leans, lacking)
+
+
+def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
+    assert judged(FLAT, [0.0], FOUR, age=KEEPS_DAYS - 1).decision is Decision.PASS
+    old = judged(FLAT, [0.0], FOUR, age=KEEPS_DAYS + 1)
+
+    assert (old.decision, old.leans, old.lacking) == (Decision.PROVISIONAL, "ok", "old")
+    assert judged(FLAT, [-0.05, -0.05], FOUR, age=KEEPS_DAYS + 1).lacking == "old"
+    assert judged(FLAT, [0.0], ONE, age=KEEPS_DAYS + 1).lacking == "few sessions"
+    assert is_old([0.0, 3.0], 18.0)
+    assert not is_old([0.0, 10.0, 20.0, 30.0], 89.0)
+    assert is_old([0.0, 10.0, 20.0, 30.0], 91.0)
+    assert not is_old([None], 91.0)
+    assert not is_old([0.0], None)
+
+
+@given(
+    st.lists(st.floats(-0.05, 0.05), min_size=2, max_size=4),
+    st.floats(0.0, 0.5),
+    st.sampled_from([1, 2, 4]),
+)
+def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
+    now: list[float], away: float, sessions: int
+) -> None:
+    """At the figure that is told the distance is t errors long: beyond it nothing is proven."""
+    runs = [[0.001, -0.001]] * sessions
+    found = standing(sample(*runs, now=[x - away for x in now]), bound=-0.03, alpha=0.01, beta=0.05)
+
+    assert found.failing.holds_to >= 0 <= found.passing.holds_to
+    assert not (found.failing.stands and found.passing.stands)
+    if sessions == 1:
+        # One session says nothing of the others: only the widest may decide.
+        run = np.var([0.001, -0.001], ddof=1)
+        scatter = 4 * 0.75 * 0.007**2 + run + np.var(now, ddof=1) * (len(now) - 1)
+        widest = WIDEST * math.sqrt(scatter / (4 + 1 + len(now) - 1))
+        assert found.failing.stands == (found.failing.holds_to >= widest)
+        assert found.passing.stands == (found.passing.holds_to >= widest)
+
+
+@given(st.floats(0.0, 0.2), st.floats(0.0, 0.2))
+def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    runs = [[0.002, -0.002], [0.001, 0.0], [-0.001, 0.001], [0.0, 0.002]]
+
+    def at(drop: float) -> bool:
+        now = [0.001 - drop, -0.001 - drop]
+        return standing(sample(*runs, now=now), bound=-0.03, alpha=0.01, beta=0.05).failing.stands
+
+    assert at(large) or not at(small)
+
+
+def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
+    runs = [[0.001, -0.001]] * 4
+    noise = SessionNoise(ratio=0.1, df=20.0)
+
+    def fails(*now: float) -> bool:
+        found = sample(*runs, now=list(now), noise=noise)
+        return standing(found, bound=-0.03, alpha=0.01, beta=0.05).failing.stands
+
+    assert fails(-0.04, -0.04, -0.04)
+    assert not fails(-0.01, -0.07, -0.04)

@@ -1,0 +1,510 @@
+"""Limits: what must hold for any GPU, model and run, and what is said where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.roofline import Limit, in_words, share_of_limit
+from pytest_mlperf.core.roofline.gpu import KV_BYTES, PRECISIONS, GpuSpec
+from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode
+from pytest_mlperf.hardware.specs import known_gpus
+from pytest_mlperf.rounds.work import known_work
+
+GPUS, WORK = known_gpus(), known_work()
+TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "latency_p50", "latency_p90")
+RATES = ("throughput", "tokens_per_second")
+
+gpus = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
+works = st.sampled_from(sorted(WORK)).map(lambda name: WORK[name].work)
+decoders = st.sampled_from([own.work for own in WORK.values() if isinstance(own.work, Decode)])
+metrics = st.sampled_from([*RATES, *TIMES])
+
+
+def number(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high)
+
+
+@st.composite
+def runs(draw: st.DrawFn, *, lengths: bool = True) -> Circumstances:
+    """Any run of the closed division, with what is observed or without."""
+
+    def maybe(strategy: st.SearchStrategy[Any]) -> Any:
+        return draw(strategy if lengths else st.none() | strategy)
+
+    count = draw(st.integers(1, 64))
+    return Circumstances(
+        gpus=count,
+        replica_gpus=draw(st.none() | st.integers(1, count)),
+        precision=draw(st.sampled_from(["fp16", "bf16", "fp8", "int8", "int4", "nvfp4"])),
+        kv=draw(st.none() | st.sampled_from(sorted(KV_BYTES))),
+        batch=draw(st.none() | number(1, 2000)),
+        input_tokens=maybe(number(1, 4000)),
+        output_tokens=maybe(number(1, 2000)),
+        tokens=maybe(number(1, 384)),
+        tokens_squared=draw(st.none() | number(1, 384**2)),
+        parts=maybe(number(1, 700)),
+    )
+
+
+def limit(
+    metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, value: float | None = None
+) -> Limit:
+    return share_of_limit(metric, value, accelerator=gpu.name, gpu=gpu, work=work, seen=seen)
+
+
+def allows_more(metric: str, a: float | None, b: float | None) -> bool:
+    """Tell whether limit a lets through all that b does; rounding aside."""
+    assert a is not None
+    assert b is not None
+    return a <= b * (1 + 1e-9) if metric in TIMES else a >= b * (1 - 1e-9)
+
+
+# --- properties ------------------------------------------------------------------------------
+
+
+@given(metrics, gpus, works, runs())
+def test_the_levels_are_in_order(
+    metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances
+) -> None:
+    """What the highest clock allows, the certain limit, the estimate: each lets through less."""
+    found = limit(metric, gpu, work, seen)
+    if found.certain is None:
+        assert found.why_unknown
+        return
+
+    assert allows_more(metric, found.ceiling, found.certain)
+    assert allows_more(metric, found.certain, found.estimated)
+
+
+@given(metrics, gpus, works, runs(lengths=False), st.integers(1, 64))
+def test_more_gpus_never_lower_a_limit(
+    metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, more: int
+) -> None:
+    """Neither of the two."""
+    few = limit(metric, gpu, work, seen)
+    many = limit(metric, gpu, work, replace(seen, gpus=seen.gpus + more))
+
+    assert (many.certain is None) == (few.certain is None)
+    for a, b in ((many.certain, few.certain), (many.estimated, few.estimated)):
+        assert (a is b is None) or allows_more(metric, a, b)
+
+
+@given(metrics, gpus, works, runs(lengths=False), number(1, 10), number(1, 10))
+def test_a_faster_gpu_never_lowers_a_limit(
+    metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, flops: float, bandwidth: float
+) -> None:
+    """More FLOP/s, more B/s."""
+    peaks = {name: value * flops for name, value in gpu.peaks.items()}
+    faster = replace(gpu, peaks=peaks, bandwidth=(gpu.bandwidth or 0.0) * bandwidth)
+    slow, fast = limit(metric, gpu, work, seen), limit(metric, faster, work, seen)
+
+    for a, b in ((fast.certain, slow.certain), (fast.estimated, slow.estimated)):
+        assert (a is b is None) or allows_more(metric, a, b)
+
+
+@given(
+    st.sampled_from(["tokens_per_second", "throughput", "tpot_p50", "ttft_p50"]),
+    gpus,
+    decoders,
+    runs(),
+    st.sampled_from(sorted(PRECISIONS)),
+    st.sampled_from(sorted(PRECISIONS)),
+)
+def test_narrower_weights_never_lower_a_limit(
+    metric: str, gpu: GpuSpec, work: Decode, seen: Circumstances, one: str, other: str
+) -> None:
+    """At the same precision of the multiplications, fewer bytes are read sooner.
+
+    What does not fit into the memory has no batch, and so no estimate of its reads: here all fits.
+    """
+    wide, narrow = sorted((one, other), key=lambda name: -PRECISIONS[name].weight)
+    largest = (work.shared + work.experts * work.expert) * PRECISIONS[wide].weight
+    gpu = replace(gpu, memory=largest + (gpu.memory or 0.0))
+    a = limit(metric, gpu, work, replace(seen, weights=narrow))
+    b = limit(metric, gpu, work, replace(seen, weights=wide))
+
+    assert allows_more(metric, a.certain, b.certain)
+    assert allows_more(metric, a.estimated, b.estimated)
+
+
+@given(
+    metrics,
+    gpus,
+    works,
+    runs(),
+    st.lists(st.sampled_from(sorted(TECHNIQUES)), min_size=1, max_size=3, unique=True),
+    st.fixed_dictionaries(
+        {
+            "cached_tokens": st.none() | number(0, 4000),
+            "accepted_tokens": st.none() | number(1, 8),
+            "steps": st.none() | number(1, 50),
+            "calls": st.none() | st.integers(1, 2),
+            "network_share": st.none() | number(0.01, 1),
+            "work_share": st.none() | number(0.01, 1),
+        }
+    ),
+)
+def test_a_technique_never_lowers_a_limit(
+    metric: str,
+    gpu: GpuSpec,
+    work: AnyWork,
+    seen: Circumstances,
+    techniques: list[str],
+    figures: dict[str, Any],
+) -> None:
+    """It can only save work: its limit lies above the plain one, or is not known and says why."""
+    plain = limit(metric, gpu, work, seen)
+    open_run = replace(seen, techniques=tuple(techniques), **figures)
+    found = limit(metric, gpu, work, open_run)
+
+    if found.certain is None or plain.certain is None:
+        assert found.why_unknown
+        return
+    assert allows_more(metric, found.certain, plain.certain)
+    if found.estimated is None:
+        assert found.why_no_estimate
+        return
+    assert allows_more(metric, found.estimated, plain.estimated)
+    assert allows_more(metric, found.certain, found.estimated)
+
+
+@given(gpus, decoders, runs())
+def test_what_is_not_batched_is_compute_for_certain(
+    gpu: GpuSpec, work: Decode, seen: Circumstances
+) -> None:
+    """Without a batch nobody knows how often the weights are read, so that memory is no limit."""
+    term = limit("tokens_per_second", gpu, work, replace(seen, batch=None)).term
+
+    assert term is not None
+    assert term.resource == "compute"
+
+
+@given(gpus, decoders, runs(), number(1, 1e9))
+def test_no_batch_is_estimated_to_be_larger_than_was_said(
+    gpu: GpuSpec, work: Decode, seen: Circumstances, batch: float
+) -> None:
+    """And no batch lowers what is certain to what merely does not fit."""
+    said = limit("tokens_per_second", gpu, work, replace(seen, batch=batch))
+    open_ended = limit("tokens_per_second", gpu, work, replace(seen, batch=None))
+
+    assert allows_more("tokens_per_second", open_ended.estimated, said.estimated)
+    assert allows_more("tokens_per_second", open_ended.certain, said.certain)
+
+
+def test_an_estimate_counts_the_sequences_that_fit() -> None:
+    """Weights in FP16 leave 13 GB of one H200, so that few sequences share each reading of them."""
+    gpu, about = GPUS["H200-SXM"], WORK["llama2-70b"]
+    seen = Circumstances(precision="fp16", kv="fp16", input_tokens=290.0, output_tokens=294.45)
+    found = limit("tokens_per_second", gpu, about.work, seen)
+    more = limit("tokens_per_second", gpu, about.work, replace(seen, gpus=8))
+
+    assert found.binds == "memory"
+    assert more.binds == "compute"
+
+
+@given(gpus, decoders, runs(), number(1, 2000))
+def test_a_larger_batch_never_lowers_the_certain_limit(
+    gpu: GpuSpec, work: Decode, seen: Circumstances, more: float
+) -> None:
+    """More tokens come of each reading of the weights."""
+    small = replace(seen, batch=seen.batch or 1.0)
+    large = replace(small, batch=(small.batch or 1.0) + more)
+    a = limit("tokens_per_second", gpu, work, large)
+    b = limit("tokens_per_second", gpu, work, small)
+
+    assert allows_more("tokens_per_second", a.certain, b.certain)
+
+
+@given(metrics, gpus, works, runs(), number(1e-9, 1e12))
+def test_a_share_is_above_one_exactly_beyond_the_limit(
+    metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, value: float
+) -> None:
+    """Of a time, below it."""
+    found = limit(metric, gpu, work, seen, value)
+    if found.certain is None:
+        assert found.share is None
+        assert not found.impossible
+        return
+    assert found.of_certain is not None
+    beyond = value < found.certain if metric in TIMES else value > found.certain
+
+    assert (found.of_certain > 1) == beyond
+    assert not found.impossible or beyond
+
+
+# --- single limits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "rate"),
+    [
+        ("H200-SXM", "fp16", 34.9),
+        ("H100-SXM", "fp16", 24.4),
+        ("A100-SXM-80", "fp16", 14.8),
+        ("H100-SXM", "fp8", 48.8),
+        ("H100-SXM", "int8", 48.8),
+        ("H100-SXM", "int4-g128", 93.8),
+    ],
+)
+def test_llama_one_sequence_at_a_time(gpu: str, precision: str, rate: float) -> None:
+    """All weights for each token: bandwidth over their bytes."""
+    seen = Circumstances(precision=precision, batch=1)
+    found = limit("decode_tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
+
+    assert found.certain == pytest.approx(rate, abs=0.05)
+    assert found.binds == "memory"
+    assert found.ceiling == pytest.approx(found.certain, rel=3e-3)
+    assert (found.ceiling or 0.0) > (found.certain or 0.0)
+
+
+def test_the_time_of_a_token_is_one_reading_of_the_weights() -> None:
+    """TPOT of Llama 2 70B in FP8 on two H200: 68.7 GB over 9.6 TB/s."""
+    seen = Circumstances(gpus=8, replica_gpus=2, precision="fp8")
+    found = limit("tpot_p50", GPUS["H200-SXM"], WORK["llama2-70b"].work, seen, 0.0143)
+
+    assert found.certain == pytest.approx(68_713_185_280 / 9.6e12)
+    assert found.of_certain == pytest.approx(0.5, abs=0.002)
+
+
+def test_the_time_to_the_first_token_is_the_prompt() -> None:
+    """2000 tokens take longer than reading the weights; the certain limit counts no prompt."""
+    work = WORK["llama2-70b"].work
+    seen = Circumstances(precision="fp8", input_tokens=2000, output_tokens=100)
+    found = limit("ttft_p50", GPUS["H200-SXM"], work, seen)
+
+    assert found.binds == "compute"
+    assert found.estimated == pytest.approx(2000 * 139.5e9 / 1978.9e12, rel=1e-2)
+    assert found.certain == pytest.approx(68_713_185_280 / 4.8e12)
+
+
+def test_a_sample_is_computed_by_one_copy_of_the_model() -> None:
+    """A latency on 8 GPUs with a copy each is limited by one of them."""
+    work = WORK["resnet50"].work
+    alone = limit(
+        "latency_p90", GPUS["L4"], work, Circumstances(gpus=8, replica_gpus=1, precision="int8")
+    )
+    together = limit("latency_p90", GPUS["L4"], work, Circumstances(gpus=8, precision="int8"))
+
+    assert alone.certain == pytest.approx(8_178_368_512 / 242.5e12)
+    assert alone.certain == pytest.approx(8 * (together.certain or 0.0))
+
+
+def test_beyond_the_stated_peak_there_is_headroom_for_the_clock() -> None:
+    """4 % above the limit is possible on Hopper, 9 % is not; A100's peak is at its top clock."""
+    work, seen = WORK["resnet50"].work, Circumstances(precision="int8")
+    rate = 1978.9e12 / 8_178_368_512
+
+    assert not limit("throughput", GPUS["H200-SXM"], work, seen, rate * 1.04).impossible
+    assert limit("throughput", GPUS["H200-SXM"], work, seen, rate * 1.09).impossible
+    slower = 624e12 / 8_178_368_512
+    assert limit("throughput", GPUS["A100-SXM-80"], work, seen, slower * 1.01).impossible
+
+
+def test_one_sample_may_be_smaller_than_the_mean() -> None:
+    """Certain for a time is the smallest sample: one window, whatever the mean volume has."""
+    work, gpu = WORK["3d-unet"].work, GPUS["L4"]
+    found = limit("latency_p90", gpu, work, Circumstances(precision="int8", parts=62))
+
+    assert found.certain == pytest.approx(954.6e9 / 242.5e12)
+    assert found.estimated == pytest.approx(62 * 954.6e9 / 242.5e12)
+
+
+def test_weights_that_stay_in_the_caches_are_not_read_again() -> None:
+    """GPT-J on 8 GPUs: 5.8 GB less 400 MB, for the limit beyond which nothing is possible."""
+    seen = Circumstances(gpus=8, replica_gpus=8, precision="fp8", batch=1)
+    found = limit("decode_tokens_per_second", GPUS["H100-SXM"], WORK["gptj"].work, seen)
+
+    assert found.certain
+    assert found.ceiling
+    assert found.ceiling / found.certain == pytest.approx(5.8436e9 / (5.8436e9 - 400e6), rel=1e-4)
+
+
+def test_padding_must_not_be_counted() -> None:
+    """BERT at 384 tokens a sample would call an official result impossible: real lengths do not."""
+    work, gpu = WORK["bert"].work, GPUS["H200-SXM"]
+    found = limit(
+        "throughput", gpu, work, Circumstances(gpus=8, precision="int8", tokens=384), 73_791
+    )
+    real = limit(
+        "throughput", gpu, work, Circumstances(gpus=8, precision="int8", tokens=177), 73_791
+    )
+
+    assert found.of_estimated == pytest.approx(1.15, abs=0.005)
+    assert not found.impossible
+    assert real.of_estimated == pytest.approx(0.513, abs=0.001)
+
+
+# --- no limit --------------------------------------------------------------------------------
+
+
+def test_an_unknown_gpu_asks_for_its_figures() -> None:
+    """Never a guess."""
+    found = share_of_limit(
+        "throughput",
+        100.0,
+        accelerator="RTX_4090",
+        gpu=None,
+        work=WORK["bert"].work,
+        seen=Circumstances(precision="fp16"),
+    )
+
+    assert found.why_unknown == (
+        "no limit known for RTX_4090: give its dense peaks in FLOP/s, the bandwidth of its memory "
+        "in B/s and its memory in B, as fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory "
+        "= 141e9"
+    )
+    assert (found.certain, found.share, found.impossible) == (None, None, False)
+    assert in_words(found) == found.why_unknown
+
+
+ONLY_FP16 = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
+
+
+@pytest.mark.parametrize(
+    ("metric", "gpu", "workload", "figures", "message"),
+    [
+        (
+            "throughput",
+            GPUS["H200-SXM"],
+            "bert",
+            {"precision": "fp6"},
+            "no limit known for the precision 'fp6'; known: fp64, fp32, tf32, fp16, bf16, "
+            "fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
+        ),
+        (
+            "throughput",
+            ONLY_FP16,
+            "bert",
+            {"precision": "fp8"},
+            "no limit known for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 "
+            "= 989e12 (FLOP/s)",
+        ),
+        (
+            "throughput",
+            GPUS["H200-SXM"],
+            "bert",
+            {"precision": "fp8", "weights": "fp7"},
+            "no limit known for the format of weights 'fp7'; known: fp64, fp32, tf32, fp16, "
+            "bf16, fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
+        ),
+        (
+            "throughput",
+            GPUS["H200-SXM"],
+            "llama2-70b",
+            {"kv": "fp7"},
+            "no limit known for the format of the key-value cache 'fp7'; known: fp16, bf16, fp8, "
+            "int8, fp4",
+        ),
+        (
+            "throughput",
+            GPUS["H200-SXM"],
+            None,
+            {},
+            "no limit known for this workload: nobody says how much it computes for a sample",
+        ),
+        (
+            "samples_per_joule",
+            GPUS["H200-SXM"],
+            "bert",
+            {},
+            "no limit known for samples_per_joule: only rates and times have a formula",
+        ),
+        (
+            "tokens_per_second",
+            GPUS["H200-SXM"],
+            "bert",
+            {},
+            "no limit known: this encoder generates no tokens",
+        ),
+        (
+            "throughput",
+            GPUS["H200-SXM"],
+            "llama2-70b",
+            {},
+            "no limit known for samples/s: say output_tokens, the mean tokens of an answer",
+        ),
+        (
+            "itl_p50",
+            GPUS["H200-SXM"],
+            "llama2-70b",
+            {"techniques": ("speculative-decoding",), "accepted_tokens": 3},
+            "no limit known for itl_p50 of what was run",
+        ),
+    ],
+)
+def test_where_there_is_no_limit_it_says_what_to_supply(
+    metric: str, gpu: GpuSpec, workload: str | None, figures: dict[str, Any], message: str
+) -> None:
+    """One sentence."""
+    work = WORK[workload].work if workload else None
+    found = share_of_limit(
+        metric, 1.0, accelerator=gpu.name, gpu=gpu, work=work, seen=Circumstances(**figures)
+    )
+
+    assert found.why_unknown == message
+    assert found.certain is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("llama2-70b", "no estimate: say input_tokens and output_tokens, the means of the run"),
+        ("bert", "no estimate: say tokens, the mean of the run's samples"),
+        ("3d-unet", "no estimate: say parts, the mean of the run's samples"),
+    ],
+)
+def test_where_there_is_no_estimate_it_says_what_to_supply(workload: str, message: str) -> None:
+    """The certain limit stands."""
+    metric = "tokens_per_second" if workload == "llama2-70b" else "throughput"
+    found = limit(
+        metric, GPUS["H200-SXM"], WORK[workload].work, Circumstances(precision="fp8"), 1.0
+    )
+
+    assert found.why_no_estimate == message
+    assert found.certain is not None
+    assert found.share == found.of_certain
+
+
+# --- in words --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (100_000, "41.3 % of the speed of light (compute)"),
+        (220_000, "90.9 % of the speed of light (compute): above 90 %, worth a second look"),
+        (250_000, "103 % of the speed of light (compute): above 90 %, worth a second look"),
+        (300_000, "124 % of the speed of light: above the physical limit (compute)"),
+    ],
+)
+def test_a_share_in_words(value: float, words: str) -> None:
+    """ResNet-50 in int8 on one H200."""
+    seen = Circumstances(precision="int8")
+
+    assert in_words(limit("throughput", GPUS["H200-SXM"], WORK["resnet50"].work, seen, value)) == (
+        words
+    )
+
+
+def test_a_share_of_the_certain_limit_says_so() -> None:
+    """Without an estimate it is a smaller share of more."""
+    found = limit(
+        "tokens_per_second", GPUS["H200-SXM"], WORK["mixtral-8x7b"].work, Circumstances(), 8021
+    )
+
+    assert in_words(found) == "10.3 % of the certain limit (compute)"
+
+
+def test_a_limit_without_a_result_has_no_share() -> None:
+    """Only the limit was asked for."""
+    found = limit("throughput", GPUS["H200-SXM"], WORK["resnet50"].work, Circumstances())
+
+    assert found.certain is not None
+    assert found.share is None
+    assert in_words(found) == "no limit asked for"

@@ -1,0 +1,174 @@
+"""How much of a run's speed the machine's load explains, and from where on it may not be judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.contention import (
+    LEAST_WINDOW_S,
+    Contention,
+    busiest,
+    in_words,
+    lost_share,
+    tolerated,
+    too_busy,
+)
+from pytest_mlperf.core.reason import Key
+
+
+def seen(**known: Any) -> Contention:
+    usual: dict[str, Any] = {"window_s": 10.0, "cores": 2, "own_s": 10.0}
+    return Contention(**{**usual, **known})
+
+
+QUIET = {"foreign_s": 0.2, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("known", "on_cpu", "share"),
+    [
+        # Quiet: others used 1 % of two cores, and nothing was waited for.
+        (QUIET, False, 0.0),
+        (QUIET, True, 0.01),
+        # Four threads of its own on two cores wait for each other half of the time.
+        ({**QUIET, "own_s": 19.8, "waited_s": 20.0}, False, 0.02),
+        # One thread, two neighbours that compute: a third of the time it waited.
+        ({**QUIET, "own_s": 6.6, "foreign_s": 13.4, "waited_s": 3.4}, False, 0.34),
+        ({**QUIET, "own_s": 6.6, "foreign_s": 13.4, "waited_s": 3.4}, True, 0.632),
+        # A neighbour on the other core: nobody waits, and what cores share is shared.
+        ({**QUIET, "foreign_s": 10.0}, True, 0.5),
+        ({**QUIET, "foreign_s": 10.0}, False, 0.0),
+        # The same beside an engine that sleeps, and on a large machine.
+        ({**QUIET, "own_s": 0.2, "foreign_s": 10.0}, True, 0.01),
+        ({**QUIET, "cores": 64, "foreign_s": 10.0}, True, 0.016),
+        # What a hypervisor and a quota took counts whole.
+        ({**QUIET, "stolen_s": 1.0, "throttled_s": 2.0}, False, 0.3),
+        ({**QUIET, "throttled_s": 200.0}, False, 1.0),
+        # Memory: as long as it was short, and no longer than the run's own faults can take.
+        ({**QUIET, "memory_some_s": 5.0, "faults": 0}, False, 0.0),
+        ({**QUIET, "memory_some_s": 5.0, "faults": 100}, False, 0.1),
+        ({**QUIET, "memory_some_s": 0.5, "faults": 10_000}, False, 0.05),
+        # Without run-queue waits the kernel's pressure stands for them, up to what others used.
+        ({"foreign_s": 3.0, "waited_s": None, "pressure_s": 8.0}, False, 0.3),
+        ({"foreign_s": 3.0, "waited_s": None, "pressure_s": 1.0}, False, 0.1),
+        # Without others' use: cores that the run did not use itself may have been theirs.
+        ({"waited_s": 4.0}, False, 0.4),
+        ({"waited_s": 4.0, "own_s": 20.0}, False, 0.0),
+        # Nothing is known, or for too short a time.
+        ({"stolen_s": 1.0}, False, None),
+        ({**QUIET, "window_s": 0.4}, False, None),
+    ],
+)
+def test_what_the_load_explains(known: dict[str, Any], on_cpu: bool, share: float | None) -> None:
+    found = lost_share(seen(**known), on_cpu=on_cpu)
+
+    assert found == (None if share is None else pytest.approx(share, abs=0.001))
+
+
+seconds = st.one_of(st.none(), st.floats(0, 1e4))
+
+
+@given(
+    st.builds(
+        Contention,
+        window_s=st.floats(0, 1e4),
+        cores=st.integers(0, 512),
+        own_s=seconds,
+        foreign_s=seconds,
+        waited_s=seconds,
+        stolen_s=seconds,
+        throttled_s=seconds,
+        pressure_s=seconds,
+        memory_some_s=seconds,
+        faults=st.one_of(st.none(), st.integers(0, 10**6)),
+    ),
+    st.booleans(),
+)
+def test_a_share_is_a_share_and_grows_with_the_load(known: Contention, on_cpu: bool) -> None:
+    """Whatever cannot be read: it is from 0 to 1, or not known; more waits never explain less."""
+    share = lost_share(known, on_cpu=on_cpu)
+
+    assert in_words(replace(known, window_s=max(known.window_s, 1e-3)))
+    if share is None:
+        assert known.window_s < LEAST_WINDOW_S or (
+            known.waited_s is None and known.foreign_s is None
+        )
+        return
+    assert 0 <= share <= 1
+    if known.waited_s is not None:
+        more = replace(known, waited_s=known.waited_s + 1)
+        assert (lost_share(more, on_cpu=on_cpu) or 0.0) >= share
+
+
+@pytest.mark.parametrize(
+    ("limits", "share"),
+    [
+        ({"throughput": 0.4}, 0.2),
+        ({"throughput": 0.4, "latency_p50": 0.6}, 0.2),
+        ({"latency_p99": 2.0}, 1.0),
+        ({"throughput": 0.03}, 0.05),
+        ({}, 0.05),
+    ],
+)
+def test_half_of_the_limit_is_left_for_the_build(limits: dict[str, float], share: float) -> None:
+    assert tolerated(limits) == pytest.approx(share)
+
+
+BUSY = seen(
+    own_s=6.6,
+    foreign_s=13.4,
+    waited_s=3.4,
+    memory_some_s=0.4,
+    faults=1200,
+    stolen_s=0.3,
+    others={"python": 0.4, "cc1plus": 0.9},
+    share=0.34,
+)
+
+WORDS = (
+    "others used 1.3 of 2 cores: cc1plus 0.9, python 0.4; its threads waited 3.4 s of 10 s for a "
+    "core; the hypervisor took 0.3 s; memory was short for 0.4 s, 1,200 of its pages came from disk"
+)
+
+
+def test_a_busy_machine_is_told_with_its_figures() -> None:
+    reason = too_busy(BUSY, {"throughput": 0.4}, 0.0)
+
+    assert reason is not None
+    assert reason.key is Key.MACHINE_BUSY
+    assert reason.text == (
+        "the machine was busy, which explains up to 34 % of the run's speed, and 20 % is "
+        f"tolerated: {WORDS}; free the machine, or measure where nobody else works"
+    )
+
+
+def test_what_is_usual_there_is_no_reason() -> None:
+    """A baseline of a machine that is always so loaded was as loaded."""
+    assert too_busy(BUSY, {"throughput": 0.7}, 0.0) is None
+    assert too_busy(BUSY, {"throughput": 0.4}, 0.2) is None
+    reason = too_busy(BUSY, {"throughput": 0.4}, 0.1)
+    assert reason is not None
+    assert "and 20 % beyond the baseline's 10 % is tolerated" in reason.text
+
+
+def test_the_busiest_run_is_told_where_that_is_worth_it() -> None:
+    quiet = seen(**QUIET, share=0.01)
+
+    assert busiest([]) is None
+    assert busiest([None, quiet]) is None
+    assert busiest([quiet, BUSY, None]) == (
+        "the machine was not quiet, which explains up to 34 % of the speed of one of 3 runs: "
+        f"{WORDS}"
+    )
+
+
+def test_names_of_others_obey_nobody() -> None:
+    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
+
+    assert "\x1b" not in told
+    assert "::error" not in told

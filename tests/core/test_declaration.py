@@ -1,0 +1,79 @@
+"""What an extension declares: a class of options, else the keywords of its constructor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.declaration import declaration_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Options.
+
+    Attributes:
+        batch_size: Samples at once.
+    """
+
+    batch_size: int = 1
+
+
+class Declares:
+    """Declares its options."""
+
+    options = Sizes
+
+    def __init__(self, *, dataset: Any, **options: Any) -> None: ...
+
+
+class Inherits(Declares):
+    """Adds nothing."""
+
+
+class Replaces(Declares):
+    """Has keywords of its own."""
+
+    def __init__(self, *, dataset: Any, slow: str) -> None:
+        super().__init__(dataset=dataset)
+
+
+class Adds(Declares):
+    """Passes on what it does not know."""
+
+    def __init__(self, *, dataset: Any, slow: str, **options: Any) -> None:
+        super().__init__(dataset=dataset, **options)
+
+
+class Again(Replaces):
+    """Declares anew."""
+
+    options = Sizes
+
+
+class Plain:
+    """Declares nothing."""
+
+    def __init__(self, *, dataset: Any, threads: int = 2, **more: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("factory", "names", "takes_more"),
+    [
+        (Declares, {"batch_size"}, False),
+        (Inherits, {"batch_size"}, False),
+        (Replaces, {"slow"}, False),
+        (Adds, {"batch_size", "slow"}, False),
+        (Again, {"batch_size"}, False),
+        (Plain, {"threads"}, True),
+    ],
+)
+def test_options_are_those_of_the_class_that_says_last(
+    factory: type, names: set[str], takes_more: bool
+) -> None:
+    declaration = declaration_of(factory)
+
+    assert set(declaration.options) == names
+    assert declaration.takes_more is takes_more

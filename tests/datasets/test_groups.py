@@ -1,0 +1,76 @@
+"""Which samples of a data set belong together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.run.worker.samples import Samples, groups_of
+from pytest_mlperf.run.worker.worker import build
+from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import dataset_of
+
+TINY = Path(__file__).resolve().parents[2] / "suites" / "tiny"
+
+
+class Labelled(Samples):
+    """A list whose samples name their groups."""
+
+    def group(self, index: int) -> Any:
+        return self._samples[index]
+
+
+def tiny(suite: str) -> Any:
+    (path,) = TINY.glob(f"{suite}*.mlperf.toml")
+    return build("dataset", dataset_of(plan_suite(path)[0]))
+
+
+def test_questions_of_squad_belong_to_their_article() -> None:
+    dataset = tiny("bert")
+    groups = groups_of(dataset, range(len(dataset)))
+
+    assert groups is not None
+    assert set(groups) == {0, 1, 2, 3}
+    assert sum(old != new for old, new in pairwise(groups)) == 3, "in the order of the file"
+
+
+def test_programs_of_one_problem_belong_together_and_other_answers_to_none() -> None:
+    dataset = tiny("mixtral-8x7b")
+    parts = [dataset.reference(index) for index in range(len(dataset))]
+
+    for index, part in enumerate(parts):
+        expected = part.get("entry_point")
+        assert dataset.group(index) == (expected and expected.replace("_", "").casefold())
+
+
+@pytest.mark.parametrize("suite", ["resnet50", "llama2-70b"])
+def test_images_and_prompts_are_independent(suite: str) -> None:
+    dataset = tiny(suite)
+
+    assert groups_of(dataset, range(len(dataset))) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups"),
+    [
+        (["a", "b", "a", None, None], [0, 1, 0, 8, 9]),
+        ([7, 7], [0, 0]),
+        (["a", "b", None], None),
+        ([None, None], None),
+    ],
+    ids=["some alone", "numbers", "all alone", "none"],
+)
+def test_groups_are_numbered_and_samples_of_no_group_are_alone(
+    labels: list[Any], groups: list[int] | None
+) -> None:
+    assert groups_of(Labelled(labels), range(len(labels))) == groups
+
+
+@pytest.mark.parametrize("label", [True, 1.5, ["a"]])
+def test_a_group_that_is_no_name_is_refused(label: Any) -> None:
+    with pytest.raises(SuiteError, match="group of sample 0 is"):
+        groups_of(Labelled([label]), [0])

@@ -1,0 +1,59 @@
+"""docs/suites.md says of each metric of tokens what the one table of metrics says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    EFFICIENCY,
+    METRICS,
+    NET_JOULES_PER_SAMPLE,
+)
+from pytest_mlperf.rounds.published import known_claims
+
+TEXT = (Path(__file__).parents[2] / "docs/suites.md").read_text("utf-8")
+
+ELSEWHERE = {"throughput", NET_JOULES_PER_SAMPLE}
+"""Metrics that other pages explain."""
+
+
+def rows() -> dict[str, tuple[str, str, str]]:
+    """Return direction, limit in percent and least queries of each metric in the table."""
+    table = TEXT.partition("| metric | meaning |")[2].partition("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[2:]:
+        names, _, better, limits, queries = (cell.strip() for cell in line.strip("|").split("|"))
+        first, *others = re.findall(r"`([a-z_0-9]+)`", names)
+        stem = first.rpartition("_p")[0]
+        every = [first, *(f"{stem}{other}" for other in others)]
+        shares = (limits.removesuffix(" %").split(", ") * len(every))[: len(every)]
+        for name, share in zip(every, shares, strict=True):
+            named = dict(re.findall(r"(p\d\d): ([\d,]+)", queries))
+            own = named.get(name[-3:], "" if named else queries)
+            found[name] = (better, share, own)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(METRICS.keys() - EFFICIENCY - ELSEWHERE))
+def test_the_table_is_that_of_the_code(name: str) -> None:
+    metric = METRICS[name]
+    better, limit, queries = rows()[name]
+
+    if name in COUNTS:
+        assert (better, limit, queries) == ("", "", "")
+        return
+    assert better == metric.direction
+    assert float(limit) == pytest.approx(100 * metric.limit)
+    assert int(queries.replace(",", "") or 0) == metric.min_queries
+
+
+def test_the_page_on_metrics_says_which_published_ones_limits_reads() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference-metrics.md").read_text("utf-8")
+    section = page.partition("## Published figures")[2]
+    read = {claim.metric for claim in known_claims()} - METRICS.keys()
+
+    assert {f"`{name}`" for name in read} == set(re.findall(r"`[a-z_]+_second`", section))

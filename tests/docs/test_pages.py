@@ -1,0 +1,158 @@
+"""README and docs name only what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.suite.claims import claim_defects
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.tables import EngineEntry
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def help_text() -> str:
+    """What `pytest --help` prints."""
+    command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_option_that_is_named_exists(page: Path, help_text: str) -> None:
+    """An option that is documented is one that pytest or pytest-mlperf takes."""
+    named = set(re.findall(r"--mlperf-[a-z][a-z-]*", page.read_text("utf-8")))
+
+    assert {option for option in named if option not in help_text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Relative links name files of this repository."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text("utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_make_target_exists(page: Path) -> None:
+    """A command `make X` that is shown is a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^\$ make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE))
+
+    assert named <= targets
+
+
+def test_every_suite_that_comes_along_is_in_the_table_with_what_it_runs() -> None:
+    """docs/suites.md has a row for each: its engines, their precisions, the accelerators."""
+    rows = re.findall(
+        r"^\| \[(\S+)\]\(\.\./suites/\1\) \| (.+) \| (.+) \|$",
+        (ROOT / "docs/suites.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    listed = {}
+    for file, engines, accelerators in rows:
+        words = [part.split(": ") for part in engines.split("; ")]
+        runs = {(use, each) for use, precisions in words for each in precisions.split(", ")}
+        listed[file] = (runs, set(accelerators.split(", ")))
+
+    here = {}
+    for path in sorted((ROOT / "suites").rglob("*.mlperf.toml")):
+        entries = tomllib.loads(path.read_text("utf-8"))["engines"]
+        runs = {(one["use"], one.get("precision", "fp32")) for one in entries}
+        accelerators = {each for one in entries for each in one["accelerators"]}
+        here[path.relative_to(ROOT / "suites").as_posix()] = (runs, accelerators)
+    assert len(here) > 40
+    assert listed == here
+
+
+def test_every_outcome_is_explained() -> None:
+    """docs/outcomes.md has a row for each word a verdict can end in."""
+    text = (ROOT / "docs" / "outcomes.md").read_text("utf-8")
+
+    assert [o for o in Outcome if f"| {o} |" not in text] == []
+
+
+def test_the_example_of_the_suite_page_is_a_suite() -> None:
+    """The TOML of docs/suites.md is accepted as it stands."""
+    text = (ROOT / "docs" / "suites.md").read_text("utf-8")
+    first, on, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    head = 'schema = 1\nround = "v4.1"\n'
+
+    suite = Suite.model_validate(tomllib.loads(first))
+    assert suite.workload.name == "tiny-resnet50"
+    (entry,) = tomllib.loads(on)["engines"]
+    both = EngineEntry.model_validate(entry)
+    assert (both.replicas_on("2xH100"), both.replicas_on("8xH100")) == (1, 4)
+    assert Suite.model_validate(tomllib.loads(head + second)).workload.name == "llama2-70b-99.9"
+
+
+def test_the_examples_of_the_open_division_are_suites() -> None:
+    """They are accepted as they stand, and the table of techniques is the code's."""
+    text = (ROOT / "docs" / "open-division.md").read_text("utf-8")
+    first, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    head = 'schema = 1\nround = "v4.1"\n'
+
+    assert Suite.model_validate(tomllib.loads(head + first)).reference_engine is not None
+    open_ = Suite.model_validate(tomllib.loads(head + second))
+    assert list(claim_defects(open_)) == []
+    assert dict(re.findall(r"^\| `(.*?)` \| (.*) \|$", text, re.MULTILINE)).items() >= (
+        TECHNIQUES.items()
+    )
+
+
+TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
+    "resnet50": {"top-1": ("top1_onnxruntime_percent", None)},
+    "retinanet": {"mAP": ("map_onnxruntime", "map_of_another_image")},
+    "3d-unet": {"Dice": ("dice", "dice_of_shuffled_voxels")},
+    "bert": {"F1": ("onnxruntime.f1", "chance.any_fact.f1")},
+    "dlrm-v2": {"AUC": ("auc", "chance_auc")},
+    "gptj": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
+    "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
+    "mixtral-8x7b": {
+        "ROUGE-1": ("scores.rouge1", "chance.rouge1"),
+        "GSM8K": ("scores.gsm8k", "chance.gsm8k"),
+        "MBXP": ("scores.mbxp", "chance.mbxp"),
+    },
+    "stable-diffusion-xl": {
+        "CLIP": ("clip", "of_other_captions.clip"),
+        "FID": ("fid", "of_noise.fid"),
+    },
+}
+"""Where training.json has the scores of docs/tiny.md, and those of chance."""
+
+
+def test_the_page_of_the_tiny_twins_has_the_figures_of_their_trainers() -> None:
+    """Every suite of suites/tiny is on it, with its scores and those of chance to three digits."""
+    page = (ROOT / "docs" / "tiny.md").read_text("utf-8")
+    found = re.findall(r"\| ([\w-]+) ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    expected = []
+    for name, scores in TWINS.items():
+        training = json.loads((ROOT / "suites/tiny" / name / "training.json").read_text("utf-8"))
+        for score, keys in scores.items():
+            values = [reduce(getitem, key.split("."), training) if key else 10.0 for key in keys]
+            expected.append((score, *(f"{value:.3f}" for value in values)))
+
+    assert sorted(found) == sorted(expected)
+    assert {file.name.split(".")[0] for file in (ROOT / "suites/tiny").glob("*.toml")} == set(TWINS)
+
+
+def test_the_readme_says_who_verified_nothing() -> None:
+    """Trademark and label stand in the README."""
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+    assert "not affiliated" in text
+    assert "not verified by MLCommons Association" in text

@@ -1,0 +1,175 @@
+"""HTTP as hostile servers write it: what is no answer is a failure, and never fills the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from pytest_mlperf.engines.openai import _connection
+from pytest_mlperf.engines.openai._client import Client, Listener
+from pytest_mlperf.engines.openai._connection import HEAD_BYTES, new_loop
+from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
+from tests.engines.openai.scripted import DONE, piece
+
+WHOLE = piece("a", ids=[1]) + piece("b", ids=[2], finish="stop") + DONE
+KIND = b"Content-Type: text/event-stream\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\n" + KIND + b"Transfer-Encoding: chunked\r\n\r\n"
+LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
+
+
+def chunks(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[StreamedAnswer]:
+    """Ask once for each reply, of pieces that a server writes; it then closes the connection."""
+    left = [[reply] if isinstance(reply, bytes) else list(reply) for reply in replies]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while left:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(2)
+                for part in left.pop(0):
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if not writer.is_closing() and not left:
+                    break
+        writer.close()
+
+    async def main() -> list[StreamedAnswer]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = Client(f"http://127.0.0.1:{port}", "/v1/completions", key, 30)
+        await client.open()
+        answers = [StreamedAnswer(keeps=True) for _ in replies]
+        try:
+            for answer in answers:
+                await asyncio.wait_for(client.stream(b"{}", answer, Listener()), 30)
+        finally:
+            await client.close()
+            server.close()
+        return answers
+
+    loop, _ = new_loop()
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        CHUNKED + chunks(WHOLE) + b"0\r\n\r\n",
+        CHUNKED + chunks(*(bytes([byte]) for byte in WHOLE)) + b"0\r\nX-Sum: 3\r\n\r\n",
+        [bytes([byte]) for byte in CHUNKED + chunks(WHOLE) + b"0\r\n\r\n"],
+        b"HTTP/1.1 200 OK\r\n" + KIND + LENGTH + WHOLE,
+        b"HTTP/1.1 200 OK\r\n" + KIND + b"\r\n" + WHOLE,
+        b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + WHOLE,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
+        + KIND
+        + LENGTH
+        + WHOLE,
+        CHUNKED + chunks(WHOLE.replace(b"\n", b"\r")) + b"0\r\n\r\n",
+        CHUNKED + chunks(WHOLE),  # broken off after the last word
+        CHUNKED + chunks(WHOLE) + b"zz\r\n",
+    ],
+)
+def test_every_way_to_frame_an_answer(reply: bytes | list[bytes]) -> None:
+    """By chunks, by length, by the connection's end; wherever it is cut."""
+    (answer,) = ask(reply)
+
+    assert answer.complete
+    assert answer.ids == [1, 2]
+
+
+def test_an_answer_is_not_taken_for_the_next_ones() -> None:
+    """A connection on which more came than was asked for is not used again."""
+    whole = b"HTTP/1.1 200 OK\r\n" + KIND + LENGTH + WHOLE
+    other = piece("z", ids=[7], finish="stop") + DONE
+    reply = CHUNKED + chunks(other) + b"0\r\n\r\n"
+
+    first, second = ask([whole + whole], reply)
+
+    assert (first.ids, second.ids) == ([1, 2], [7])
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 3 * HEAD_BYTES, "no HTTP: a head of more than"),
+        ([b"HTTP/1.1 200 OK\r\n"] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
+        (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "no HTTP: a head of more than 65,536 bytes"),
+        (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
+        (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
+        (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
+        (CHUNKED, "connection closed before an answer: the server closed the connection"),
+        (b"", "connection closed before an answer: the server closed the connection"),
+        (
+            b"HTTP/1.1 200 OK\r\n" + KIND + b"Content-Length: 999\r\n\r\n" + piece("a", ids=[1]),
+            "stream ended early: the server closed the connection",
+        ),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+            "no HTTP: the server changes the protocol",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\n" + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
+            "no event stream: it is packed (gzip), unasked",
+        ),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n",
+            "HTTP 302 (Found)",
+        ),
+        (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
+        (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey", "the answer is of no type: hey"),
+        (b"HTTP/1.1 500 No\r\n\r\n" + b"e" * 200_000, "HTTP 500 (Internal Server Error): eee"),
+    ],
+)
+def test_what_is_no_answer_is_told(reply: bytes | list[bytes], expected: str) -> None:
+    with pytest.raises(Failed, match=re.escape(expected)):
+        ask(reply)
+
+
+def test_a_character_may_be_cut_anywhere() -> None:
+    """UTF-8 in two chunks of HTTP, and in two reads."""
+    sent = piece("grüß \U0001f600", ids=[1], finish="stop") + DONE
+    for cut in range(1, len(sent)):
+        (answer,) = ask([CHUNKED + chunks(sent[:cut]), chunks(sent[cut:]) + b"0\r\n\r\n"])
+        assert answer.text == ["grüß \U0001f600"]
+
+
+def test_without_uvloop_the_loop_is_asyncios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop, name = new_loop()
+    loop.close()
+
+    assert (type(loop).__module__.partition(".")[0], name) == ("asyncio", "asyncio")
+    (answer,) = ask(CHUNKED + chunks(WHOLE) + b"0\r\n\r\n")
+    assert answer.complete
+
+
+def test_a_server_without_a_trusted_certificate_is_no_server() -> None:
+    """TLS is checked as Python's own default has it."""
+    pool = _connection.Connections("https://localhost")
+
+    async def opened() -> ssl.SSLContext | None:
+        await pool.open()
+        return pool._context
+
+    context = asyncio.run(opened())
+    assert context is not None
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED

@@ -1,0 +1,280 @@
+"""MLCommons' client as the load of an engine: what it is told, how it fails, what is left of it.
+
+A stand-in leaves the files that the client itself wrote; the client is asked where the variable
+MLPERF_ENDPOINTS_PYTHON names a Python that has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
+from pytest_mlperf.stores.results import read_results
+from tests.engines.openai.echo import echo_server
+from tests.engines.recording import Samples
+from tests.engines.under_loadgen import token_settings
+from tests.run.harness import RunningWorker, error_of, run_to_end, spec
+
+pytest.importorskip("httptools")
+
+STAND_IN = str(Path(__file__).with_name("client_stand_in.py"))
+
+
+def client(manner: str) -> list[str]:
+    return [sys.executable, "-I", STAND_IN, manner]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with echo_server(8, service_ms=2) as address:
+        yield address
+
+
+def case(folder: Path, url: str, manner: str, **options: Any) -> Any:
+    settings = replace(token_settings("Concurrency", 8), points=[1, 4], min_duration_ms=200)
+    return spec(
+        folder,
+        engine="pytest_mlperf.engines.openai.endpoints:EndpointsEngine",
+        options={"url": url, "client": client(manner), "tokenizer": "char", **options},
+        dataset="tests.engines.recording:Samples",
+        dataset_options={"samples": [f"Count to ${number}." for number in range(8)]},
+        precision="fp32",
+        settings=settings,
+    )
+
+
+@pytest.mark.process
+def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    settings = {"client": {"num_workers": 2}, "warmup": {"enabled": False}}
+    events, code = run_to_end(case(tmp_path, url, "works", settings=settings, max_new_tokens=16))
+
+    assert code == 0, events
+    loaded = next(event for event in events if event["event"] == "loaded")
+    assert loaded["engine"]["harness.version"] == "0.1.0"
+    config = json.loads((tmp_path / "performance/c4.json").read_text("utf-8"))
+    assert config["settings"]["load_pattern"] == {"type": "concurrency", "target_concurrency": 4}
+    assert config["settings"]["runtime"]["max_duration_ms"] == 200
+    assert config["settings"]["client"] == {"num_workers": 2}
+    assert config["settings"]["warmup"] == {"enabled": False}
+    assert config["model_params"]["max_new_tokens"] == 16
+    prompts = (tmp_path / "performance/prompts.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(prompts[3]) == {"prompt": "Count to $3."}
+    assert config["endpoint_config"]["api_key"] == f"${{{KEY}}}"
+    assert (tmp_path / "performance/c4/key").read_text("utf-8") == "s3cret"
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key"]
+    assert not [path for path in written if b"s3cret" in path.read_bytes()]
+
+
+FAILURES = {
+    "is not installed": r"engine endpoints: \S+ has no MLCommons client \(ModuleNotFoundError: .*"
+    r"install it there: .*",
+    "refuses its configuration": r"MLCommons' client ended with exit code 2; its log \S+c\d\.log "
+    r"ends: .*Config error: extra_forbidden.*",
+    "crashes": r"MLCommons' client was killed by SIGSEGV; its log .*",
+    "hangs": r"MLCommons' client said nothing for request_timeout = 1 s and was ended; .*",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("manner", "message"), FAILURES.items())
+def test_a_client_that_fails_is_one_error(
+    tmp_path: Path, url: str, manner: str, message: str
+) -> None:
+    events, _ = run_to_end(case(tmp_path, url, manner, request_timeout=1))
+
+    assert re.match(message, error_of(events)["message"]), error_of(events)["message"]
+    assert error_of(events)["layer"] == "engine"
+
+
+@pytest.mark.process
+def test_a_killed_worker_leaves_no_client(tmp_path: Path, url: str) -> None:
+    with RunningWorker(case(tmp_path, url, "works for ever")) as worker:
+        worker.wait_for("running")
+        while worker.wait_for("progress")["done"] == 0:
+            pass
+        family = psutil.Process(worker.process.pid).children(recursive=True)
+        assert any("from-config" in each.cmdline() for each in family)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.exit_code()
+        _, alive = psutil.wait_procs(family, 30)
+        assert not alive
+
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "echo"
+tokens = true
+dataset = {{ use = "prompts", path = "prompts.jsonl" }}
+
+[[engines]]
+use = "endpoints"
+name = "server"
+{entry}
+options = {{ url = "{url}", max_new_tokens = 16, tokenizer = "char" }}
+
+[[scenarios]]
+name = "Concurrency"
+points = [1, 4]
+min_duration = "0.1s"
+"""
+
+
+def write_suite(url: str, manner: str, *, entry: str = "", scenario: str = "Concurrency") -> None:
+    command = entry or f"command = {json.dumps(client(manner))}"
+    text = SUITE.format(entry=command, url=url)
+    if scenario != "Concurrency":
+        text += f'[[scenarios]]\nname = "{scenario}"\n'
+    Path("s.mlperf.toml").write_text(text, "utf-8")
+    rows = [json.dumps({"prompt": f"Count to {number}."}) + "\n" for number in range(8)]
+    Path("prompts.jsonl").write_text("".join(rows), "utf-8")
+
+
+@pytest.mark.process
+def test_its_curve_is_never_compared_with_that_of_our_own_loop(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    write_suite(url, "works")
+    pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
+    (result,) = read_results(Path("theirs.json")).cases
+    (run,) = result.verdict.runs
+    assert result.verdict.subject is not None
+
+    assert run.metrics["tokens_per_second@4"] == pytest.approx(3276.87, rel=1e-4)
+    assert result.verdict.subject.identity["harness"] == "MLCommons endpoints"
+    assert result.verdict.subject.fingerprint["engine.harness.version"] == "0.1.0"
+    content = json.loads(Path("theirs.json").read_text("utf-8"))
+    del content["cases"][0]["verdict"]["subject"]["identity"]["harness"]
+    Path("ours.json").write_text(json.dumps(content), "utf-8")
+    assert main(["compare", "theirs.json", "ours.json"]) == 2
+    assert "harness MLCommons endpoints → " in " ".join(capsys.readouterr().out.split())
+
+
+DAMAGES = {
+    "leaves no result": "*ERROR engine: *c?: cut: it has config.yaml and no result_summary.json*",
+    "leaves half a result": "*ERROR engine: *result_summary.json*",
+    "leaves no events": "*ERROR engine: *events.jsonl: cannot be read: No such file*",
+    "leaves half its events": "*ERROR engine: *events.jsonl: cut: it has not both *",
+    "is exchanged": "*ERROR engine: MLCommons endpoints 0.1.0 (unknown) measured, and not *",
+    "loses requests": "*INVALID*3 of * requests failed*",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("manner", "line"), DAMAGES.items())
+def test_what_it_leaves_is_read_as_imports_are(
+    pytester: pytest.Pytester, url: str, manner: str, line: str
+) -> None:
+    write_suite(url, manner)
+    ended = pytester.runpytest_subprocess("s.mlperf.toml")
+
+    text = " ".join(ended.stdout.str().split())
+    assert re.search(_pattern(line), text), ended.stdout.str()
+    assert not list(pytester.path.rglob("baselines/*"))
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.strip("*").split("*")).replace(r"\?", ".")
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_the_client(pytester: pytest.Pytester, url: str) -> None:
+    write_suite(url, "works for ever")
+    session = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    family = _until_the_client_works(session.pid)
+    session.send_signal(signal.SIGINT)
+    out, _ = session.communicate(timeout=60)
+    _, alive = psutil.wait_procs(family, 30)
+
+    assert not alive
+    assert session.returncode == pytest.ExitCode.INTERRUPTED, out
+
+
+def _until_the_client_works(pid: int) -> list[psutil.Process]:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        family = psutil.Process(pid).children(recursive=True)
+        for each in family:
+            try:
+                if "from-config" in each.cmdline() and "client_stand_in.py" in str(each.cmdline()):
+                    return family
+            except psutil.Error:
+                continue
+        time.sleep(0.05)
+    raise AssertionError("the client was never started")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ignore_eos", True),
+        ("extra", {"top_p": 0.5}),
+        ("min_new_tokens", 4),
+        ("settings", {"runtime": {}}),
+    ],
+)
+def test_what_the_client_cannot_ask_for_is_refused(option: str, value: object) -> None:
+    with pytest.raises(SuiteError, match=option) as error:
+        EndpointsEngine(
+            dataset=Samples(["x"]),
+            model=None,
+            precision="fp32",
+            url="http://127.0.0.1:1",
+            client=["python"],
+            **{option: value},
+        )
+    assert error.value.options == (option,)
+
+
+@pytest.mark.parametrize(
+    ("entry", "scenario", "message"),
+    [
+        (
+            'model = "m"',
+            "Concurrency",
+            "endpoints needs the Python that has the client of MLCommons",
+        ),
+        ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
+        (
+            'python = "x/bin/python"\nbaseline_engine = { python = "y" }',
+            "Concurrency",
+            "baseline_eng",
+        ),
+    ],
+)
+def test_an_entry_says_what_it_needs(
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
+    entry: str,
+    scenario: str,
+    message: str,
+) -> None:
+    write_suite("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)
+
+    assert main(["plan", "s.mlperf.toml"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

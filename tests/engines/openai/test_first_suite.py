@@ -1,0 +1,34 @@
+"""The suite that `pytest-mlperf init --engine openai` writes, against a server that stands in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli import main
+from tests.engines.openai.echo import echo_server
+
+pytest.importorskip("aiohttp")
+
+
+@pytest.mark.process
+def test_it_measures_a_server_with_answers_of_the_lengths_that_were_drawn(
+    pytester: pytest.Pytester,
+) -> None:
+    """Whether it holds its points depends on this machine; that it measures does not."""
+    assert main(["init", "--engine", "openai"]) == 0
+    suite = Path("suites/demo.mlperf.toml")
+    pytester.runpytest_subprocess("suites", "--mlperf-plan").stdout.fnmatch_lines(["*1 case*"])
+    with echo_server(10_000, service_ms=60) as url:
+        text = suite.read_text("utf-8").replace("http://127.0.0.1:8000", url)
+        suite.write_text(text.replace("[1, 8, 64]", "[1, 4]").replace('"60s"', '"1s"'))
+        pytester.runpytest_subprocess("suites")
+
+    (logged, *_) = sorted(Path(".mlperf/runs").rglob("curve.json"))
+    points = json.loads(logged.read_text("utf-8"))["points"]
+    assert [point["point"] for point in points] == [1, 4]
+    for point in points:
+        assert point["requests"] > 0
+        assert 102 <= point["tokens"] / point["requests"] <= 410

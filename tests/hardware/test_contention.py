@@ -1,0 +1,323 @@
+"""Who used the processor between two readings: by made-up /proc trees, and a real neighbour."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.contention import Contention
+from pytest_mlperf.hardware.contention import (
+    SCHEDULING_S,
+    TICK_S,
+    ProcessUsage,
+    Watch,
+    family,
+    processes,
+)
+
+ENGINE, SERVER, DAEMON, OTHER = 100, 101, 102, 200
+"""An engine, the server that it started in a session of its own, what that started, a stranger."""
+
+
+class Tree:
+    """A /proc and a /sys that tell what they are told to."""
+
+    def __init__(self, root: Path) -> None:
+        """Begin with two idle cores."""
+        self.root = root
+        self.time_s = 1000.0
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file."""
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text, "utf-8")
+
+    def cores(self, busy_s: float, stolen_s: float = 0.0, count: int = 2) -> None:
+        """Let the first of some cores have worked so long."""
+        rows = [
+            f"cpu{n} {round(busy_s / TICK_S) if n == 0 else 0} 0 0 9999 5 0 0 "
+            f"{round(stolen_s / TICK_S) if n == 0 else 0} 0 0"
+            for n in range(count)
+        ]
+        self.write("proc/stat", "cpu  1 2 3 4 5 6 7 8 9 10\n" + "\n".join(rows) + "\nintr 0\n")
+
+    def process(
+        self,
+        pid: int,
+        *,
+        parent: int = 1,
+        group: int | None = None,
+        name: str = "python",
+        used_s: float = 0.0,
+        reaped_s: float = 0.0,
+        faults: int = 0,
+        began: int = 7,
+    ) -> None:
+        """Write a process."""
+        ticks = f"{round(used_s / TICK_S)} 0 {round(reaped_s / TICK_S)} 0"
+        own = group or pid
+        self.write(
+            f"proc/{pid}/stat",
+            f"{pid} ({name}) S {parent} {own} {own} 0 -1 0 0 0 {faults} 0 {ticks} 20 0 1 0 "
+            f"{began} 0\n",
+        )
+
+    def thread(
+        self, pid: int, tid: int, *, waited_s: float, turns: int = 0, switches: int = 0
+    ) -> None:
+        """Write a thread."""
+        folder = f"proc/{pid}/task/{tid}"
+        self.write(f"{folder}/schedstat", f"5 {round(waited_s * 1e9)} {turns}\n")
+        status = f"Name:\tx\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t{switches}\n"
+        self.write(f"{folder}/status", status)
+
+    def watch(self) -> Watch:
+        """Watch the engine."""
+        return Watch(ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def between(tree: Tree, meanwhile: Callable[[], None], window_s: float = 10.0) -> Contention:
+    """Return what is read of a window in which something happens."""
+    watch = tree.watch()
+    start = watch.read()
+    meanwhile()
+    tree.time_s += window_s
+    return Contention(**watch.between(start, watch.read()))
+
+
+def test_a_machine_that_tells_nothing_is_unknown_and_not_quiet(tree: Tree) -> None:
+    found = between(tree, lambda: None)
+
+    assert found == Contention(window_s=10.0, cores=2)
+
+
+def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
+    """The engine's server and what that starts are its own, in whatever group they are."""
+
+    def state(factor: float) -> None:
+        tree.cores(busy_s=50 + 15 * factor)
+        tree.process(ENGINE, used_s=3 + 1 * factor)
+        tree.process(SERVER, parent=ENGINE, group=SERVER, used_s=4 * factor, reaped_s=1 * factor)
+        tree.process(DAEMON, parent=SERVER, group=DAEMON, used_s=2 * factor)
+        tree.process(OTHER, name="a) b (c", used_s=30 + 5 * factor)
+        tree.process(OTHER + 1, name="idle", used_s=77)
+
+    state(0)
+    found = between(tree, lambda: state(1))
+
+    assert found.own_s == pytest.approx(8)
+    assert found.foreign_s == pytest.approx(7)
+    assert found.others == {"a) b (c": pytest.approx(0.5)}
+
+
+def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:
+    tree.cores(0)
+    tree.process(ENGINE, used_s=1)
+    tree.process(SERVER, parent=ENGINE, used_s=5)
+
+    def meanwhile() -> None:
+        tree.cores(busy_s=3)
+        (tree.root / f"proc/{SERVER}/stat").unlink()
+        tree.process(ENGINE, used_s=1, reaped_s=8)
+
+    assert between(tree, meanwhile).own_s == pytest.approx(3)
+
+
+def test_a_number_that_another_process_got_is_another_process(tree: Tree) -> None:
+    tree.cores(0)
+    tree.process(ENGINE)
+    tree.process(OTHER, name="old", used_s=500, began=7)
+
+    found = between(tree, lambda: tree.process(OTHER, name="new", used_s=5, began=8))
+
+    assert found.others == {"new": pytest.approx(0.5)}
+
+
+def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
+    tree.process(ENGINE)
+    tree.process(SERVER, parent=ENGINE)
+    tree.thread(ENGINE, 100, waited_s=1.0, turns=10, switches=5)
+    tree.thread(SERVER, 101, waited_s=9.0, turns=10)
+
+    def meanwhile() -> None:
+        tree.thread(ENGINE, 100, waited_s=1.5, turns=110, switches=25)
+        tree.thread(SERVER, 101, waited_s=9.001, turns=1010)  # many turns, each at once
+        tree.thread(SERVER, 109, waited_s=0.25, turns=0, switches=2)  # born meanwhile
+
+    found = between(tree, meanwhile)
+
+    assert found.waited_s == pytest.approx(0.5 - 100 * SCHEDULING_S + 0.25)
+    assert found.switches == 22
+
+
+def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
+    tree.process(ENGINE)
+    tree.cores(0, count=4)
+    found = between(tree, lambda: tree.cores(6, count=4))
+    assert found.foreign_s == pytest.approx(6)
+
+    elsewhere = Watch(ENGINE, root=tree.root, cores={2, 3}, clock=lambda: tree.time_s)
+    start = elsewhere.read()
+    tree.cores(60, count=4)
+    assert elsewhere.between(start, elsewhere.read())["foreign_s"] == 0
+
+
+def test_of_stolen_time_the_part_of_ours_counts(tree: Tree) -> None:
+    tree.cores(0)
+    tree.process(ENGINE)
+
+    def meanwhile() -> None:
+        tree.cores(busy_s=8, stolen_s=2)
+        tree.process(ENGINE, used_s=6)
+
+    assert between(tree, meanwhile).stolen_s == pytest.approx(1.5)
+
+
+V2 = {
+    "proc/self/cgroup": "0::/pod/job\n",
+    "sys/fs/cgroup/pod/cpu.stat": "usage_usec 1\nnr_throttled {n}\nthrottled_usec {usec}\n",
+    "sys/fs/cgroup/pod/cpu.max": "200000 100000\n",
+    "sys/fs/cgroup/pod/job/cpu.stat": "usage_usec 1\n",
+}
+V1 = {
+    "proc/self/cgroup": "9:memory:/x\n3:cpu,cpuacct:/docker/abc\n0::/\n",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_throttled {n}\nthrottled_time {usec}000\n",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+}
+
+
+@pytest.mark.parametrize("files", [V2, V1], ids=["v2", "v1"])
+@pytest.mark.parametrize(
+    ("periods", "held_s", "throttled_s"), [(0, 0.0, 0.0), (30, 1.2, 1.2), (30, 90.0, 3.0)]
+)
+def test_a_processor_quota_is_seen(
+    tree: Tree, files: dict[str, str], periods: int, held_s: float, throttled_s: float
+) -> None:
+    """Over many cores it holds back longer than the window lasts: whole periods are the most."""
+
+    def state(n: int, s: float) -> None:
+        for path, text in files.items():
+            tree.write(path, text.format(n=n, usec=round(s * 1e6)))
+
+    state(5, 70.0)
+    found = between(tree, lambda: state(5 + periods, 70.0 + held_s))
+
+    assert found.throttled_s == pytest.approx(throttled_s)
+
+
+def test_pressure_is_that_of_our_group_where_it_tells(tree: Tree) -> None:
+    def state(path: str, some: int, full: int) -> None:
+        rows = [f"{n} avg10=0.00 avg60=0.00 avg300=0.00 total={t}" for n, t in
+                (("some", some), ("full", full))]  # fmt: skip
+        tree.write(path, "\n".join(rows) + "\n")
+
+    state("proc/pressure/memory", 10, 10)
+    state("proc/pressure/cpu", 0, 0)
+    tree.write("proc/self/cgroup", "0::/job\n")
+    state("sys/fs/cgroup/job/memory.pressure", 1_000_000, 0)
+
+    def meanwhile() -> None:
+        state("proc/pressure/memory", 9_000_000, 9_000_000)
+        state("proc/pressure/cpu", 2_000_000, 0)
+        state("sys/fs/cgroup/job/memory.pressure", 1_500_000, 250_000)
+
+    found = between(tree, meanwhile)
+
+    assert (found.memory_some_s, found.memory_full_s) == (0.5, 0.25)
+    assert found.pressure_s == 2.0
+
+
+def test_faults_and_swap_are_counted(tree: Tree) -> None:
+    tree.process(ENGINE, faults=5)
+    tree.write("proc/vmstat", "pgmajfault 1\npswpin 100\npswpout 3\n")
+
+    def meanwhile() -> None:
+        tree.process(ENGINE, faults=25)
+        tree.write("proc/vmstat", "pgmajfault 1\npswpin 164\npswpout 3\n")
+
+    found = between(tree, meanwhile)
+
+    assert (found.faults, found.swapped_in) == (20, 64)
+
+
+@given(st.dictionaries(st.integers(2, 30), st.integers(1, 30), max_size=25))
+def test_a_family_is_closed_and_no_more(parents: dict[int, int]) -> None:
+    """Loops among made-up parents end; who descends from nobody inside is outside."""
+    found = {
+        (pid, 0): ProcessUsage(
+            name="x", parent=parent, groups=(pid, pid), used_s=0, reaped_s=0, faults=0
+        )
+        for pid, parent in parents.items()
+    }
+    inside = family(found, 5)
+
+    for pid, parent in parents.items():
+        assert (pid in inside) == (pid == 5 or parent in inside)
+
+
+# --- this machine --------------------------------------------------------------------------------
+
+BURN = """
+import os
+parent = os.getppid()
+print(flush=True)
+while os.getppid() == parent:
+    sum(range(10_000))
+"""
+"""Computes as long as whoever started it lives."""
+
+
+@contextmanager
+def burning(count: int) -> Iterator[list[int]]:
+    """Keep processes that compute, on the core that this thread may use first."""
+    core = min(os.sched_getaffinity(0))
+    started = []
+    try:
+        for _ in range(count):
+            process = subprocess.Popen(
+                [sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True
+            )
+            started.append(process)
+            os.sched_setaffinity(process.pid, {core})
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield [process.pid for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel tells no waits")
+def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
+    """Two that compute on one core: each waits a third of the time at least, whoever is here."""
+    core = min(os.sched_getaffinity(0))
+    with burning(2) as (mine, other):
+        watch = Watch(mine, cores={core})
+        start = watch.read()
+        time.sleep(0.6)
+        found = Contention(**watch.between(start, watch.read()))
+        own, theirs = (family(processes(Path("/")), pid) for pid in (mine, other))
+
+    assert own == {mine}
+    assert theirs == {other}
+    assert found.waited_s is not None
+    assert found.waited_s > found.window_s / 3
+    assert found.own_s is not None
+    assert found.own_s < 2 * found.window_s / 3
+    assert found.foreign_s is None or found.foreign_s > found.window_s / 4

@@ -1,0 +1,16 @@
+"""A case with all that its runs need, where nothing keeps it from running."""
+
+from __future__ import annotations
+
+from pytest_mlperf.core.job import Job, require
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.resolve import Problems, resolve
+
+
+def job_of(planned: Planned, *, scorer: bool = False) -> Job:
+    """Return a case, resolved; what keeps it from running is raised."""
+    job = resolve(planned, scorer=scorer)
+    if isinstance(job, Problems):
+        require(job.problems)
+    assert isinstance(job, Job), job
+    return job

@@ -1,0 +1,99 @@
+"""A machine that others load: what they took is no drop of the build."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import Project, near
+
+COMPUTES = "{ latency_s = 0.0005 }"
+"""Half a millisecond of work in the processor for each sample, and none asleep."""
+
+FASTEST = 2000.0
+
+LONGER = f"""
+[[scenarios]]
+name = "Offline"
+target_qps = {FASTEST}
+min_duration = "500ms"
+"""
+
+BURN = """
+import os
+parent = os.getppid()
+print(flush=True)
+while os.getppid() == parent:
+    sum(range(10_000))
+"""
+"""Computes as long as whoever started it lives."""
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel tells no waits"
+)
+
+
+@pytest.fixture
+def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project whose machine is watched, as it is for users."""
+    monkeypatch.delenv("PYTEST_ADDOPTS")
+    return project
+
+
+@contextmanager
+def neighbours() -> Iterator[None]:
+    """Let two processes compute on each core."""
+    started = []
+    try:
+        for core in sorted(os.sched_getaffinity(0)) * 2:
+            process = subprocess.Popen(
+                [sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True
+            )
+            started.append(process)
+            os.sched_setaffinity(process.pid, {core})
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def judged(project: Project) -> tuple[pytest.RunResult, CaseResult]:
+    result = project.run_process("suites", "-k", "performance")
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    return result, read_results(newest).cases[0]
+
+
+@pytest.mark.quiet
+def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Project) -> None:
+    """They leave it a third of the speed of its baseline: INVALID, measured again, and told."""
+    project.suite(options=COMPUTES, scenarios=LONGER)
+    project.baseline(near(FASTEST), target_qps=FASTEST)
+    with neighbours():
+        result, found = judged(project)
+
+    verdict = found.verdict
+    assert verdict.outcome is Outcome.INVALID
+    assert [reason.key for reason in verdict.reasons] == [Key.MACHINE_BUSY]
+    assert len(verdict.invalid_runs) == 3
+    for run in verdict.invalid_runs:
+        assert run.metrics["throughput"] < 0.8 * FASTEST
+        assert run.contention is not None
+        assert run.contention.share is not None
+        assert run.contention.share > 0.2
+        assert run.contention.window_s == pytest.approx(run.duration_s, abs=0.2)
+    result.stdout.fnmatch_lines(
+        ["INVALID the machine was busy, which explains up to * of the run's*"]
+    )

@@ -1,0 +1,149 @@
+"""A suite with a number of requests under way: one case, judged at every point and in the mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.run.worker.closed_loop import REQUESTS
+from pytest_mlperf.stores import baselines
+from tests.plugin.project import Project, case
+
+CURVE: Case = case(scenario="Concurrency")
+OPEN: Case = case(scenario="OpenLoop")
+
+OPTIONS = "{ latency_s = 0.05, threads = 8, tokens = 4 }"
+"""Of an engine that sleeps: as many requests a second as are under way, times twenty."""
+
+
+@pytest.fixture
+def file(project: Project) -> Path:
+    """Return a suite of two points; whatever the machine does must not make a run INVALID."""
+    path = project.suite(
+        options=OPTIONS,
+        scenarios='[[scenarios]]\nname = "Concurrency"\npoints = [1, 6]\nmin_duration = "600ms"\n',
+        more='[limits]\ntokens_per_second = { max_drop = "40%" }\n'
+        '"tokens_per_second@1" = { max_drop = "45%" }\n'
+        '"tokens_per_second@6" = { max_drop = "45%" }\n',
+    )
+    path.write_text(path.read_text("utf-8").replace("[workload]", "[workload]\ntokens = true"))
+    return path
+
+
+def changed(project: Project, factors: dict[str, float], case: Case = CURVE) -> None:
+    """Make the recorded baseline one of eight runs whose metrics are so many times as high."""
+    path = project.baseline_file(case)
+    loaded = baselines.load(path)
+    assert loaded is not None
+    (record,) = loaded.records
+    other: Record = dataclasses.replace(
+        record,
+        runs=tuple(
+            dataclasses.replace(
+                record.runs[number % 2],
+                metrics={
+                    name: value * factors.get(name, 1.0)
+                    for name, value in record.runs[0].metrics.items()
+                },
+                session=f"session {number // 2}",
+            )
+            for number in range(8)
+        ),
+    )
+    baselines.save(path, dataclasses.replace(loaded, records=(other,)))
+
+
+@pytest.mark.quiet
+def test_a_curve_is_recorded_and_its_points_are_judged(project: Project, file: Path) -> None:
+    """One case, from the first record to a drop at one point with more speed at the other."""
+    update = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    project.run(file, *update).assert_outcomes()
+
+    recorded = project.recorded(CURVE)
+    metrics = recorded.runs[0].metrics
+    assert metrics["tokens_per_second@6"] == pytest.approx(480, rel=0.4)
+    assert metrics["tokens_per_second@1"] == pytest.approx(80, rel=0.4)
+    mean = (metrics["tokens_per_second@1"] * metrics["tokens_per_second@6"]) ** 0.5
+    assert metrics["tokens_per_second"] == pytest.approx(mean)
+    assert metrics["tokens_per_sample@1"] == 4
+    assert {"ttft_p90@6", "tpot_p90@6", "tps_per_user@6", "latency_p50@1"} <= metrics.keys()
+    assert recorded.target_qps is None
+
+    changed(project, {"tokens_per_second@1": 0.2, "tokens_per_second@6": 5.0})
+    result = project.run(file, "--mlperf-json=r.json")
+
+    result.assert_outcomes(failed=1)
+    verdict = project.verdicts("r.json")["performance"]
+    outcomes = {m.metric: m.outcome for m in verdict.metrics if m.outcome}
+    assert outcomes["tokens_per_second@6"] is Outcome.PERF_DROP
+    assert outcomes["tokens_per_second@1"] is Outcome.IMPROVED
+    result.stdout.re_match_lines([r"PERF DROP tokens/s at 6 −[78]\d\.\d %"])
+    assert any(note.startswith("traded: −") and " at 6 for +" in note for note in verdict.notes)
+
+    text = file.read_text("utf-8")
+    file.write_text(text.replace("[1, 6]", "[1, 5, 6]"))
+    project.run(file, "--mlperf-json=r.json")
+    verdict = project.verdicts("r.json")["performance"]
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == "points of the curve differ: suite 1, 5, 6, baseline 1, 6"
+    assert not verdict.runs, "nothing is measured that cannot be compared"
+    file.write_text(text)
+
+    changed(project, {"tokens_per_second@1": 5.0, "tokens_per_sample@1": 1.5})
+    result = project.run(file, "--mlperf-json=r.json")
+
+    verdict = project.verdicts("r.json")["performance"]
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == "tokens/sample at 1 4, less than the baseline's 5.88 to 6.12"
+
+
+@pytest.mark.quiet
+def test_an_open_loop_is_recorded_and_judged_by_its_times(project: Project) -> None:
+    """The same case with requests that arrive at a rate."""
+    path = project.suite(
+        options="{ latency_s = 0.02, threads = 8 }",
+        scenarios='[[scenarios]]\nname = "OpenLoop"\npoints = [12.5, 50]\nmin_duration = "900ms"\n'
+        'arrivals = "gamma"\nburstiness = 2\n',
+        more='[limits]\nlatency_p50 = { max_rise = "50%" }\n'
+        '"latency_p50@12.5" = { max_rise = "55%" }\n'
+        '"latency_p50@50" = { max_rise = "55%" }\n',
+    )
+    project.run(path, "--mlperf-update=missing", "-omlperf_baseline_runs=2").assert_outcomes()
+
+    recorded = project.recorded(OPEN)
+    metrics = recorded.runs[0].metrics
+    assert metrics["latency_p50@12.5"] == pytest.approx(0.02, rel=0.5)
+    assert metrics["throughput@50"] == pytest.approx(50, rel=0.15)
+    assert recorded.fingerprint["points"] == "12.5, 50 requests/s, gamma 2"
+
+    changed(project, {"latency_p50": 0.2, "latency_p50@12.5": 0.2, "latency_p50@50": 0.2}, OPEN)
+    assert not list(project.path.rglob(REQUESTS)), "nobody asked for them"
+    result = project.run(path, "--mlperf-json=r.json", "--mlperf-requests")
+
+    result.assert_outcomes(failed=1)
+    verdict = project.verdicts("r.json")["performance"]
+    assert {m.metric for m in verdict.metrics if m.outcome is Outcome.PERF_DROP} == {
+        "latency_p50",
+        "latency_p50@12.5",
+        "latency_p50@50",
+    }
+
+    kept = list(project.path.rglob(REQUESTS))
+    assert len(kept) == len(verdict.runs)
+    with gzip.open(kept[0], "rt") as lines:
+        assert {json.loads(line)["point"] for line in lines} == {12.5, 50}
+
+    path.write_text(path.read_text("utf-8").replace("burstiness = 2", "burstiness = 1"))
+    project.run(path, "--mlperf-json=r.json")
+    verdict = project.verdicts("r.json")["performance"]
+    assert verdict.headline == (
+        "points of the curve differ: suite 12.5, 50 requests/s, gamma 1, baseline 12.5, 50 "
+        "requests/s, gamma 2"
+    )

@@ -1,0 +1,136 @@
+"""`--mlperf-update=missing` adds a session of the same build until the baseline has four."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import OPTIONS, Project, last_line, section
+from tests.plugin.test_recording import RECORD, recording_beside
+from tests.stores.killed import git
+
+GROW = ("--mlperf-update=missing", "-omlperf_control=off")
+FIRST = (*RECORD, "-omlperf_control=off")
+
+
+def told(result: pytest.RunResult) -> str:
+    """Return the summary in one line."""
+    return " ".join(" ".join(section(result)).split())
+
+
+def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four(project: Project) -> None:
+    project.suite()
+    project.run("suites", *FIRST)
+    sizes = []
+
+    for _ in range(3):
+        result = project.run("suites", *GROW, "--mlperf-json=grown.json")
+        assert last_line(result) == "1 recorded"
+        record = project.recorded()
+        sizes.append((len(record.sessions), len(record.runs)))
+        size = f"baseline grew to {sizes[-1][0]} of 4 sessions ({sizes[-1][1]} runs)"
+        assert f"{size} in baselines/cpu/quick/first/Offline.null.fp32.json" in told(result)
+        assert re.search(r"judged (by 1 of these 2 runs, )?before it was added: ", told(result))
+        assert re.search(r"more than one session is of 20\d\d-\d\d-\d\d: ", told(result))
+    full = project.baseline_file().read_bytes()
+    last = project.run("suites", *GROW)
+
+    assert sizes == [(2, 4), (3, 6), (4, 8)]
+    assert [entry.action for entry in record.history] == ["record", *["append"] * 3]
+    assert {entry.reason for entry in record.history[1:]} == {"one more session of the same build"}
+    assert record.session_noise["throughput"].df >= 3
+    verdict = project.verdicts("grown.json")["performance"]
+    assert (verdict.outcome, verdict.headline) == (
+        Outcome.RECORDED,
+        "baseline grew to 4 of 4 sessions (8 runs)",
+    )
+    assert verdict.metrics[0].change is not None
+    assert project.baseline_file().read_bytes() == full
+    assert "baseline" not in told(last).replace("baselines/", "")
+    assert "recorded" not in last_line(last)
+
+
+def test_only_the_same_build_is_added(project: Project) -> None:
+    project.suite()
+    project.run("suites", *FIRST)
+    before = project.baseline_file().read_bytes()
+    project.suite(options=OPTIONS.replace("batch_size = 16", "batch_size = 8"))
+
+    result = project.run("suites", *GROW)
+
+    assert project.baseline_file().read_bytes() == before
+    assert ("baseline not grown (1 of 4 sessions): engine.batch_size 16 → 8; options ") in told(
+        result
+    )
+    assert "only a session of the same build is added" in told(result)
+
+
+def test_only_the_same_code_is_added_and_a_committed_baseline_changes_none(
+    project: Project,
+) -> None:
+    project.suite()
+    tracked = project.path / "service.py"
+    tracked.write_text("first")
+    git(project.path, "init", "--quiet")
+    git(project.path, "add", "suites", "service.py")
+    git(project.path, "commit", "--quiet", "--message=suite")
+    project.run("suites", *FIRST)
+    git(project.path, "add", "baselines")
+    git(project.path, "commit", "--quiet", "--message=baseline")
+
+    project.run("suites", *GROW)
+    grown = project.recorded()
+    tracked.write_text("second")
+    dirty = project.run("suites", *GROW)
+    git(project.path, "commit", "--quiet", "--all", "--message=code")
+    changed = project.run("suites", *GROW)
+
+    assert len(grown.sessions) == 2
+    assert len({run.commit for run in grown.runs}) == 2
+    assert "(2 of 4 sessions): files were changed and not committed (" in told(dirty)
+    assert re.search(r"\(2 of 4 sessions\): commit \w{12} → \w{12}: only a", told(changed))
+    assert project.recorded() == grown
+
+
+def test_a_drop_that_sessions_cannot_explain_keeps_its_verdict(project: Project) -> None:
+    project.suite()
+    project.run("suites", *FIRST)
+    file = project.baseline_file()
+    content = json.loads(file.read_text("utf-8"))
+    for run in content["records"][0]["runs"]:
+        run["metrics"]["throughput"] *= 50
+    content["records"][0]["runs"] *= 4  # of enough runs to gate
+    file.write_text(json.dumps(content), "utf-8")
+    before = file.read_bytes()
+
+    result = project.run("suites", *GROW)
+
+    assert file.read_bytes() == before
+    result.stdout.fnmatch_lines(["PERF DROP samples/s ?9*"])
+    shown = " ".join(result.stdout.str().split())
+    assert "baseline not grown (1 of 4 sessions): this session is PERF DROP, and" in shown
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_what_another_session_added_meanwhile_stays(project: Project, complete: bool) -> None:
+    file = recording_beside(project)
+    project.run("suites", *FIRST)
+    alone = file.read_bytes()
+    for _ in range(3 if complete else 1):
+        project.run("suites", *GROW)
+    theirs = json.loads(file.read_text("utf-8"))["records"][0]["runs"]
+    file.rename(project.path / "other.json")
+    file.write_bytes(alone)
+
+    result = project.run("suites", *GROW, "--mlperf-json=last.json")
+
+    runs = json.loads(file.read_text("utf-8"))["records"][0]["runs"]
+    assert runs[: len(theirs)] == theirs
+    assert len(runs) == 8 if complete else 6
+    (last,) = read_results(project.path / "last.json").cases
+    assert (last.verdict.outcome is Outcome.RECORDED) != complete
+    assert ("another session completed or replaced it meanwhile" in told(result)) == complete

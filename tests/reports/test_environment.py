@@ -1,0 +1,26 @@
+"""What `explain` says of the machine: what it is, and how fast it was beside the baseline's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_mlperf.core.control import COPY, MATMUL, ControlComparison
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.reports.terminal.explanation import environment
+from tests.reports.verdicts import DROP
+
+
+def test_the_speed_of_the_machine_stands_below_what_it_is() -> None:
+    subject = Subject(identity={"cpu": "EPYC"}, fingerprint={})
+    speeds = tuple(
+        ControlComparison(quantity=what, now=now, baseline=100.0, sd=0.07, baseline_values=8)
+        for what, now in ((MATMUL, 78.0), (COPY, 75.0))
+    )
+
+    shown = environment(replace(DROP, subject=subject, machine=speeds, steady=True), 80)
+
+    assert " ".join(" ".join(shown).split()) == (
+        "Measured on and with cpu EPYC fixed micro-benchmark: matrix product −22.0 %, copy "
+        "−25.0 %; it tells a slower machine from 26.9 % on here"
+    )
+    assert environment(replace(DROP, subject=None), 80) == []

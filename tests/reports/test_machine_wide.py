@@ -1,0 +1,86 @@
+"""What is said of a machine where all pairs of a session moved, or lie far apart."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.verdict import Look, Outcome
+from pytest_mlperf.reports.export.junit import junit
+from pytest_mlperf.reports.terminal.advice import machine_wide
+from tests.reports.verdicts import CASE, metric, result, session, verdict
+
+PAIRS, SE, DF = 200, 0.008, 12.0
+
+
+def results(
+    shift: float = 0.0,
+    sd: float = SE,
+    machine: float = 0.0,
+    accelerators: tuple[str, ...] = ("H200",),
+) -> Results:
+    """Return a session of pairs that moved by `shift`, after sessions that moved by `machine`."""
+    rng, found = random.Random(5), []
+    sessions = {"a": machine, "b": -machine, "c": machine / 2, "d": -machine / 2}
+    for accelerator in accelerators:
+        for _ in range(PAIRS):
+            before = [
+                Look(change=moved + rng.gauss(0, SE), se=SE, df=DF, session=name)
+                for name, moved in sessions.items()
+            ]
+            judged = replace(
+                metric(outcome=Outcome.OK),
+                looks=(Look(change=shift + rng.gauss(0, sd), se=SE, df=DF),),
+                sessions=tuple(before),
+            )
+            one = verdict(Outcome.OK, "throughput", judged)
+            one = replace(one, case=replace(CASE, accelerator=accelerator))
+            found.append(replace(result(one), pairs=PAIRS))
+    return session(*found, pairs=len(found))
+
+
+def test_nothing_is_said_where_all_is_as_expected_or_each_pair_is_judged_alone() -> None:
+    assert machine_wide(results()) == []
+    assert machine_wide(replace(results(shift=-0.05), pairs=0)) == []
+
+
+def test_a_shift_within_what_sessions_differ_by_is_the_machines() -> None:
+    (said,) = machine_wide(results(shift=-0.03, machine=0.02))
+
+    assert said.startswith("all 200 pairs moved by −3")
+    assert "together; sessions of this machine differ by " in said
+    assert said.endswith(": taken as the machine's")
+
+
+def test_a_shift_beyond_that_counts() -> None:
+    (said,) = machine_wide(results(shift=-0.05))
+
+    assert said.startswith("all 200 pairs moved by −4.")
+    assert said.endswith(": more than that, so it counts")
+
+
+def test_scatter_is_said_with_what_it_costs() -> None:
+    (said,) = machine_wide(results(sd=3 * SE))
+
+    assert said.startswith("runs of now lie ")
+    assert said.endswith(" times as far apart as expected: a drop had to be that much larger")
+
+
+def test_of_several_machines_each_is_named() -> None:
+    said = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
+
+    assert [one.split(":")[0] for one in said] == ["B200", "H200"]
+
+
+def test_junit_says_it_of_the_whole_suite() -> None:
+    shifted = results(shift=-0.05)
+
+    suite = ET.fromstring(junit(shifted, [], str)).find("testsuite")
+
+    assert suite is not None
+    told = [(one.get("name"), one.get("value")) for one in suite.findall("properties/property")]
+    assert told == [("mlperf.machine_wide", machine_wide(shifted)[0])]
+    quiet = ET.fromstring(junit(results(), [], str)).find("testsuite/properties")
+    assert quiet is None

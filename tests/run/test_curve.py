@@ -1,0 +1,288 @@
+"""A number of requests is kept under way: the load, its figures and what makes them INVALID."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.run.curve import (
+    CurveLog,
+    curve_figures,
+    curve_validity,
+    drift,
+    read_curve,
+)
+from pytest_mlperf.run.worker.closed_loop import (
+    LOG,
+    PARTS,
+    WARM,
+    ClosedLoop,
+    PointWindow,
+    SlotSink,
+    order,
+)
+from pytest_mlperf.run.worker.worker import require_room
+from tests.run.harness import settings
+
+
+class Answers(Engine):
+    """Answers each request from a thread of its own; keeps what was under way."""
+
+    def __init__(self, tokens: int = 0, takes_s: float = 0.004) -> None:
+        self.tokens, self.takes_s = tokens, takes_s
+        self.lock = threading.Lock()
+        self.under_way = self.most = 0
+        self.seen: list[int] = []
+        self.over = threading.Event()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        assert len(ids) == 1
+        with self.lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.seen += indices
+        threading.Thread(target=self._answer, args=(list(ids), sink)).start()
+
+    def _answer(self, ids: list[int], sink: Sink) -> None:
+        self.over.wait(self.takes_s)
+        if self.tokens:
+            sink.first_tokens(ids)
+        with self.lock:
+            self.under_way -= 1
+        sink.done(ids, None, [self.tokens] if self.tokens else None)
+
+
+def refuse(error: BaseException) -> None:
+    raise error
+
+
+def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[str, Any]:
+    """Return what a closed loop logs of windows of 60 ms."""
+    sink = SlotSink(refuse, tokens=tokens)
+    asked = replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=60)
+    log = ClosedLoop(engine, sink, range(10), asked).run("run", 0.004, lambda: None)
+    assert sink.outstanding == 0
+    assert sink.faults.count == 0
+    return log
+
+
+def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
+    engine = Answers()
+
+    log = run(engine, [1, 3, 8])
+
+    assert [point["point"] for point in log["points"]] == [1, 3, 8]
+    assert sorted(log["order"]) == [1, 3, 8]
+    assert engine.most == 8
+    for point in log["points"]:
+        asked = point["point"]
+        assert 0 < point["under_way"] <= asked * 1.001
+        assert point["requests"] == sum(requests for requests, _, _ in point["parts"])
+        assert point["metrics"]["throughput"] == point["requests"] / point["duration_s"]
+
+
+def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
+    log = run(Answers(tokens=5), [2], tokens=True)
+
+    (point,) = log["points"]
+    assert point["tokens"] == 5 * point["requests"]
+    assert point["metrics"]["tokens_per_sample"] == 5
+    assert point["metrics"]["ttft_p90"] > 0
+    assert point["metrics"]["tps_per_user"] == 1 / point["metrics"]["tpot_p90"]
+
+
+def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
+    engine, asked = Answers(), 4
+    sink = SlotSink(refuse, tokens=False)
+    completed = []
+    loop = ClosedLoop(
+        engine,
+        sink,
+        range(10),
+        replace(settings("Offline"), scenario="Concurrency", points=[asked], min_duration_ms=20),
+    )
+
+    loop.run("run", 0.0, lambda: completed.append(sink.completed))
+
+    assert completed[0] >= WARM * asked
+
+
+def test_runs_draw_the_same_samples_and_order_their_points_anew() -> None:
+    one, other = Answers(), Answers()
+    run(one, [2])
+    run(other, [2])
+    points = replace(settings("Offline"), points=[1, 2, 4, 8, 16])
+
+    both = min(len(one.seen), len(other.seen))
+    assert one.seen[:both] == other.seen[:both]
+    assert len({tuple(order(points, f"run {n}")) for n in range(5)}) > 1
+    assert order(points, "run 1") == order(points, "run 1")
+
+
+def test_an_engine_that_answers_inside_submit_cannot_have_two_under_way(tmp_path: Path) -> None:
+    class Inline(Answers):
+        def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            del indices
+            self.over.wait(0.001)
+            sink.done(list(ids))
+
+    (tmp_path / LOG).write_text(json.dumps(run(Inline(), [2])))
+
+    (reason,) = curve_validity(read_curve(tmp_path / LOG)).invalid
+    assert reason.key is Key.CONCURRENCY_NOT_HELD
+    assert "of 2 requests were under way" in reason.text
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(None, "no n_tokens"), ([1], "at least 2 tokens")])
+def test_a_language_model_that_does_not_count_ends_the_run(
+    tokens: list[int] | None, text: str
+) -> None:
+    sink = SlotSink(refuse, tokens=True)
+    sink.take_slot(1, 5, 0)
+
+    with pytest.raises(RunError, match=text):
+        sink.done([1], None, tokens)
+
+
+def test_tokens_are_to_be_streamed_where_a_user_sees_them() -> None:
+    assert SlotSink(refuse, tokens=True).needs_first_tokens
+    assert not SlotSink(refuse, tokens=False).needs_first_tokens
+
+
+def test_what_was_not_asked_for_frees_no_slot() -> None:
+    sink = SlotSink(refuse, tokens=False)
+    sink.take_slot(1, 5, 0)
+
+    sink.done([7])
+    sink.done([1])
+    sink.done([1])
+
+    assert sink.faults.count == 2
+    assert sink.freed.qsize() == 1
+
+
+# --- what a log means ------------------------------------------------------------------------
+
+
+def point(concurrency: int = 4, **changes: Any) -> PointWindow:
+    """Return a steady point of 100 requests with 10 tokens each in 10 s."""
+    usual: dict[str, Any] = {
+        "point": concurrency,
+        "begin_s": 100.0 * concurrency,
+        "end_s": 100.0 * concurrency + 10,
+        "duration_s": 10.0,
+        "requests": 100,
+        "tokens": 1000,
+        "under_way": float(concurrency),
+        "metrics": {"throughput": 10.0, "tokens_per_second": 100.0, "tokens_per_sample": 10.0},
+        "parts": [(10, 100, 0.4)] * PARTS,
+    }
+    return PointWindow(**{**usual, **changes})
+
+
+def log_of(*points: PointWindow) -> CurveLog:
+    return CurveLog(path="log", samples=300, points=points)
+
+
+def test_a_curve_has_the_geometric_mean_of_its_points_and_each_of_them() -> None:
+    fast = point(8, metrics={"throughput": 40.0, "tokens_per_second": 400.0, "latency_p50": 0.2})
+
+    figures = curve_figures(log_of(point(2), fast), "2xH100")
+
+    assert figures.metrics["tokens_per_second"] == pytest.approx(200)
+    assert figures.metrics["tokens_per_second_per_gpu"] == pytest.approx(100)
+    assert figures.metrics["tokens_per_second@8"] == 400
+    assert figures.metrics["latency_p50@8"] == 0.2
+    assert "latency_p50" not in figures.metrics
+    assert (figures.samples, figures.queries) == (300, 200)
+    assert figures.duration_s == 610
+
+
+RISING = [(10, 80 + 5 * n, 0.4) for n in range(PARTS)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        ({}, None, ""),
+        ({"under_way": 3.93}, None, ""),
+        ({"under_way": 3.9}, Key.CONCURRENCY_NOT_HELD, "at 4: 3.9 of 4 requests"),
+        ({"requests": 9}, Key.TOO_FEW_REQUESTS, "at 4: 9 requests in 10 s, 10 are needed"),
+        ({"parts": RISING}, Key.NOT_STEADY, "drifted up by 44%"),
+        ({"parts": RISING[::-1]}, Key.NOT_STEADY, "drifted down by 44%"),
+        ({"parts": [(10, 100 + n % 2, 0.4) for n in range(PARTS)]}, None, ""),
+    ],
+)
+def test_a_window_must_be_held_full_long_enough_and_steady(
+    changes: dict[str, Any], key: Key | None, words: str
+) -> None:
+    reasons = curve_validity(log_of(point(**changes))).invalid
+
+    assert [reason.key for reason in reasons] == ([key] if key else [])
+    assert all(words in reason.text for reason in reasons)
+
+
+def test_a_stall_is_told() -> None:
+    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
+
+    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
+
+    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=20), st.floats(0.01, 100))
+def test_drift_is_a_share_and_turns_with_time(values: list[float], factor: float) -> None:
+    moved, p_value = drift(values)
+
+    assert 0 <= p_value <= 1
+    assert drift([factor * x for x in values])[0] == pytest.approx(moved, abs=1e-9)
+    assert drift(values[::-1])[0] == pytest.approx(-moved, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "Expecting value"),
+        ('{"schema": 9, "points": [], "samples": 1}', "schema 9, not 2"),
+        ('{"schema": 2, "samples": 1}', "'points'"),
+        ('{"schema": 2, "samples": 1, "points": []}', "no points"),
+        ('{"schema": 2, "samples": 1, "points": [{}]}', "missing"),
+    ],
+)
+def test_a_log_that_is_none_is_named(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / LOG).write_text(content)
+
+    with pytest.raises(RunError, match=words):
+        read_curve(tmp_path / LOG)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_log_holds_figures_and_no_others(tmp_path: Path, value: float) -> None:
+    damaged = asdict(point(metrics={"throughput": value}))
+    (tmp_path / LOG).write_text(json.dumps({"schema": 2, "samples": 1, "points": [damaged]}))
+
+    with pytest.raises(RunError, match="throughput at 4 is"):
+        read_curve(tmp_path / LOG)
+
+
+@pytest.mark.parametrize("most", ["64", "1000", "auto", ""])
+def test_a_client_that_sends_enough_at_a_time_may_be_driven(most: str) -> None:
+    require_room({"concurrency": most} if most else {}, [1, 64])
+    require_room({"concurrency": "1"}, [])
+
+
+def test_a_client_that_would_hold_requests_back_is_refused() -> None:
+    """They would be waiting in the client, and be told as the server's."""
+    with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
+        require_room({"concurrency": "63"}, [1, 64])

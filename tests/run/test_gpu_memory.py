@@ -1,0 +1,79 @@
+"""A load finds the memory that the one before it found, or says in one sentence who has it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.gpu_memory import require_free
+from tests.nvml.library import Fake
+
+pytestmark = pytest.mark.process
+
+GIB = 1 << 30
+MEM = f"mem {140 * GIB} {GIB // 2}"
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    found = Fake(tmp_path)
+    found.write("device", MEM)
+    for name, value in found.environment.items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    return found
+
+
+def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Path) -> None:
+    """A rank that outlives its parent gives it back two seconds later."""
+    require_free(["GPU-0"], tmp_path)
+    fake.restart("device", f"{MEM} more={70 * GIB} after=0 until=2")
+    shown: list[str] = []
+
+    require_free(["GPU-0"], tmp_path, waiting=shown.append)
+    require_free(["GPU-0"], tmp_path, waiting=shown.append)
+
+    assert shown == ["waiting for memory that the last process on GPU-0 had"]
+    fake.write("device", f"{MEM} more={70 * GIB} after=0")
+    with pytest.raises(RunError):  # it is never given back: nobody waited too short
+        require_free(["GPU-0"], tmp_path, limit_s=0.0)
+
+
+def test_what_is_never_given_back_is_one_sentence(fake: Fake, tmp_path: Path) -> None:
+    require_free(["GPU-0"], tmp_path)
+    mine = f"proc {os.getpid()} {69 * GIB}"
+    fake.write("device", f"{MEM} more={70 * GIB}", mine, *(f"proc {n} 1" for n in range(1, 5)))
+
+    with pytest.raises(RunError) as error:
+        require_free(["GPU-0"], tmp_path, limit_s=0.3)
+
+    assert str(error.value).startswith("GPU-0 has 70.5 GiB of its memory taken by process 1 (")
+    assert (
+        " and 2 more, 0.3 s after the last process on it was ended, and had 0.5 GiB before: the "
+        "next model would not find the room that this one found; end what is left there"
+    ) in str(error.value)
+
+
+def test_what_stood_there_from_the_first_is_nobodys_leftover(fake: Fake, tmp_path: Path) -> None:
+    """A desktop, a server of somebody else: that such a GPU is shared is told by others."""
+    fake.write("device", f"{MEM} more={20 * GIB}")
+
+    require_free(["GPU-0"], tmp_path)
+    require_free(["GPU-0"], tmp_path, limit_s=0.0)
+    fake.write("device", MEM)
+    require_free(["GPU-0"], tmp_path)
+    fake.write("device", f"{MEM} more={20 * GIB}")
+    with pytest.raises(RunError, match=r"had 0\.5 GiB before"):
+        require_free(["GPU-0"], tmp_path, limit_s=0.0)
+
+
+def test_where_nvml_does_not_answer_nothing_is_refused(fake: Fake, tmp_path: Path) -> None:
+    fake.write("fail nvmlInitWithFlags 9", "fail nvmlInit_v2 9", "device")
+
+    require_free(["GPU-0"], tmp_path)
+    require_free([], tmp_path)
+
+    assert not (tmp_path / ".memory").exists()

@@ -1,0 +1,419 @@
+"""Requests arrive whatever the server does: when, what counts, and what makes a point INVALID."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import queue
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.run.curve import (
+    CurveLog,
+    curve_figures,
+    curve_finishes,
+    curve_validity,
+    read_curve,
+)
+from pytest_mlperf.run.worker.closed_loop import (
+    COLUMNS,
+    LOG,
+    PARTS,
+    REQUESTS,
+    ClosedLoop,
+    Loop,
+    OpenWindow,
+    PointWindow,
+    SlotSink,
+    write_requests,
+)
+from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
+from tests.run.harness import settings
+from tests.run.test_curve import Answers, refuse
+
+ARRIVALS = ("poisson", "constant", "gamma")
+
+
+def asked(
+    points: Sequence[float], arrivals: str = "poisson", *, ms: int = 200, **changes: Any
+) -> LoadGenSettings:
+    return replace(
+        settings("Offline"),
+        scenario="OpenLoop",
+        points=points,
+        arrivals=arrivals,
+        min_duration_ms=ms,
+        **{"ramp_ms": 0, "burstiness": 0.25 if arrivals == "gamma" else None, **changes},
+    )
+
+
+def run(
+    engine: Engine, told: LoadGenSettings, *, tokens: bool = False, trace: Sequence[float] = ()
+) -> dict[str, Any]:
+    """Return what an open loop logs."""
+    sink = SlotSink(refuse, tokens=tokens)
+    loaded = range(len(trace) or 10)
+    log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)
+    assert sink.outstanding == sink.under_way == sink.left == 0
+    assert sink.faults.count == 0
+    return log
+
+
+class OneByOne(Engine):
+    """Answers requests one after the other; is silent once, for a while."""
+
+    def __init__(self, takes_s: float = 0.0, stall: tuple[int, float] = (-1, 0.0)) -> None:
+        self.takes_s, self.stall = takes_s, stall
+        self.seen: list[int] = []
+        self.queue: queue.SimpleQueue[tuple[int, Sink] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.seen += indices
+        self.queue.put((ids[0], sink))
+
+    def work(self) -> None:
+        answered = 0
+        while (one := self.queue.get()) is not None:
+            time.sleep(self.stall[1] if answered == self.stall[0] else self.takes_s)
+            one[1].done([one[0]])
+            answered += 1
+
+
+# --- when requests arrive --------------------------------------------------------------------
+
+
+@given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
+def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, seed: int) -> None:
+    told = asked([rate], arrivals, ms=2000)
+    times = window(told, rate, random.Random(seed))
+
+    assert len(times) == max(1, round(2 * rate))
+    assert times == sorted(times)
+    assert 0 <= times[0] <= times[-1] <= 2
+    assert times == window(told, rate, random.Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "shape", "expected"),
+    [("constant", None, 0.0), ("poisson", None, 1.0), ("gamma", 0.25, 2.0), ("gamma", 4.0, 0.5)],
+)
+def test_times_between_arrivals_vary_as_asked(
+    arrivals: str, shape: float | None, expected: float
+) -> None:
+    """Of a gamma distribution the standard deviation is the mean / sqrt(shape)."""
+    told = asked([1000], arrivals, ms=20_000, burstiness=shape)
+    times = window(told, 1000, random.Random(7))
+    between = [after - before for before, after in pairwise(times)]
+
+    assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
+
+
+def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
+    one, other = Answers(), Answers()
+
+    first, second = (run(each, asked([100])) for each in (one, other))
+
+    assert first["points"][0]["requests"] == second["points"][0]["requests"] == 20
+    assert one.seen[:20] == other.seen[:20]
+
+
+# --- what counts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS)
+def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) -> None:
+    log = run(Answers(tokens=4, takes_s=0.15), asked([50], arrivals), tokens=True)
+
+    (point,) = log["points"]
+    assert point["requests"] == sum(part[0] for part in point["parts"]) == 10
+    assert point["tokens"] == 40
+    assert point["metrics"]["latency_p50"] >= 0.15
+    assert point["metrics"]["ttft_p50"] >= 0.15
+    assert 0 < point["open"]["unanswered"] <= 10
+    assert point["open"]["most"] >= point["open"]["after"] >= point["open"]["unanswered"]
+
+
+def test_a_stall_of_a_second_shows_in_the_99th_percentile() -> None:
+    """Latencies count from when a request was due: what came meanwhile waited as well.
+
+    A loop that waits for answers would have seen one slow request of many.
+    """
+    engine = OneByOne(stall=(20, 1.0))
+
+    log = run(engine, asked([50], "constant", ms=2000))
+
+    (point,) = log["points"]
+    assert point["requests"] == 100
+    assert point["metrics"]["latency_p99"] > 0.9
+    assert point["metrics"]["latency_p90"] > 0.7
+
+
+def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
+    """An engine that answers inside `submit` holds up what is due next."""
+
+    class Inline(Engine):
+        def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            del indices
+            time.sleep(0.02)
+            sink.done(list(ids))
+
+    (tmp_path / LOG).write_text(json.dumps(run(Inline(), asked([100], "constant"))))
+    log = read_curve(tmp_path / LOG)
+
+    assert log.points[0].metrics["latency_p90"] > 0.1
+    (reason, *_) = curve_validity(log).invalid
+    assert reason.key is Key.CLIENT_LATE
+    assert reason.text.startswith("at 100: the client, not the server, was measured: p50 latency")
+
+
+def test_more_than_a_server_takes_is_an_overload(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_text(
+        json.dumps(run(OneByOne(takes_s=0.02), asked([400], "constant", ms=400)))
+    )
+
+    (reason,) = curve_validity(read_curve(tmp_path / LOG)).invalid
+
+    assert reason.key is Key.OVERLOADED
+    assert "at 400: overloaded, the queue grew through the window" in reason.text
+
+
+def test_the_window_begins_when_twice_as_many_were_answered_as_are_under_way() -> None:
+    edges: list[int] = []
+    sink = SlotSink(refuse, tokens=False)
+    told = asked([200], "constant", ms=100, ramp_ms=None)
+    loop = OpenLoop(Answers(), sink, range(10), told)
+
+    loop.run("run", 0.004, lambda: edges.append(sink.completed))
+
+    assert edges[0] >= 2
+
+
+# --- a trace ---------------------------------------------------------------------------------
+
+
+def test_a_trace_is_asked_for_in_its_order_at_its_times_and_faster() -> None:
+    engine = OneByOne()
+    trace = [0.0, 0.01, 0.02, 0.1, 0.15, 0.5]
+
+    log = run(engine, asked([2], "trace", ms=200), trace=trace)
+
+    assert engine.seen[:5] == [0, 1, 2, 3, 4], "0.5 s at twice the speed is past the window"
+    (point,) = log["points"]
+    assert point["requests"] == 5
+    assert point["duration_s"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_trace_that_ends_early_ends_the_window_and_its_ramp_does_not_count() -> None:
+    log = run(
+        OneByOne(), asked([1], "trace", ms=60_000, ramp_ms=50), trace=[0, 0.04, 0.05, 0.1, 0.2]
+    )
+
+    (point,) = log["points"]
+    assert point["requests"] == 3
+    assert point["duration_s"] == pytest.approx(0.2, abs=0.01)
+
+
+class Trace:
+    """A data set of four requests, one each 100 s from 5 s on."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def arrival_s(self, index: int) -> float:
+        return 5.0 + 100 * index
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, [0.0]), ({"ms": 60_000}, [0.0, 100.0]), ({"points": [10.0]}, [0.0])],
+)
+def test_no_more_of_a_trace_is_loaded_than_is_offered(
+    changes: Mapping[str, Any], expected: Sequence[float]
+) -> None:
+    told = asked(**{"points": [1.0], "arrivals": "trace", **changes})
+    dataset: Any = Trace()
+
+    assert recorded(dataset, told) == expected
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "words"),
+    [
+        (Trace(), {"ramp_ms": 900_000}, "the trace has 300 s, and its first 900 s do not count"),
+        ([1, 2], {}, "needs a data set that says when each request arrives"),
+    ],
+)
+def test_a_trace_must_have_something_to_offer(
+    dataset: Any, changes: Mapping[str, Any], words: str
+) -> None:
+    with pytest.raises(RunError, match=words):
+        recorded(dataset, asked([1.0], "trace", **changes))
+
+
+# --- what a log means ------------------------------------------------------------------------
+
+QUIET = {"issue_p50": 1e-4, "issue_p90": 1e-4, "issue_p99": 1e-3}
+
+
+def point(rate: float = 4, **changes: Any) -> PointWindow:
+    """Return a steady point of 240 requests in 60 s."""
+    beside: dict[str, Any] = {"before": 8, "after": 9, "most": 20, "unanswered": 6, "late": QUIET}
+    beside |= {name: changes.pop(name) for name in set(changes) & set(beside)}
+    usual: dict[str, Any] = {
+        "point": rate,
+        "begin_s": 100.0 * rate,
+        "end_s": 100.0 * rate + 60,
+        "duration_s": 60.0,
+        "requests": 240,
+        "tokens": 0,
+        "under_way": 8.0,
+        "metrics": {"latency_p50": 2.0, "latency_p99": 5.0, "throughput": 4.0},
+        "parts": [(24, 0, 2.0 + 0.1 * (n % 3)) for n in range(PARTS)],
+        "open": OpenWindow(**beside),
+    }
+    return PointWindow(**{**usual, **changes})
+
+
+def log_of(*points: PointWindow, arrivals: str = "poisson") -> CurveLog:
+    return CurveLog(path="log", samples=300, points=points, arrivals=arrivals)
+
+
+LATE = {"issue_p50": 0.6, "issue_p90": 1.0, "issue_p99": 2.0}
+SLOWING = [(24, 0, 2.0 + 0.3 * n) for n in range(PARTS)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "arrivals", "key", "words"),
+    [
+        ({}, "poisson", None, ""),
+        ({"requests": 9}, "poisson", Key.TOO_FEW_REQUESTS, "at 4: 9 requests in 60 s, 10 are"),
+        ({"after": 80}, "poisson", Key.OVERLOADED, "8 requests were under way at its begin and 80"),
+        ({"after": 22}, "poisson", None, ""),
+        ({"after": 80}, "trace", None, ""),
+        ({"unanswered": 130}, "trace", Key.OVERLOADED, "130 of the 240 that had arrived were not"),
+        ({"parts": SLOWING}, "poisson", Key.NOT_STEADY, "latency drifted up by"),
+        ({"parts": SLOWING}, "trace", None, ""),
+        ({"late": LATE}, "poisson", Key.CLIENT_LATE, "the client, not the server"),
+        ({"most": 900}, "poisson", None, ""),
+        ({"most": 901}, "poisson", Key.CLIENT_LATE, "of which the engine sends 900 at a time"),
+    ],
+)
+def test_a_window_must_be_served_as_it_arrives(
+    changes: dict[str, Any], arrivals: str, key: Key | None, words: str
+) -> None:
+    log = log_of(point(**changes), arrivals=arrivals)
+
+    reasons = curve_validity(log, at_a_time=900).invalid
+
+    assert [reason.key for reason in reasons] == ([key] if key else [])
+    assert all(words in reason.text for reason in reasons)
+
+
+def test_a_late_tail_matters_where_the_tail_is_judged() -> None:
+    log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
+
+    assert not curve_validity(log, ["latency_p50@4"]).invalid
+    (reason,) = curve_validity(log, ["latency_p99@4"]).invalid
+    assert "p99 latency is 5 s, of which this process took up to 2 s" in reason.text
+
+
+def test_the_times_of_a_curve_over_rates_are_means_over_its_points() -> None:
+    slow = point(8, metrics={"latency_p50": 8.0, "throughput": 8.0})
+
+    figures = curve_figures(log_of(point(0.5), slow), "cpu").metrics
+
+    assert figures["latency_p50"] == pytest.approx(4.0)
+    assert figures["latency_p50@0.5"] == 2.0
+    assert "latency_p99" not in figures
+
+
+# --- what is kept of each request ------------------------------------------------------------
+
+
+class Told(Answers):
+    """Tells why answers end and how long prompts were, as streaming engines do."""
+
+    def _answer(self, ids: list[int], sink: Sink) -> None:
+        reason = "stop" if ids[0] % 2 else "length"
+        sink.ended(ids, [reason], [7])
+        super()._answer(ids, sink)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    with gzip.open(folder / REQUESTS, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.parametrize("loop", [OpenLoop, ClosedLoop])
+def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) -> None:
+    sink = SlotSink(refuse, tokens=True, records=True)
+    told = asked([50] if loop is OpenLoop else [2])
+    log = loop(Told(tokens=5), sink, range(10), told).run("run", 0.004, lambda: None)
+    assert sink.records is not None
+
+    write_requests(tmp_path, sink.records)
+
+    (point,), lines = log["points"], lines_of(tmp_path)
+    assert len(lines) == point["requests"] == sum(point["finishes"].values()) > 5
+    for line in lines:
+        assert tuple(line) == COLUMNS
+        assert (line["status"], line["prompt_tokens"], line["output_tokens"]) == ("ok", 7, 5)
+        assert line["finish"] in ("stop", "length")
+        assert line["index"] in range(10)
+        assert line["scheduled_s"] <= line["issued_s"] <= line["first_token_s"]
+        assert line["first_token_s"] <= line["last_token_s"]
+        expected = line["first_token_s"] - line["scheduled_s"]
+        assert line["ttft_s"] == pytest.approx(expected, abs=2e-6)
+    took = sorted(line["last_token_s"] - line["scheduled_s"] for line in lines)
+    assert took[len(took) // 2] == pytest.approx(point["metrics"]["latency_p50"], abs=2e-6)
+
+
+def test_a_run_that_breaks_off_has_records_too(tmp_path: Path) -> None:
+    """Of what was answered, what failed and why, and what was under way."""
+    kept: list[Any] = []
+    sink = SlotSink(lambda _: kept.extend(sink.cut_records()), tokens=False, records=True)
+    begun_s = sink.begin(2.5, lasts_s=60)
+    for sample in (1, 2, 3):
+        sink.arrived(sample, 10 * sample, begun_s + sample, counts=True)
+    sink.done([1])
+    sink.ended([2], ["HTTP 503 (Service Unavailable)"])
+    sink.failed(RunError("engine", "gave up"))
+    write_requests(tmp_path, kept)
+
+    lines = lines_of(tmp_path)
+
+    assert [(line["index"], line["status"]) for line in lines] == [
+        (10, "ok"),
+        (20, "failed"),
+        (30, "unfinished"),
+    ]
+    assert lines[1]["finish"] == "HTTP 503 (Service Unavailable)"
+    assert [line["scheduled_s"] for line in lines] == [1, 2, 3]
+    assert {line["point"] for line in lines} == {2.5}
+    assert {line["ttft_s"] for line in lines} == {None}
+
+
+def test_why_answers_ended_is_counted_and_told_where_some_were_cut() -> None:
+    mixed = point(finishes={"stop": 200, "length": 40})
+    log = log_of(point(0.5, finishes={"length": 240}), mixed)
+
+    assert curve_finishes(log) == {"length@0.5": 240, "stop@4": 200, "length@4": 40}
+    (note,) = curve_figures(log, "cpu").notes
+    assert note.startswith("at 4: 17% of the answers were cut")

@@ -1,0 +1,167 @@
+"""What LoadGen says of a run, beside what was seen of its client and of its machine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.bench.bench import energy_notes
+from pytest_mlperf.core.energy.host import Counted
+from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.conditions import Conditions, ControlRun
+from pytest_mlperf.run.logs import DETAIL
+from pytest_mlperf.run.reading import Evidence, read_run
+from pytest_mlperf.suite.plan import plan_suite
+from tests.jobs import job_of
+from tests.run.harness import settings
+from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED
+
+MISSED = {
+    "result_validity": "INVALID",
+    "result_perf_constraints_met": False,
+    "result_min_duration_met": True,
+    "result_min_queries_met": True,
+    "early_stopping_met": False,
+}
+"""What LoadGen logs of a run of Server whose queries were late."""
+
+LATE = {"issue_p99": 0.0, "loop_p99": 0.04}
+"""Of a latency of 50 ms: this client was measured, not its server."""
+
+BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
+
+
+def read(
+    folder: Path,
+    values: dict[str, Any],
+    *,
+    client: dict[str, float] | None = None,
+    contention: dict[str, Any] | None = None,
+    host: dict[str, Counted] | None = None,
+) -> Run:
+    """Read a run of Server with this log."""
+    suite = folder / "s.mlperf.toml"
+    suite.write_text(SERVED, "utf-8")
+    entries = {**RATE, **QUERIES, **values, "num_errors": 0}
+    lines = [
+        json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
+        for key, value in entries.items()
+    ]
+    (folder / DETAIL).write_text("".join(f":::MLLOG {line}\n" for line in lines), "utf-8")
+    result: dict[str, Any] = {
+        "token_metrics": {},
+        "notes": {},
+        "faults": [],
+        "within_se": None,
+        "issued": 125,
+        "completed": 125,
+        "duration_s": 10.0,
+        "client": client or {},
+        "contention": contention,
+        "accepted_drafts": None,
+        "replicas": (),
+    }
+    evidence = Evidence(
+        settings=settings("Server"),
+        loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}},
+        finished={"event": "finished", "folder": str(folder), "result": result},
+        subject=Subject(identity={}, fingerprint={}),
+        target_qps=12.5,
+        started="2026-01-01T00:00:00+00:00",
+        power=None,
+        warm_s=0.0,
+        control=ControlRun(),
+        warmed=None,
+        notes=(),
+        usual=0.0,
+        host=host or {},
+    )
+    conditions = Conditions(
+        folder=folder,
+        session="s",
+        commit=None,
+        handicap=0.0,
+        patience=Patience(),
+        lease_limit_s=1.0,
+        machine=detect(gpus=False),
+        watched=True,
+    )
+    run = read_run(evidence, job_of(plan_suite(suite)[0]), conditions)
+    assert run is not None
+    return run
+
+
+def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) -> None:
+    window = {"power_begin": "01-01-2026 00:00:10.000", "power_end": "01-01-2026 00:00:20.000"}
+    began_s = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
+    readings = (Reading(time_s=began_s + n, value=130.0 * n) for n in range(31))
+    counted = Counted(range_j=65e3, readings=tuple(readings))
+    run = read(tmp_path, {**MISSED, **window}, host={"package-0": counted})
+    plain = read(tmp_path, {**MISSED, **window})
+
+    assert run.host is not None
+    assert run.host.joules == pytest.approx(1300.0)
+    assert run.metrics == plain.metrics
+    assert energy_notes([run]) == [
+        "1,300 J (± 0) in 10.0 s, 130 W: the host's processors and memory by RAPL, beside the "
+        "GPUs and in no metric"
+    ]
+    assert (plain.host, energy_notes([plain])) == (None, [])
+
+
+def test_a_limit_that_was_missed_is_no_invalid_run(tmp_path: Path) -> None:
+    run = read(tmp_path, MISSED)
+
+    assert (run.limit_missed, run.invalid) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("beside", "key"),
+    [({"client": LATE}, Key.CLIENT_LATE), ({"contention": BUSY}, Key.MACHINE_BUSY)],
+)
+def test_a_limit_missed_by_a_late_client_or_on_a_busy_machine_is_not_the_engines(
+    tmp_path: Path, beside: dict[str, Any], key: Key
+) -> None:
+    """Such a run is INVALID: nobody knows what the engine would have done."""
+    run = read(tmp_path, MISSED, **beside)
+
+    assert not run.limit_missed
+    assert [reason.key for reason in run.invalid] == [key]
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"early_stopping_met": False}, Key.EARLY_STOPPING),
+        ({"early_stopping_met": False, "result_min_duration_met": True}, Key.EARLY_STOPPING),
+        ({"early_stopping_met": False, "result_min_duration_met": False}, Key.LOADGEN),
+        ({"early_stopping_met": False, "result_min_queries_met": False}, Key.LOADGEN),
+        ({"early_stopping_met": True}, Key.LOADGEN),
+        ({}, Key.LOADGEN),
+    ],
+)
+def test_early_stopping_alone_has_a_key_of_its_own(
+    tmp_path: Path, values: dict[str, Any], key: Key
+) -> None:
+    """A search goes on below such a rate, and reads no log for it."""
+    run = read(tmp_path, {"result_validity": "INVALID", **values})
+
+    assert {reason.key for reason in run.invalid} == {key}
+    assert not run.limit_missed
+
+
+def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
+    run = read(tmp_path, {"result_validity": "VALID", "result_query_count": 120}, contention=SEEN)
+
+    assert (run.samples, run.queries, run.duration_s, run.target_qps) == (125, 120, 10.0, 12.5)
+    assert run.metrics["latency_p99"] == 0.05
+    assert run.contention is not None
+    assert (run.power, run.wall, run.light, run.zero) == (None, None, (), ())

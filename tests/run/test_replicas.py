@@ -1,0 +1,268 @@
+"""Several processes that load an engine each, and one LoadGen before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.run.child.protocol import ReplicaSpec
+from pytest_mlperf.run.worker._pipe import (
+    DONE,
+    FIRST,
+    LOADED,
+    LONG,
+    MOMENT_S,
+    NEXT,
+    Lists,
+    Message,
+    joined,
+    numbered,
+    packed,
+    unpacked,
+)
+from tests.run.engines_in_replicas import WORD
+from tests.run.harness import NULL, RunningWorker, settings, spec
+
+pytestmark = pytest.mark.process
+
+ENGINES = "tests.run.engines_in_replicas:"
+THREE = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
+
+
+def worker(folder: Path, how: str = "", **changes: Any) -> RunningWorker:
+    """Return a worker whose engine has three replicas, of which the second one does `how`."""
+    fails = {"engine": f"{ENGINES}OneFails", "options": {"how": how}}
+    return RunningWorker(spec(folder, **{"replicas": THREE, **fails, **changes}))
+
+
+def finished(running: RunningWorker) -> dict[str, Any]:
+    """Return what a whole run of a worker gave."""
+    with running:
+        result: dict[str, Any] = running.wait_for("finished")["result"]
+        running.wait_for("ready")
+        running.send(command="stop")
+        assert running.process.wait(20) == 0
+    return result
+
+
+@pytest.mark.parametrize("scenario", ["Offline", "Server", "SingleStream", "MultiStream"])
+def test_every_sample_is_completed_once_by_one_of_them(tmp_path: Path, scenario: str) -> None:
+    result = finished(
+        worker(
+            tmp_path,
+            engine=f"{ENGINES}Counts",
+            settings=settings(scenario, target_qps=1000.0),
+        )
+    )
+
+    logs = [(tmp_path / f"replica-{n}.log").read_text("utf-8").split() for n in range(3)]
+    together = [sample for log in logs for sample in log]
+    assert result["faults"] == []
+    assert len(together) == len(set(together)) == result["issued"] == result["completed"]
+    if scenario in ("Offline", "Server"):
+        assert all(logs)
+        assert max(map(len, logs)) < 2 * min(map(len, logs))
+    else:  # one query at a time, whole, always to the same one
+        assert not logs[1]
+        assert not logs[2]
+
+
+def test_accuracy_gets_the_outputs_of_all(tmp_path: Path) -> None:
+    with worker(tmp_path, performance=False) as running:
+        running.wait_for("ready")
+        running.send(command="accuracy", block=0, indices=list(range(200)))
+        event = running.wait_for("finished")
+        running.send(command="stop")
+
+    log = json.loads((Path(event["folder"]) / "mlperf_log_accuracy.json").read_text("utf-8"))
+    answers = {row["qsl_idx"]: int.from_bytes(bytes.fromhex(row["data"]), "little") for row in log}
+    assert answers == {index: index for index in range(200)}
+
+
+def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> None:
+    """The way to LoadGen's process is no part of the time between two tokens."""
+    asked = settings(
+        "Server", tokens=True, ttft_limit_ns=10**9, tpot_limit_ns=10**9, latency_limit_ns=None
+    )
+
+    result = finished(worker(tmp_path, settings=asked))
+
+    assert result["faults"] == []
+    assert result["token_metrics"]["tokens_per_sample"] == 2
+    assert result["token_metrics"]["tpot_p50"] < 1e-4
+    assert result["accepted_drafts"] == 1 + 2 + 3  # of all
+
+
+def test_they_say_how_many_they_are_and_what_each_has(tmp_path: Path) -> None:
+    two_gpus = [ReplicaSpec(name=f"replica {n}", gpus=[f"a{n}", f"b{n}"]) for n in range(2)]
+    with worker(tmp_path, replicas=two_gpus) as running:
+        engine = running.wait_for("loaded")["engine"]
+
+    assert engine == {"library": "1.0", "replicas": "2", "work.replica_gpus": "2"}
+
+
+@pytest.mark.parametrize(
+    ("how", "patience_s", "message"),
+    [
+        ("loading", 60, "replica 1 (GPU 5): RuntimeError: this GPU is broken"),
+        ("loads for ever", 6, "replica 1 (GPU 5) had not ended loading its model for 6 s"),
+        (
+            "differs",
+            60,
+            "replica 0 (GPU 4) and replica 1 (GPU 5) differ in library: 1.0 and 2.0",
+        ),
+        ("raises", 60, "replica 1 (GPU 5): RuntimeError: out of memory"),
+        ("dies", 60, f"replica 1 (GPU 5) was killed by SIGKILL; replica-1.log ends: {WORD}"),
+        ("stops", 6, "samples and completed none for 6 s"),
+        ("is silent", 6, "samples and completed none for 6 s"),
+        ("answers twice", 60, "replica 1 (GPU 5): done() was given id "),
+        ("answers nonsense", 60, "replica 1 (GPU 5): done() was given id \"('nobody', 'asked')\""),
+    ],
+)
+def test_one_that_fails_is_named_and_all_are_ended(
+    tmp_path: Path, how: str, patience_s: float, message: str
+) -> None:
+    with worker(tmp_path, how, replica_patience_s=patience_s) as running:
+        error = running.wait_for("error")
+        gone = running.group_is_gone()
+
+    assert message in error["message"]
+    assert "replica 1 (GPU 5)" in error["message"]
+    assert error["layer"] == "engine"
+    assert gone
+
+
+def test_one_that_loads_for_long_and_says_so_does_not_hang(tmp_path: Path) -> None:
+    """What it writes into its log is progress, to its worker and to the worker's parent."""
+    with worker(tmp_path, "loads long", replica_patience_s=2) as running:
+        running.wait_for("loaded")
+
+        assert "." in running.log.read_text("utf-8")
+
+
+def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
+    """Half the speed is half the speed, whatever the way to a replica costs."""
+    options = {"latency_s": 2e-3, "batch_size": 8}
+    slow: dict[str, Any] = {
+        "engine": NULL,
+        "options": options,
+        "settings": settings(target_qps=1500.0),
+    }
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    usual = finished(worker(tmp_path / "a", **slow))
+    halved = finished(worker(tmp_path / "b", handicap=0.5, **slow))
+
+    assert 1.7 < halved["duration_s"] / usual["duration_s"] < 2.4
+
+
+def test_ids_are_packed_and_what_is_none_is_told_in_words() -> None:
+    assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
+    assert unpacked(packed([-1, "x"])) == ["-1", "'x'"]  # type: ignore[list-item]
+
+
+def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
+    """Both sides know the list; what comes in another order is told by its ids."""
+    ids = list(range(1000, 1000 + LONG))
+    theirs, ours = Lists(), Lists()
+    theirs.add(7, ids.copy())
+    ours.add(7, ids)
+
+    places = [theirs.place(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
+
+    assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, LONG - 30)]
+    made = [place for place in places if place]
+    assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
+    assert theirs.place(ids[:10]) is None
+    assert theirs.place([]) is None
+
+
+def test_a_long_list_is_numbered_by_the_replica_and_named_by_the_worker() -> None:
+    """What is completed in another order, or was never given, is told by number too."""
+    ids = list(range(5000, 5000 + LONG))
+    ours = Lists()
+    ours.add(3, ids)
+
+    theirs = numbered(3, LONG)
+
+    assert len(set(theirs)) == LONG
+    assert ours.real(theirs[::-1]) == ids[::-1]
+    never = [theirs[-1] + 1, *numbered(4, 1), 77, "'x'"]
+    assert ours.real(never) == never
+    assert Lists().real(theirs) == theirs
+
+
+def done(at_us: float, *ids: int, tokens: list[int] | None = None) -> Message:
+    """Return what a replica says of ids, so many microseconds after it began."""
+    return (DONE, at_us * 1e-6, packed(ids), None, tokens)
+
+
+def joined_by_all(messages: Sequence[Message]) -> list[Message]:
+    """Return messages as a replica sends them."""
+    result = [messages[0]]
+    for message in messages[1:]:
+        both = joined(result[-1], message)
+        result[-1:] = [both] if both else [result[-1], message]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("before", "message", "both"),
+    [
+        (done(1, 5), done(9, 7), done(9, 5, 7)),
+        (done(1, 5, tokens=[3]), done(9, 7, tokens=[4]), done(9, 5, 7, tokens=[3, 4])),
+        ((FIRST, 1e-6, packed([5])), (FIRST, 9e-6, packed([7])), (FIRST, 9e-6, packed([5, 7]))),
+        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 9e-4, (0, 8, 4), None, None),
+         (DONE, 9e-4, (0, 0, 12), None, None)),
+        # another moment, another kind, not the next, outputs, wrong counts, no ids at all
+        (done(1, 5), done(60, 7), None),
+        ((FIRST, 1e-6, packed([5])), done(9, 7), None),
+        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (0, 9, 4), None, None), None),
+        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (1, 8, 4), None, None), None),
+        ((DONE, 1e-6, packed([5]), [b"a"], None), done(9, 7), None),
+        (done(1, 5, tokens=[3]), done(9, 7), None),
+        (done(1, 5, tokens=[3, 3]), done(9, 7, tokens=[]), None),
+        ((DONE, 1e-6, ["'x'"], None, None), done(9, 7), None),
+        ((LOADED, {}), (LOADED, {}), None),
+    ],
+)  # fmt: skip
+def test_what_was_so_within_a_moment_is_told_at_once(
+    before: Message, message: Message, both: Message | None
+) -> None:
+    assert joined(before, message) == both
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([FIRST, NEXT, DONE]),
+            st.floats(0, 1e-3),
+            st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        ),
+        min_size=1,
+    )
+)
+def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
+    events: list[tuple[str, float, list[int]]],
+) -> None:
+    events.sort(key=lambda event: event[1])
+    messages = [
+        (kind, at_s, packed(ids), *((None, [2] * len(ids)) if kind == DONE else ()))
+        for kind, at_s, ids in events
+    ]
+
+    sent = joined_by_all(messages)
+
+    each = [(kind, at_s, sample) for kind, at_s, ids in events for sample in ids]
+    heard = [(kind, at_s, x) for kind, at_s, ids, *_ in sent for x in unpacked(ids)]
+    assert [(kind, x) for kind, _, x in heard] == [(kind, x) for kind, _, x in each]
+    assert all(0 <= b[1] - a[1] <= MOMENT_S for a, b in zip(each, heard, strict=True))
+    counted = [n for kind, *_, tokens in sent if kind == DONE for n in tokens]
+    assert len(counted) == sum(kind == DONE for kind, *_ in each)

@@ -1,0 +1,81 @@
+"""What a replica did of a run, and how fast each was beside the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_mlperf.run.worker._tally import MOST_SNAPSHOTS, SLICES, Tally, shares
+
+
+def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:
+    """Return a replica that was given one list after the other."""
+    tally, now_s = Tally(), 5.0
+    for _ in range(lists):
+        tally.give(now_s, samples, work)
+        now_s += seconds_per_list
+        tally.take(now_s, samples)
+    return tally
+
+
+def test_its_rate_counts_the_time_in_which_it_had_work() -> None:
+    tally = worked(0.5, lists=4)
+    tally.give(100.0, 10, 10.0)
+    tally.take(100.5, 10)
+
+    assert tally.samples == 50
+    assert tally.throughput == pytest.approx(50 / 2.5)
+    assert tally.latency_s == pytest.approx(0.5)
+    assert tally.open == 0
+
+
+def test_the_mean_latency_is_that_of_all_that_wait() -> None:
+    """Two that wait at once, 1 s and 3 s: Little's law."""
+    tally = Tally()
+    tally.give(0.0, 2, 2.0)
+    tally.take(1.0, 1)
+    tally.take(3.0, 1)
+
+    assert tally.latency_s == pytest.approx(2.0)
+    assert tally.throughput == pytest.approx(2 / 3)
+
+
+def test_nothing_done_is_nothing_known() -> None:
+    tally = Tally()
+
+    assert (tally.samples, tally.throughput, tally.latency_s) == (0, 0.0, 0.0)
+    assert shares([tally, worked(0.5, lists=100)], lists=True) == [[], []]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_slow_one_is_a_share_of_the_median_in_every_part(*, lists: bool) -> None:
+    fast, other, slow = worked(0.1, lists=300), worked(0.1, lists=300), worked(0.125, lists=240)
+
+    found = shares([fast, other, slow], lists=lists)
+
+    assert [len(each) for each in found] == [SLICES] * 3
+    assert found[0] == pytest.approx([1.0] * SLICES)
+    assert found[2] == pytest.approx([0.8] * SLICES, rel=0.02)
+
+
+def test_lists_of_larger_samples_count_by_their_work() -> None:
+    """One replica had long samples, and does as much a second as the other."""
+    long, short = worked(0.2, lists=100, work=20.0), worked(0.1, lists=200, work=10.0)
+
+    found = shares([long, short], lists=True)
+
+    assert found[0] == pytest.approx([1.0] * SLICES, rel=0.02)
+
+
+def test_a_new_run_begins_with_nothing_but_what_is_open() -> None:
+    tally = worked(0.5, lists=4)
+    tally.give(10.0, 3, 3.0)
+    tally.reset()
+
+    assert (tally.open, tally.samples, tally.latency_s) == (3, 0, 0.0)
+
+
+def test_a_long_run_keeps_few_snapshots() -> None:
+    tally = worked(0.1, lists=4 * MOST_SNAPSHOTS)
+
+    assert len(tally._kept) <= MOST_SNAPSHOTS + 1
+    assert tally.throughput == pytest.approx(100)

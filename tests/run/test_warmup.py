@@ -1,0 +1,145 @@
+"""One run that does not count before the first one of a session that does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.run.conditions import LONGEST_S, Mode, WarmUps, is_due, shortened
+from pytest_mlperf.suite.plan import plan_suite
+from tests.jobs import job_of
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = {{ use = "synthetic", samples = 32 }}
+[[engines]]
+use = "{engine}"
+accelerators = ["{accelerator}"]
+[[scenarios]]
+name = "{scenario}"
+{limit}
+target_qps = 500
+min_duration = "{seconds}s"
+"""
+
+
+def planned(
+    folder: Path,
+    *,
+    engine: str = "acme:Acme",
+    accelerator: str = "H200",
+    scenario: str = "Offline",
+    seconds: int = 600,
+) -> Job:
+    file = folder / "s.mlperf.toml"
+    text = SUITE.format(
+        engine=engine,
+        accelerator=accelerator,
+        scenario=scenario,
+        seconds=seconds,
+        limit='latency_limit = "1s"' if scenario == "Server" else "",
+    )
+    file.write_text(text, "utf-8")
+    (only,) = plan_suite(file)
+    return job_of(only)
+
+
+@pytest.mark.parametrize(
+    ("engine", "accelerator", "mode", "expected"),
+    [
+        ("acme:Acme", "H200", "auto", True),
+        ("acme:Acme", "8xH100", "auto", True),
+        ("acme:Acme", "cpu", "auto", False),
+        ("null", "H200", "auto", False),
+        ("null", "cpu", "always", True),
+        ("acme:Acme", "H200", "never", False),
+    ],
+)
+def test_a_gpu_that_does_real_work_is_warmed_up(
+    engine: str, accelerator: str, mode: Mode, expected: bool
+) -> None:
+    assert is_due(accelerator, engine, mode) is expected
+
+
+def test_each_accelerator_is_warmed_up_once_in_a_session(tmp_path: Path) -> None:
+    """Also by several workers of it, which know each other by the folder alone."""
+    case, made = planned(tmp_path), []
+    one, other = (WarmUps("auto", tmp_path / ".warm") for _ in range(2))
+
+    def before(warmups: WarmUps, *names: str) -> bool:
+        return warmups.before(case, names, lambda: made.append(names))
+
+    assert [before(one, "GPU-a"), before(other, "GPU-a"), before(one, "GPU-b")] == [True] * 3
+    assert before(other, "GPU-a", "GPU-b", "GPU-c/d") is True
+
+    assert made == [("GPU-a",), ("GPU-b",), ("GPU-a", "GPU-b", "GPU-c/d")]
+
+
+def test_without_a_warm_up_the_first_run_says_that_it_is_the_first(tmp_path: Path) -> None:
+    case, made = planned(tmp_path), []
+    never = WarmUps("never", tmp_path / ".warm")
+
+    found = [never.before(case, ["GPU-a"], lambda: made.append(1)) for _ in range(3)]
+
+    assert (found, made) == ([False, True, True], [])
+
+
+def test_what_is_only_pretended_is_not_warmed_up(tmp_path: Path) -> None:
+    """Its lease is that of the CPU."""
+    made: list[int] = []
+
+    WarmUps("auto", tmp_path / ".warm").before(planned(tmp_path), ["cpu"], lambda: made.append(1))
+
+    assert made == []
+
+
+def test_a_warm_up_that_breaks_says_nothing(tmp_path: Path) -> None:
+    """The run that follows breaks alike, and says it; an interruption is none of its own."""
+    case = planned(tmp_path)
+
+    def breaks() -> None:
+        raise RunError("engine", "no such kernel")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert WarmUps("auto", tmp_path / "one").before(case, ["GPU-a"], breaks) is True
+    with pytest.raises(KeyboardInterrupt):
+        WarmUps("auto", tmp_path / "two").before(case, ["GPU-a"], interrupted)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+
+    with pytest.raises(RunError, match=r"file/.warm/GPU-a cannot be written: Not a directory"):
+        WarmUps("auto", tmp_path / "file" / ".warm").used(["GPU-a"])
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(600, LONGEST_S), (5, 5.0)])
+@pytest.mark.parametrize("scenario", ["Offline", "Server", "SingleStream", "MultiStream"])
+def test_a_warm_up_is_as_the_case_and_no_longer_than_it_needs(
+    scenario: str, seconds: int, expected: float, tmp_path: Path
+) -> None:
+    settings = planned(tmp_path, scenario=scenario, seconds=seconds).settings
+
+    short = shortened(settings)
+
+    assert short.fixed_work_s == expected
+    assert replace(short, fixed_work_s=settings.fixed_work_s) == replace(
+        settings, min_query_count=1
+    )
+
+
+def test_a_warm_up_of_the_official_profile_is_short_too(tmp_path: Path) -> None:
+    settings = replace(planned(tmp_path).settings, fixed_work_s=None, min_duration_ms=600_000)
+
+    short = shortened(settings)
+
+    assert (short.min_duration_ms, short.min_query_count) == (60_000, 1)

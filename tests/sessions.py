@@ -1,0 +1,38 @@
+"""Baselines as if they had been recorded over some days."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf.core.baseline import SESSIONS, Record, SessionNoise
+from pytest_mlperf.stores import baselines
+
+SEEN = SessionNoise(ratio=1 / 3, df=12.0)
+"""Sessions were seen to differ by what is expected of them, often enough for a drop to be final."""
+
+
+def over_days(record: Record, noise: SessionNoise | None = SEEN) -> Record:
+    """Return a record as if its runs were of four sessions, one a day, the last one yesterday.
+
+    Args:
+        record: With at least as many runs.
+        noise: What sessions were seen to differ by; None: nobody saw more than these runs.
+    """
+    now, count = dt.datetime.now(dt.UTC), len(record.runs)
+    runs = []
+    for i, run in enumerate(record.runs):
+        place = i * SESSIONS // count
+        day = now - dt.timedelta(days=SESSIONS - place)
+        runs.append(replace(run, session=f"session-{place}", started=day.isoformat("T", "seconds")))
+    metrics = record.runs[0].metrics if noise else ()
+    return replace(record, runs=tuple(runs), session_noise={m: noise for m in metrics if noise})
+
+
+def spread(file: Path, noise: SessionNoise | None = SEEN) -> None:
+    """Rewrite a baseline file that one session has recorded so, see `over_days`."""
+    loaded = baselines.load(file)
+    assert loaded is not None
+    records = tuple(over_days(record, noise) for record in loaded.records)
+    baselines.save(file, replace(loaded, records=records))

@@ -1,0 +1,218 @@
+"""The open division's suites: what a model is called it is, and what was changed is declared."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf import registry
+from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.suite.pairs import plan_pairs
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.resolve import model_of
+from pytest_mlperf.testing import RecordingSink
+from tests.jobs import job_of
+
+ROOT = Path(__file__).resolve().parents[2]
+OPEN = ROOT / "suites" / "open"
+SUITE = OPEN / "tiny-llama2-70b.mlperf.toml"
+FOLDER = OPEN / "tiny-llama2-70b"
+DENSE = ROOT / "suites" / "tiny" / "llama2-70b"
+TRAINING = json.loads((FOLDER / "training.json").read_text("utf-8"))
+README = (FOLDER / "README.md").read_text("utf-8")
+ROUGES = ("rouge1", "rouge2", "rougeL")
+REAL = [OPEN / f"{name}.mlperf.toml" for name in ("gptj-99", "llama2-70b-99")]
+
+needs_lm = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
+    reason="needs pytest-mlperf[lm]",
+)
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    """Return the weights of a checkpoint by name, as numpy arrays."""
+    numpy = pytest.importorskip("safetensors.numpy", reason="needs pytest-mlperf[lm]")
+    loaded: dict[str, Any] = numpy.load_file(folder / "model.safetensors")
+    return loaded
+
+
+def entry(name: str) -> Planned:
+    """Return the Offline case of an engine entry of the tiny suite."""
+    (planned,) = [
+        p for p in plan_suite(SUITE) if p.case.id.startswith(f"tiny-llama2-70b-Offline-{name}-")
+    ]
+    return planned
+
+
+def test_of_each_four_weights_of_the_sparse_model_two_are_zero() -> None:
+    """Along the inputs, in every matrix of attention and MLP; embeddings and head are dense."""
+    zeros = total = 0
+    for name, weights in weights_of(FOLDER / "sparse").items():
+        if weights.ndim == 2 and ".layers." in name:
+            outputs, inputs = weights.shape
+            filled = np.count_nonzero(weights.reshape(outputs, inputs // 4, 4), axis=2)
+            assert filled.max() == 2, name
+            zeros, total = zeros + weights.size - int(filled.sum()), total + weights.size
+        else:
+            # The padding token's embedding is zero.
+            assert np.count_nonzero(weights) > 0.99 * weights.size, name
+
+    assert total == TRAINING["models"]["sparse"]["in_linear_layers"]
+    assert zeros == TRAINING["models"]["sparse"]["zeros_in_linear_layers"]
+    assert f"({zeros:,} of {total:,})" in README
+
+
+def test_the_pruned_model_has_the_stated_share_of_the_parameters() -> None:
+    dense, pruned = weights_of(DENSE / "model"), weights_of(FOLDER / "pruned")
+    left = sum(weights.size for weights in pruned.values())
+    share = left / sum(weights.size for weights in dense.values())
+
+    assert share < 0.7
+    assert f"{share:.1%} of the dense model's parameters are left" in README
+    assert f"| `pruned/` | {left:,} |" in README
+    zeros = sum(weights.size - np.count_nonzero(weights) for weights in pruned.values())
+    assert zeros < 0.001 * left
+    layers = {name.split(".")[2] for name in pruned if ".layers." in name}
+    assert layers == {"0", "1", "2"}
+    for layer in layers:
+        assert pruned[f"model.layers.{layer}.mlp.down_proj.weight"].shape == (128, 256)
+        assert pruned[f"model.layers.{layer}.self_attn.q_proj.weight"].shape == (128, 128)
+
+
+@pytest.mark.parametrize("name", ["sparse", "pruned"])
+def test_the_files_are_those_that_were_scored(name: str) -> None:
+    """And each folder has the dense model's tokenizer."""
+    model = FOLDER / name / "model.safetensors"
+
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    assert digest == TRAINING["models"][name]["model_sha256"]
+    assert digest in README
+    assert model.stat().st_size < 5 << 20
+    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (FOLDER / name / file).read_bytes() == (DENSE / "model" / file).read_bytes()
+
+
+@needs_lm
+@pytest.mark.parametrize("name", ["sparse", "pruned"])
+def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
+    """Through the suite's engine, options and scorer, and far above chance."""
+    scores, facts = run(entry(name))
+
+    reached = TRAINING["models"][name]
+    bounds = entry(name).bounds(())
+    assert bounds is not None
+    for kind in ROUGES:
+        # Another machine's kernels may choose another token where two are as likely.
+        assert scores[kind] == pytest.approx(reached[kind], abs=0.5)
+        assert scores[kind] > TRAINING["chance_same_task"][kind] + 20
+    met = all(reached[kind] >= (bounds[kind].low or 0) for kind in ROUGES)
+    assert met is (reached["share_of_dense"] >= 0.99)
+    figures = " | ".join(f"{reached[kind]:.4f}" for kind in ROUGES)
+    said = f"{reached['share_of_dense']:.2%}, {'met' if met else 'missed'}"
+    assert f"| `{name}/` | {reached['parameters']:,} | {figures} | {said} |" in README
+    if name == "sparse":
+        assert facts["sparsity"] == "2:4, dense kernels: a CPU has none for it"
+        assert facts["zeros"] == "50.00% of the weights of 28 linear layers"
+
+
+def run(planned: Planned) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the scores of a case and what its engine says of itself."""
+    job = job_of(planned, scorer=True)
+    engine, source = job.engine, job.dataset
+    dataset = registry.resolve(source.target)(**source.options)
+    indices, sink = range(len(dataset)), RecordingSink(len(dataset))
+    given = {"dataset": dataset, "model": str(job.model), "precision": "fp32"}
+    with registry.resolve(engine.target)(**given, **engine.options) as opened:
+        opened.load_samples(indices)
+        opened.submit(indices, indices, sink)
+        sink.wait_for_end()
+        facts = dict(opened.describe())
+    assert sink.error is None
+    built = job.scorer
+    assert built is not None
+    scorer = registry.resolve(built.target)(model=job.model, **built.options)
+    outputs = [sink.outputs[index] for index in indices]
+    scores = scorer.score(outputs, [dataset.reference(index) for index in indices])
+    return dict(scores.aggregate), facts
+
+
+def test_the_suite_measures_against_the_dense_model() -> None:
+    """Its reference scores are the dense twin's, its baseline is the dense entry's."""
+    dense = json.loads((DENSE / "training.json").read_text("utf-8"))
+    planned = plan_suite(SUITE)[0]
+
+    reference = planned.suite.workload.reference or {}
+    assert {kind: reference[kind] for kind in ROUGES} == {kind: dense[kind] for kind in ROUGES}
+    assert {kind: TRAINING["dense"][kind] for kind in ROUGES} == {
+        kind: dense[kind] for kind in ROUGES
+    }
+    named = planned.suite.reference_engine
+    assert named is not None
+    assert (named.label, named.techniques) == ("dense", [])
+
+
+@pytest.mark.parametrize("suite", [SUITE, *REAL], ids=lambda path: path.stem)
+def test_every_model_but_the_dense_one_declares_what_was_done_to_it(suite: Path) -> None:
+    planned = plan_suite(suite)
+
+    assert planned[0].suite.division == "open"
+    for case in planned:
+        label, options = case.engine.label, case.engine.options
+        assert bool(case.techniques) is (case.engine.model is not None) is (label != "dense")
+        assert ("2:4-sparsity" in case.techniques) is (options.get("sparsity") == "2:4")
+        assert ("pruning" in case.techniques) is (label == "pruned")
+    claims = plan_pairs(planned)
+    assert claims
+    assert {claim.b.engine.label for claim in claims} == {"dense"}
+
+
+@pytest.mark.parametrize("suite", REAL, ids=lambda path: path.stem)
+def test_the_real_suites_are_mlperfs_workloads_and_say_what_they_lack(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLPERF_MODELS", "MLPERF_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    for case in plan_suite(suite):
+        assert (case.suite.is_mlperf, case.suite.round) == (True, "v4.1")
+        assert case.case.accelerator != "cpu"
+        with pytest.raises(UnavailableError, match=r"\$\{MLPERF_MODELS\} is not set; set it so"):
+            model_of(case)
+    assert "Nothing here has been measured yet." in suite.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            'division = "open"\n',
+            "",
+            '2:4-sparsity, retraining: write division = "open" at the top of the suite',
+        ),
+        ('division = "open"', 'division = "closed"', "pruning, distillation, retraining: write"),
+        (
+            '"2:4-sparsity"',
+            '"2:4-sparse"',
+            "no technique '2:4-sparse'; did you mean '2:4-sparsity'?",
+        ),
+        ('"distillation"', '"destillation"', "did you mean 'distillation'?"),
+    ],
+)
+def test_undeclared_and_unknown_techniques_are_refused(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    text = SUITE.read_text("utf-8")
+    assert old in text
+    changed = tmp_path / SUITE.name
+    changed.write_text(text.replace(old, new), "utf-8")
+
+    with pytest.raises(SuiteError) as refused:
+        plan_suite(changed)
+
+    assert expected in str(refused.value)

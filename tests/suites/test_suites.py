@@ -1,0 +1,155 @@
+"""The suites for real hardware: MLPerf's own workloads, scenarios and data, as the round says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.suites import read_suites
+from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.rounds import load_round
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.resolve import dataset_of, model_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    kind: sorted((ROOT / "suites" / kind).glob("*.mlperf.toml")) for kind in ("datacenter", "edge")
+}
+FILES = [
+    pytest.param(kind, file, id=f"{kind}-{file.stem}")
+    for kind, files in FOLDERS.items()
+    for file in files
+]
+GPUS = {"H100", "H200", "B200", "GH200", "A100", "L40S"}
+SYSTEMS = {"2xH100", "8xH100", "8xH200", "8xB200"}
+
+
+def workload_of(planned: Planned) -> str:
+    assert planned.suite.rules is not None
+    return planned.suite.rules.name
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_there_is_a_suite_for_each_workload_of_v4_1(kind: str) -> None:
+    found = {workload_of(plan_suite(file)[0]) for file in FOLDERS[kind]}
+
+    workloads = load_round("v4.1").workloads
+    assert sorted(found) == sorted(name for name, own in workloads.items() if kind in own.systems)
+
+
+@pytest.mark.parametrize(("kind", "file"), FILES)
+def test_a_suite_is_mlperfs_own_in_every_scenario_of_its_kind(kind: str, file: Path) -> None:
+    planned = plan_suite(file)
+    suite = planned[0].suite
+
+    assert (suite.is_mlperf, suite.round, suite.profile) == (True, "v4.1", "quick")
+    assert suite.rules is not None
+    systems = suite.rules.systems[kind]
+    assert {case.case.scenario for case in planned} == {*systems.required, *systems.optional}
+    assert planned[0].expected.samples == suite.rules.dataset_samples
+    assert {case.case.accelerator for case in planned} <= {*GPUS, *SYSTEMS, "cpu"}
+
+
+@pytest.mark.parametrize(("kind", "file"), FILES)
+def test_the_official_profile_has_mlperfs_gate(kind: str, file: Path) -> None:
+    for case in read_suites([file], "official"):
+        bounds = case.bounds(())
+        assert bounds is not None
+        assert case.suite.rules is not None
+        assert set(bounds) == set(case.suite.rules.metrics)
+
+
+def test_every_accelerator_has_suites_in_the_datacenter() -> None:
+    named = {case.case.accelerator for file in FOLDERS["datacenter"] for case in plan_suite(file)}
+
+    assert named == GPUS | SYSTEMS
+
+
+@pytest.mark.parametrize(("kind", "file"), FILES)
+def test_what_is_not_here_is_said_with_what_to_set(
+    kind: str, file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    case = plan_suite(file)[0]
+    for name in ("MLPERF_MODELS", "MLPERF_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    with pytest.raises(UnavailableError, match=r"\$\{MLPERF_MODELS\} is not set; set it so that"):
+        model_of(case)
+    with pytest.raises(UnavailableError, match=r"\$\{MLPERF_DATA\} is not set"):
+        dataset_of(case)
+
+
+@pytest.mark.parametrize(("kind", "file"), FILES)
+def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads(kind: str, file: Path) -> None:
+    """docs/workloads.md says of each path where MLPerf has what belongs there."""
+    page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
+    named = re.findall(r'"\$\{(MLPERF_\w+)\}(/[^"]+)"', file.read_text("utf-8"))
+
+    assert len(named) >= 2
+    lacking = [
+        f"${name}{path}" for name, path in named if not re.search(rf"`\${name}{path}[`/]", page)
+    ]
+    assert lacking == []
+
+
+def test_folders_without_the_official_files_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the folders there and empty, each data set says which file it lacks."""
+    monkeypatch.setenv("MLPERF_DATA", str(tmp_path))
+    monkeypatch.setenv("MLPERF_MODELS", str(tmp_path))
+    lacking = {}
+    for file in FOLDERS["datacenter"]:
+        case = plan_suite(file)[0]
+        path = case.suite.workload.dataset.path
+        assert path is not None
+        place = Path(path.replace("${MLPERF_DATA}", str(tmp_path)))
+        if not place.suffix:
+            place.mkdir(parents=True, exist_ok=True)
+            with pytest.raises(UnavailableError) as caught:
+                dataset_of(case)
+            lacking[workload_of(case)] = str(caught.value)
+
+    for name, words in {
+        "resnet50": "val_map.txt",
+        "retinanet": "openimages-mlperf.json",
+        "bert": "dev-v1.1.json",
+        "3d-unet": "preprocessed_files.pkl",
+        "dlrm-v2": "day_23",
+        "stable-diffusion-xl": "captions",
+    }.items():
+        assert words in lacking[name], lacking[name]
+
+
+@pytest.mark.process
+def test_the_plan_prints_the_matrix() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/datacenter", "--mlperf-plan", "-p", "no:randomly"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+
+    for line in (
+        "resnet50-Offline-ort-tensorrt-fp16-H100 ",
+        "mixtral-8x7b-Server-torch-int8-A100 ",
+        "3d-unet-99.9-Offline-ort-cuda-fp32-L40S ",
+        "stable-diffusion-xl-Server-torch-diffusion-fp16-GH200 ",
+        "dlrm-v2-99-Offline-dlrm-fp32-B200 ",
+    ):
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "suites" / "power").glob("*.mlperf.toml")))
+def test_suites_of_power_gate_energy_on_h200s_and_share_no_baseline(file: Path) -> None:
+    planned = plan_suite(file)
+    others = {case.case.id for one in FOLDERS["datacenter"] for case in plan_suite(one)}
+
+    assert {case.case.accelerator for case in planned} == {"H200", "8xH200"}
+    assert not others & {case.case.id for case in planned}
+    assert {"samples_per_joule", "tokens_per_joule"} & set(planned[0].suite.limits)

@@ -1,0 +1,136 @@
+"""The tiny 3D U-Net: trained, slid in windows, and found out when it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+
+WINDOW = 16
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("3d-unet")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def test_it_segments_what_its_trainer_reached_in_torch(twin: Twin, answers: list[bytes]) -> None:
+    """Its reference, its trainer's torch and onnxruntime here agree but for rounding."""
+    found = twin.score(answers).aggregate["dice"]
+
+    assert twin.training["dice"] == pytest.approx(twin.training["dice_torch"], abs=1e-4)
+    assert f"reference = {{ dice = {twin.training['dice']} }}" in twin.file.read_text("utf-8")
+    assert found == pytest.approx(twin.training["dice"], abs=0.002)
+    assert found > twin.gate("dice")
+
+
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
+    """Nothing found; the same voxels in another order; each voxel a kidney; each a tumor."""
+    rng = np.random.default_rng(0)
+    sizes = [len(each) for each in answers]
+    guesses = {
+        "background": [bytes(size) for size in sizes],
+        "kidney": [b"\1" * size for size in sizes],
+        "tumor": [b"\2" * size for size in sizes],
+        "shuffled": [rng.permutation(np.frombuffer(each, np.uint8)).tobytes() for each in answers],
+    }
+
+    found = {name: twin.score(guess).aggregate["dice"] for name, guess in guesses.items()}
+
+    assert max(found.values()) < 0.2 < 0.8 < twin.score(answers).aggregate["dice"]
+    assert found["background"] == pytest.approx(0, abs=1e-6)
+    assert found["shuffled"] == pytest.approx(twin.training["dice_of_shuffled_voxels"], abs=0.01)
+
+
+def test_both_organs_are_found_in_nearly_every_case(twin: Twin, answers: list[bytes]) -> None:
+    scores = twin.score(answers)
+
+    assert scores.aggregate["dice_kidney"] > 0.9
+    assert scores.aggregate["dice_tumor"] > 0.6
+    assert np.quantile(np.array(scores.per_sample["dice"], float), 0.1) > 0.6
+
+
+def test_its_volumes_are_what_its_trainer_drew_and_windows_slide_over_them(twin: Twin) -> None:
+    """Volumes of several shapes, each longer than a window in every direction."""
+    shapes = {each["label"].shape for each in twin.references}
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert len(shapes) >= 6
+    assert twin.planned.engine.options["roi_shape"] == [WINDOW] * 3
+    assert all(length >= 1.5 * WINDOW for shape in shapes for length in shape)
+    for each in twin.references:
+        assert set(np.unique(each["label"])) == {0, 1, 2}
+
+
+def test_overlapping_windows_are_better_than_windows_side_by_side(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    """What sliding is for: voxels at a window's edge are seen from the middle of another.
+
+    Of the cases that windows side by side cover exactly.
+    """
+    from pytest_mlperf.engines.onnxruntime import OnnxRuntimeEngine
+    from pytest_mlperf.scorers.dice import DiceScorer
+    from tests.engines.recording import Tokenless
+
+    chosen = [
+        index
+        for index, each in enumerate(twin.references)
+        if not any(length % WINDOW for length in each["label"].shape)
+    ]
+    sink = Tokenless(expected=len(chosen))
+    with OnnxRuntimeEngine(
+        dataset=twin.dataset,
+        model=str(twin.model),
+        precision="fp32",
+        **{**twin.engine.options, "overlap": 0.0},
+    ) as engine:
+        engine.load_samples(chosen)
+        engine.submit(chosen, chosen, sink)
+
+    references = [twin.references[index] for index in chosen]
+    beside = DiceScorer().score([sink.outputs[index] for index in chosen], references)
+    slid = DiceScorer().score([answers[index] for index in chosen], references)
+    assert len(chosen) >= 2
+    assert slid.aggregate["dice"] > beside.aggregate["dice"] + 0.005
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok", verdict["headline"]
+    assert verdict["baseline_file"].endswith("tiny-3d-unet/onnxruntime.fp32.json")
+    assert [metric["metric"] for metric in verdict["paired"] if metric["outcome"]] == ["dice"]
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    """One weight of a hundred, ten times too large."""
+    pytest.importorskip("onnx")
+    copy = tmp_path / "damaged.onnx"
+
+    changed = load_tool("damage_onnx").damage(twin.model, copy)
+    verdict = twin.verdict(tmp_path, model=copy)
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.2)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP dice")
+    assert verdict["accuracy"]["scores"]["dice"] < twin.gate("dice")
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "3d-unet").rglob("*") if file.is_file()]
+
+    assert max(sizes) < 1e6
+    assert sum(sizes) < 3e6

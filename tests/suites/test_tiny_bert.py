@@ -1,0 +1,173 @@
+"""The tiny BERT: trained, answering from several windows, and found out when it is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.recording import Tokenless
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+
+METRICS = ("f1", "exact_match")
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("bert")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+@pytest.fixture(scope="module")
+def articles() -> list[dict[str, Any]]:
+    """What the committed file in SQuAD's layout holds."""
+    file = TINY / "bert" / "data" / "squad" / "dev-v1.1.json"
+    found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["data"]
+    return found
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    """The suite's references are what its trainer reached, and so does the engine here."""
+    reached, found = twin.training["onnxruntime"], twin.score(answers).aggregate
+
+    for metric in METRICS:
+        assert f"{metric} = {reached[metric]}" in twin.file.read_text("utf-8")
+        # Another machine's kernels may find another answer where two are as likely.
+        assert found[metric] == pytest.approx(reached[metric], abs=0.5)
+        assert found[metric] > twin.gate(metric) > 95
+
+
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
+    """Random logits; the logits of another question; any fact that the question asks for."""
+    random = np.random.RandomState(0)
+    guesses = [random.normal(size=len(each) // 4).astype("<f4").tobytes() for each in answers]
+    # Logits of another feature, where that has as many pieces.
+    last: dict[int, bytes] = {}
+    others = []
+    for each in answers:
+        others.append(last.get(len(each), bytes(len(each))))
+        last[len(each)] = each
+
+    found = twin.score(answers).aggregate["f1"]
+
+    assert twin.score(guesses).aggregate["f1"] < 15
+    assert twin.score(others).aggregate["f1"] < 30
+    assert twin.training["chance"]["same_fact"]["f1"] < 70 < 95 < found
+
+
+def test_the_question_decides(twin: Twin, answers: list[bytes], articles: list[Any]) -> None:
+    """A paragraph's questions are answered from the same text, each with another span."""
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    asked = [question["question"] for paragraph in paragraphs for question in paragraph["qas"]]
+    spans: dict[str, set[tuple[int, int]]] = {}
+    for answer, reference in zip(answers, twin.references, strict=True):
+        start, end = np.frombuffer(answer, "<f4").reshape(-1, 2).argmax(axis=0)
+        shift = reference["start"] - reference["first"]
+        if start >= reference["first"]:
+            words = " ".join(reference["words"])
+            spans.setdefault(words, set()).add((int(start) + shift, int(end) + shift))
+
+    assert len(asked) == twin.training["questions"] == 448
+    assert sum(map(len, spans.values())) >= 0.95 * len(asked)
+
+
+def test_answers_lie_where_the_file_says(articles: list[Any]) -> None:
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                for answer in question["answers"]:
+                    begin, text = answer["answer_start"], answer["text"]
+                    assert paragraph["context"][begin : begin + len(text)] == text
+
+
+def test_many_paragraphs_need_several_windows(twin: Twin, answers: list[bytes]) -> None:
+    """Questions on long paragraphs are answered nearly as well, from the right one of windows."""
+    shares = {reference["id"]: reference["features"] for reference in twin.references}
+    scores = twin.score(answers).per_sample["f1"]
+    of_long = [
+        score
+        for score, reference in zip(scores, twin.references, strict=True)
+        if score is not None and reference["features"] > 1
+    ]
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert len(of_long) == twin.training["in_several_windows"] > 100
+    assert set(shares.values()) >= {1, 2, 3}
+    assert np.mean(np.array(of_long, float)) > 93
+
+
+def test_no_piece_is_unknown(twin: Twin) -> None:
+    lines = (TINY / "bert" / "data" / "squad" / "vocab.txt").read_text("utf-8").splitlines()
+    unknown = lines.index("[UNK]")
+
+    assert len(set(lines)) == len(lines) == twin.training["vocabulary"]
+    for index in range(len(twin.dataset)):
+        assert unknown not in twin.dataset.input(index)["input_ids"]
+
+
+def test_the_same_weights_answer_alike_in_torch(twin: Twin, answers: list[bytes]) -> None:
+    """The folder in Hugging Face's layout, through the engine torch-module."""
+    pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
+    pytest.importorskip("transformers", reason="needs pytest-mlperf[lm]")
+    from pytest_mlperf.engines.torch.module import TorchModuleEngine
+
+    indices, sink = range(len(twin.dataset)), Tokenless(expected=len(twin.dataset))
+    with TorchModuleEngine(
+        dataset=twin.dataset,
+        model=str(TINY / "bert" / "model"),
+        precision="fp32",
+        factory="question-answering",
+        threads=1,
+    ) as engine:
+        engine.load_samples(indices)
+        engine.submit(indices, indices, sink)
+
+    found = [sink.outputs[index] for index in indices]
+    for one, other in zip(found, answers, strict=True):
+        assert np.frombuffer(one, "<f4") == pytest.approx(np.frombuffer(other, "<f4"), abs=1e-3)
+    for metric in METRICS:
+        assert twin.score(found).aggregate[metric] == pytest.approx(
+            twin.training["torch"][metric], abs=0.5
+        )
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-bert/onnxruntime.fp32.json")
+    judged = {metric["metric"]: metric for metric in verdict["paired"] if metric["outcome"]}
+    assert sorted(judged) == sorted(METRICS)
+    assert {metric["samples"] for metric in judged.values()} == {twin.training["questions"]}
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    """One weight of a hundred, ten times too large."""
+    pytest.importorskip("onnx")
+    copy = tmp_path / "damaged.onnx"
+
+    changed = load_tool("damage_onnx").damage(twin.model, copy)
+    verdict = twin.verdict(tmp_path, model=copy)
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.2)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP")
+    assert verdict["accuracy"]["scores"]["f1"] < twin.gate("f1") - 2
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "bert").rglob("*") if file.is_file()]
+
+    assert max(sizes) < 2e6
+    assert sum(sizes) < 3e6

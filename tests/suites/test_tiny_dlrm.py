@@ -1,0 +1,146 @@
+"""The tiny DLRM: trained, below what the true probabilities reach, found out when it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
+pytest.importorskip("safetensors", reason="needs pytest-mlperf[lm]")
+
+MODEL = TINY / "dlrm-v2" / "model"
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("dlrm-v2")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+@pytest.fixture(scope="module")
+def clicks(twin: Twin) -> Any:
+    """The logistic model that the data were drawn from."""
+    return load_tool("tiny_clicks").Clicks(twin.training["seed"])
+
+
+def auc(twin: Twin, predictions: list[bytes]) -> float:
+    return twin.score(predictions).aggregate["auc"]
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    """The suite's reference is what its trainer reached, and so does the engine here."""
+    reached = twin.training["auc"]
+
+    assert f"reference = {{ auc = {reached} }}" in twin.file.read_text("utf-8")
+    assert auc(twin, answers) == pytest.approx(reached, abs=0.05)
+    assert auc(twin, answers) > twin.gate("auc") > 85
+
+
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
+    """Predictions of other samples; the same prediction for all pairs."""
+    other = answers[1:] + answers[:1]
+    same = [np.full(len(each) // 4, 0.5, "<f4").tobytes() for each in answers]
+
+    assert auc(twin, other) == pytest.approx(50, abs=4)
+    assert auc(twin, same) == 50
+    assert auc(twin, answers) > 50 + 30
+
+
+def test_the_true_probabilities_are_a_little_better(
+    twin: Twin, answers: list[bytes], clicks: Any
+) -> None:
+    """The AUC that nothing can be expected to exceed, from the committed features themselves."""
+    samples = [twin.dataset.input(index) for index in range(len(twin.dataset))]
+    true = [
+        clicks.log_odds(each["dense"], tuple(each["sparse"])).astype("<f4").tobytes()
+        for each in samples
+    ]
+
+    bound = auc(twin, true)
+
+    assert bound == pytest.approx(twin.training["bayes_auc"], abs=1e-3)
+    assert 0 < bound - auc(twin, answers) < 2
+
+
+def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) -> None:
+    """The committed labels and lookups are held-out pairs, drawn anew from the seed."""
+    drawn = clicks.draw(twin.training["held_out_pairs"], 0)
+    labels = np.concatenate(twin.references)
+    samples = [twin.dataset.input(index) for index in range(len(twin.dataset))]
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert len(twin.dataset) == twin.training["samples"] == 400
+    assert np.array_equal(labels, drawn.clicked)
+    assert labels.sum() == twin.training["clicked"]
+    for feature, rows in enumerate(drawn.sparse):
+        found = np.concatenate([each["sparse"][feature] for each in samples])
+        assert np.array_equal(found, rows)
+
+
+def test_unchanged_it_scores_every_sample_as_in_the_baseline(twin: Twin, tmp_path: Path) -> None:
+    """The paired rule on AUC judges the pseudo-values of the whole data set."""
+    verdict = twin.verdict(tmp_path)
+    (paired,) = [metric for metric in verdict["paired"] if metric["outcome"]]
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-dlrm-v2/dlrm.fp32.json")
+    assert (paired["metric"], paired["samples"]) == ("auc", 400)
+    assert paired["change"] == pytest.approx(0, abs=0.05)
+
+
+def test_scored_again_no_sample_changes(twin: Twin, answers: list[bytes]) -> None:
+    """A second load of the model gives the same bytes, and pseudo-values whose mean is AUC."""
+    again = twin.answers()
+    scores = twin.score(again)
+
+    assert again == answers
+    assert np.mean(np.array(scores.per_sample["auc"], float)) == pytest.approx(
+        scores.aggregate["auc"], abs=1e-9
+    )
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    """One weight of a hundred, ten times too large."""
+    damaged = tmp_path / "damaged"
+    changed = load_tool("damage_weights").damage(MODEL, damaged)
+
+    verdict = twin.verdict(tmp_path, model=damaged)
+    (paired,) = [metric for metric in verdict["paired"] if metric["outcome"]]
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP auc")
+    assert verdict["accuracy"]["scores"]["auc"] < twin.gate("auc") - 5
+    assert paired["high"] < -5
+
+
+def test_its_layers_are_those_of_the_real_one_but_smaller() -> None:
+    from pytest_mlperf.engines.torch.module.dlrm import LayerSizes, read_sizes
+
+    sizes, official = read_sizes(MODEL), LayerSizes()
+
+    assert sizes.dense_features == official.dense_features
+    assert sizes.dcn_num_layers == official.dcn_num_layers
+    assert sizes.dcn_low_rank_dim < official.dcn_low_rank_dim
+    for name in ("num_embeddings_per_feature", "hotness"):
+        own, theirs = getattr(sizes, name), getattr(official, name)
+        assert len(own) == len(theirs) == 26
+        assert all(few <= many for few, many in zip(own, theirs, strict=True))
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "dlrm-v2").rglob("*") if file.is_file()]
+
+    assert max(sizes) < 2e6
+    assert sum(sizes) < 3e6

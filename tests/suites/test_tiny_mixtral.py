@@ -1,0 +1,305 @@
+"""The tiny Mixtral: trained on all three parts of the mix, and found out when it is damaged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.scorers.mixtral import MixtralScorer
+from pytest_mlperf.scorers.text import answer as number_of
+from pytest_mlperf.suite.plan import plan_suite
+from tests.scorers.test_sandbox import isolation
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+__all__ = ["isolation"]
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(
+            importlib.util.find_spec(name) is None
+            for name in ("torch", "transformers", "rapidfuzz")
+        ),
+        reason="needs pytest-mlperf[lm]",
+    ),
+]
+
+isolated = pytest.mark.usefixtures("isolation")
+
+ROUGES = ("rouge1", "rouge2", "rougeL")
+PARTS = ("OpenOrca", "GSM8K", "MBXP")
+END = 2
+PROGRAMS = 24
+"""How many are run where not all are needed: each takes a process in a sandbox."""
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("mixtral-8x7b")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+@pytest.fixture(scope="module")
+def damaged(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with one weight of a hundred ten times too large."""
+    copy = tmp_path_factory.mktemp("damaged") / "model"
+    changed = load_tool("damage_weights").damage(twin.model, copy)
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+    return copy
+
+
+def score(
+    twin: Twin, answers: Sequence[bytes], samples: Sequence[int], *, runs: bool = False
+) -> dict[str, float]:
+    """Return the scores of some samples, each answered with the answer of its place."""
+    scorer = MixtralScorer(model=str(twin.model), run_generated_code=runs)
+    return dict(scorer.score(answers, [twin.references[sample] for sample in samples]).aggregate)
+
+
+def of_part(twin: Twin, part: str) -> list[int]:
+    """Return the samples of a part."""
+    return [
+        sample for sample, reference in enumerate(twin.references) if reference["dataset"] == part
+    ]
+
+
+def texts(twin: Twin, answers: Sequence[bytes]) -> list[str]:
+    """Return answers as text, by the library tokenizers."""
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
+        str(twin.model / "tokenizer.json")
+    )
+    ids = [struct.unpack(f"<{len(answer) // 8}q", answer) for answer in answers]
+    decoded: list[str] = tokenizer.decode_batch([list(one) for one in ids])
+    return decoded
+
+
+# --- what it has learnt ---------------------------------------------------------------------------
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    """The suite's references are what its trainer reached, and so does the engine here."""
+    reached = twin.training["scores"]
+    found = score(twin, answers, range(len(twin.references)))
+
+    for metric in (*ROUGES, "gsm8k", "tokens_per_sample"):
+        assert re.search(
+            rf"\b{metric} = {re.escape(str(reached[metric]))}[ ,]", twin.file.read_text()
+        )
+        # Another machine's kernels may choose another token where two are as likely.
+        assert found[metric] == pytest.approx(reached[metric], abs=1)
+        assert found[metric] > twin.gate(metric)
+
+
+def test_nothing_is_run_unless_asked_for(twin: Twin, answers: list[bytes]) -> None:
+    """The suite scores instructions and sums."""
+    assert twin.planned.scorer is not None
+    assert not twin.planned.scorer.options.get("run_generated_code", False)
+    assert set(score(twin, answers, range(len(answers)))) == {
+        *(*ROUGES, "gsm8k", "tokens_per_sample")
+    }
+
+
+def test_other_answers_of_the_same_kind_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
+    """Each instruction and each sum gets its neighbour's answer."""
+    known = twin.training["chance"]
+    found: dict[str, float] = {}
+    for part in ("OpenOrca", "GSM8K"):
+        samples = of_part(twin, part)
+        others = [answers[sample] for sample in samples[1:] + samples[:1]]
+        found |= score(twin, others, samples)
+    reached = score(twin, answers, range(len(answers)))
+
+    for metric in ROUGES:
+        assert found[metric] == pytest.approx(known[metric], abs=8)
+        assert found[metric] + 25 < reached[metric]
+    assert found["gsm8k"] < 20
+    assert known["gsm8k"] < 10
+    assert reached["gsm8k"] > 80
+
+
+def test_sums_are_worked_out(twin: Twin, answers: list[bytes]) -> None:
+    """Nearly every step "a + b = c" that the model writes is right, and the last is the answer."""
+    written = [texts(twin, answers)[sample] for sample in of_part(twin, "GSM8K")]
+    steps = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
+    found = [re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)\.", text) for text in written]
+    right = [steps[sign](int(a), int(b)) == int(c) for each in found for a, sign, b, c in each]
+
+    assert len(right) > len(written)
+    assert sum(right) > 0.9 * len(right)
+    for text, each in zip(written, found, strict=True):
+        assert number_of(text) == each[-1][-1]
+
+
+def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) -> None:
+    """The comment's two additions put mbxp into the gate."""
+    text = twin.file.read_text("utf-8")
+    comment = " ".join(line.strip("# ") for line in text.splitlines() if line.startswith("#"))
+    found = re.search(r"add (run_\S+ = true) here, and (mbxp = [\d.]+) to the reference", comment)
+    assert found is not None
+    (tmp_path / twin.name).symlink_to(TINY / twin.name)
+    changed = tmp_path / twin.file.name
+    changed.write_text(
+        text.replace('use = "mixtral" }\nref', f'use = "mixtral", {found[1]} }}\nref').replace(
+            "reference = { ", f"reference = {{ {found[2]}, "
+        ),
+        "utf-8",
+    )
+
+    (planned, *_) = plan_suite(changed)
+    bounds = planned.bounds(())
+
+    assert planned.scorer is not None
+    assert planned.scorer.options["run_generated_code"] is True
+    assert bounds is not None
+    assert bounds["mbxp"].reference == twin.training["scores"]["mbxp"]
+
+
+@isolated
+def test_most_of_its_programs_pass(twin: Twin, answers: list[bytes]) -> None:
+    """What the suite leaves out: each in a sandbox, with a test of four calls."""
+    samples = of_part(twin, "MBXP")
+
+    found = score(twin, [answers[sample] for sample in samples], samples, runs=True)
+
+    assert found["mbxp"] == pytest.approx(twin.training["scores"]["mbxp"], abs=2)
+    assert found["mbxp"] > 80
+
+
+@isolated
+def test_other_programs_fail_even_under_the_right_name(twin: Twin, answers: list[bytes]) -> None:
+    samples = of_part(twin, "MBXP")[:PROGRAMS]
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
+        str(twin.model / "tokenizer.json")
+    )
+    written = texts(twin, answers)
+    others = [
+        re.sub(r"^def \w+", f"def {twin.references[sample]['entry_point']}", written[other])
+        for sample, other in zip(samples, samples[1:] + samples[:1], strict=True)
+    ]
+    ids = [tokenizer.encode(other, add_special_tokens=False).ids for other in others]
+
+    found = score(twin, [struct.pack(f"<{len(one)}q", *one) for one in ids], samples, runs=True)
+
+    assert found["mbxp"] < 25
+    assert twin.training["chance"]["mbxp"] < 15
+
+
+def test_it_ends_every_answer_itself(twin: Twin, answers: list[bytes]) -> None:
+    """Programs with the table's stop sequence, right before the end token."""
+    ids = [struct.unpack(f"<{len(answer) // 8}q", answer) for answer in answers]
+
+    assert sum(one[-1] == END for one in ids) == twin.training["scores"]["ended"] == len(ids)
+    for sample in of_part(twin, "MBXP"):
+        fence = twin.dataset.stop(sample)
+        assert list(ids[sample][-len(fence) - 1 : -1]) == fence
+
+
+# --- its model and its data -----------------------------------------------------------------------
+
+
+def test_it_is_a_mixture_of_experts_as_mixtral(twin: Twin) -> None:
+    """Of each layer all eight experts are used; each is stored by Mixtral's own names."""
+    safetensors = pytest.importorskip("safetensors")
+    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+    with safetensors.safe_open(twin.model / "model.safetensors", "np") as file:
+        stored = set(file.keys())
+
+    assert config["architectures"] == ["MixtralForCausalLM"]
+    assert (config["num_local_experts"], config["num_experts_per_tok"]) == (8, 2)
+    assert config["num_key_value_heads"] < config["num_attention_heads"]
+    for layer in range(config["num_hidden_layers"]):
+        block = f"model.layers.{layer}.block_sparse_moe"
+        assert {
+            f"{block}.experts.{expert}.{name}.weight"
+            for expert in range(8)
+            for name in ("w1", "w2", "w3")
+        } < stored
+    assert len(twin.training["expert_use"]) == config["num_hidden_layers"]
+    assert min(least for least, _ in twin.training["expert_use"]) > 1
+
+
+def test_its_table_is_laid_out_as_mlperfs(twin: Twin) -> None:
+    """Columns and kinds of cells; a third of the samples of each part; no question twice."""
+    pd = pytest.importorskip("pandas")
+    table = pd.read_pickle(TINY / "mixtral-8x7b" / "data" / "mixtral" / "mixtral_tiny.pkl")
+
+    assert list(table.columns) == [
+        *("dataset", "id", "question", "input", "ref_output", "gt_output", "tok_input"),
+        *("tok_ref_output", "stop_sequence", "tok_stop_sequence"),
+        *("tok_input_len", "tok_ref_output_len"),
+    ]
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    parts = Counter(table["dataset"])
+    assert parts == dict(twin.dataset.parts) == twin.training["parts"]
+    assert set(parts) == set(PARTS)
+    assert len(set(parts.values())) == 1
+    assert table["question"].is_unique
+    assert (table["tok_input"].map(len) == table["tok_input_len"]).all()
+    assert (table["tok_ref_output"].map(len) == table["tok_ref_output_len"]).all()
+    stops = table.groupby("dataset")["stop_sequence"].unique().map(list).to_dict()
+    assert stops == {"OpenOrca": ["</s>"], "GSM8K": ["</s>"], "MBXP": ["\n```\n"]}
+
+
+def test_its_prompts_are_the_tokens_of_their_text(twin: Twin) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    pd = pytest.importorskip("pandas")
+    table = pd.read_pickle(TINY / "mixtral-8x7b" / "data" / "mixtral" / "mixtral_tiny.pkl")
+    tokenizer = tokenizers.Tokenizer.from_file(str(twin.model / "tokenizer.json"))
+
+    for sample, text in enumerate(table["input"]):
+        prompt: list[Any] = tokenizer.encode(text, add_special_tokens=False).ids
+        assert twin.dataset.input(sample) == prompt
+
+
+def test_its_files_are_small(twin: Twin) -> None:
+    folder = TINY / twin.name
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+
+    assert max(sizes) < 3e6
+    assert sum(sizes) < 3.5e6
+
+
+# --- how its suite judges -------------------------------------------------------------------------
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-mixtral-8x7b/torch.fp32.json")
+    judged = {metric["metric"]: metric for metric in verdict["paired"] if metric["outcome"]}
+    assert sorted(judged) == sorted((*ROUGES, "gsm8k"))
+    assert {metric["samples"] for metric in judged.values()} == {len(twin.references) // 3}
+
+
+def test_damaged_weights_fail(twin: Twin, damaged: Path, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path, model=damaged)
+
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP")
+    scores = verdict["accuracy"]["scores"]
+    for metric in ("rouge1", "gsm8k"):
+        assert scores[metric] < twin.gate(metric) - 5
+
+
+@isolated
+def test_programs_of_damaged_weights_fail(twin: Twin, damaged: Path) -> None:
+    samples = of_part(twin, "MBXP")[:PROGRAMS]
+    written = twin.answers(damaged)
+
+    found = score(twin, [written[sample] for sample in samples], samples, runs=True)
+
+    assert found["mbxp"] < 50

@@ -1,0 +1,145 @@
+"""The tiny RetinaNet: trained, far from chance, and found out when it is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[vision]")
+pytest.importorskip("pycocotools", reason="needs pytest-mlperf[vision]")
+pytest.importorskip("PIL", reason="needs pytest-mlperf[vision]")
+
+COLUMNS = 7
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("retinanet")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def table(answer: bytes) -> NDArray[np.float32]:
+    return np.frombuffer(answer, "<f4").reshape(-1, COLUMNS)
+
+
+def of_the_image_before(answers: list[bytes]) -> Iterator[bytes]:
+    """Yield real boxes, but of another image: right in number, sizes, labels and scores."""
+    for index in range(len(answers)):
+        rows = table(answers[index - 1]).copy()
+        rows[:, 0] = index
+        yield rows.tobytes()
+
+
+def at_random(images: int) -> Iterator[bytes]:
+    """Yield a hundred boxes an image, all of them random."""
+    rng = np.random.default_rng(0)
+    for index in range(images):
+        low, high = np.sort(rng.random((2, 100, 2)), axis=0)
+        rest = [rng.random((100, 1)), rng.integers(6, size=(100, 1))]
+        yield np.hstack([np.full((100, 1), index), low, high, *rest]).astype("<f4").tobytes()
+
+
+def test_it_detects_what_its_trainer_reached_in_torch(twin: Twin, answers: list[bytes]) -> None:
+    """Its reference, its trainer's torch and onnxruntime here agree but for rounding."""
+    found = twin.score(answers).aggregate["map"]
+
+    assert twin.training["map_onnxruntime"] == pytest.approx(twin.training["map_torch"], abs=0.01)
+    assert f"reference = {{ map = {twin.training['map_onnxruntime']} }}" in twin.file.read_text(
+        "utf-8"
+    )
+    assert found == pytest.approx(twin.training["map_onnxruntime"], abs=0.5)
+    assert found > twin.gate("map")
+
+
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
+    found = twin.score(answers).aggregate["map"]
+    another = twin.score(list(of_the_image_before(answers))).aggregate["map"]
+    random = twin.score(list(at_random(len(answers)))).aggregate["map"]
+
+    assert max(another, random) < 5 < 60 < found
+    assert another == pytest.approx(twin.training["map_of_another_image"], abs=0.5)
+
+
+def test_its_data_set_is_what_its_trainer_drew(twin: Twin) -> None:
+    """In sizes of their own, with every class, and with boxes that touch others."""
+    boxes = [box for each in twin.references for box in each["annotations"]]
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert len(boxes) == twin.training["validation_boxes"]
+    assert {box["category_id"] for box in boxes} == set(range(6))
+    assert len({(each["height"], each["width"]) for each in twin.references}) > 200
+
+
+def test_its_graph_gives_the_boxes_of_one_image_as_mlperfs_does(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    """Suppression is in the graph: boxes of a class never overlap by more than half; best first."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(twin.model, providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == ["images"]
+    assert [each.name for each in session.get_outputs()] == ["boxes", "labels", "scores"]
+    some = 0
+    for answer in answers:
+        rows = table(answer)
+        assert (np.diff(rows[:, 5]) <= 0).all()
+        assert 0 <= rows[:, 1:5].min() <= rows[:, 1:5].max() <= 1
+        for kind in range(6):
+            own = rows[rows[:, 6] == kind, 1:5].astype(float)
+            low = np.maximum(own[:, None, :2], own[None, :, :2])
+            high = np.minimum(own[:, None, 2:], own[None, :, 2:])
+            common = (high - low).clip(0).prod(2)
+            areas = (own[:, 2:] - own[:, :2]).prod(1)
+            shares = common / (areas[:, None] + areas[None] - common)
+            assert (shares[~np.eye(len(own), dtype=bool)] <= 0.5001).all()
+            some += int((common > 0).sum()) - len(own)
+    assert some > 0
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok", verdict["headline"]
+    assert verdict["baseline_file"].endswith("tiny-retinanet/onnxruntime.fp32.json")
+    assert [metric["metric"] for metric in verdict["paired"] if metric["outcome"]] == ["map"]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_damaged_weights_are_below_the_gate(twin: Twin, tmp_path: Path, share: float) -> None:
+    pytest.importorskip("onnx")
+    copy = tmp_path / "damaged.onnx"
+
+    changed = load_tool("damage_onnx").damage(twin.model, copy, share=share)
+
+    assert changed == pytest.approx(share * twin.training["parameters"], rel=0.1)
+    assert twin.score(twin.answers(copy)).aggregate["map"] < twin.gate("map")
+
+
+def test_a_run_with_damaged_weights_fails(twin: Twin, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    copy = tmp_path / "damaged.onnx"
+    load_tool("damage_onnx").damage(twin.model, copy)
+
+    verdict = twin.verdict(tmp_path, model=copy)
+
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP map")
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "retinanet").rglob("*") if file.is_file()]
+
+    assert max(sizes) < 2e6
+    assert sum(sizes) < 3e6

@@ -1,0 +1,120 @@
+"""`check_builder` passes what is right, and finds each way of being wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from pytest_mlperf import Builder, SuiteError
+from pytest_mlperf.testing import check_builder
+
+
+class Right(Builder):
+    """Copies the weights, and says that it has made something of them."""
+
+    distributions: ClassVar[tuple[str, ...]] = ("pytest",)
+
+    def __init__(self, *, recipe: str, group_size: int = 32) -> None:
+        if recipe not in {"plain", "fitted"}:
+            raise SuiteError(f"recipe = {recipe!r} is not one of plain, fitted")
+        self.precision = "int8"
+        self.calibrates = recipe == "fitted"
+        self.group_size = group_size
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        prompts: Sequence[Sequence[int]],
+        progress: Callable[[int, int, str], None],
+    ) -> Mapping[str, str]:
+        progress(1, 2, "layers")
+        (target / "config.json").write_text("{}")
+        (target / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        progress(2, 2, "layers")
+        return {"quantisation": "int8 weights"}
+
+
+class TakesAnyRecipe(Right):
+    def __init__(self, *, recipe: str) -> None:
+        super().__init__(recipe="plain")
+
+
+class NamesNoPackage(Right):
+    distributions = ()
+
+
+class Pickles(Right):
+    def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
+        (target / "weights.bin").write_bytes(b"")
+        return super().build(source, target, *rest)
+
+
+class WritesIntoSource(Right):
+    def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
+        (source / "cache.json").write_text("{}")
+        return super().build(source, target, *rest)
+
+
+class WritesNothing(Right):
+    def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
+        return {}
+
+
+class CountsTooFar(Right):
+    def build(
+        self, source: Path, target: Path, prompts: Any, progress: Callable[[int, int, str], None]
+    ) -> Mapping[str, str]:
+        progress(3, 2, "layers")
+        return super().build(source, target, prompts, progress)
+
+
+class ReturnsNumbers(Right):
+    def build(self, source: Path, target: Path, *rest: Any) -> Any:
+        return {**super().build(source, target, *rest), "layers": 2}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(16))
+    return folder
+
+
+def test_a_right_builder_passes_and_says_what_it_made(source: Path) -> None:
+    facts = check_builder(Right, recipe="plain", options={"group_size": 16}, source=source)
+
+    assert facts == {"quantisation": "int8 weights"}
+
+
+def test_a_recipe_that_looks_at_samples_needs_some(source: Path) -> None:
+    check_builder(Right, recipe="fitted", source=source, prompts=[[1, 2]])
+    with pytest.raises(AssertionError, match="calibrates = True, and 0 prompts were given"):
+        check_builder(Right, recipe="fitted", source=source)
+
+
+def test_without_a_source_nothing_is_built() -> None:
+    assert check_builder(WritesNothing, recipe="plain") == {}
+
+
+@pytest.mark.parametrize(
+    ("builder", "problem"),
+    [
+        (TakesAnyRecipe, "it takes recipe = 'no-such-recipe': raise SuiteError in __init__"),
+        (NamesNoPackage, "distributions is empty: name the packages"),
+        (Pickles, r"wrote weights\.bin, which can carry code: write safetensors"),
+        (WritesIntoSource, r"changed files of .+: write into target alone"),
+        (WritesNothing, "wrote nothing: write config.json and safetensors"),
+        (CountsTooFar, "progress.. was given .+: give what is done, of how many"),
+        (ReturnsNumbers, "returned .+'layers': 2.+: return text by name"),
+    ],
+)
+def test_a_wrong_builder_is_found(builder: type[Builder], problem: str, source: Path) -> None:
+    with pytest.raises(AssertionError, match=problem) as caught:
+        check_builder(builder, recipe="plain", source=source)
+
+    assert str(caught.value).startswith(f"builder {builder.__name__}: ")

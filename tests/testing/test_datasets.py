@@ -1,0 +1,143 @@
+"""`check_dataset` passes what is right, and finds each way of being wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import MlperfError, RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.synthetic import SyntheticDataset
+from pytest_mlperf.testing import check_dataset
+
+COUNTER = itertools.count()
+
+
+class Right:
+    """Numbers of a JSON file."""
+
+    def __init__(self, path: str, *, count: int | None = None) -> None:
+        self.look(path)
+        self.numbers = json.loads(Path(path).read_text())[:count]
+
+    @classmethod
+    def look(cls, path: str, *, count: int | None = None) -> None:
+        if not Path(path).is_file():
+            raise UnavailableError(f"{path} is not there: write it")
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(str(self.numbers).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def input(self, index: int) -> Any:
+        return self.numbers[index]
+
+    def reference(self, index: int) -> Any:
+        return self.numbers[index] % 2
+
+
+class Address(Right):
+    @property
+    def digest(self) -> str:
+        return str(id(self.numbers))
+
+
+class NoDigest(Right):
+    digest = None  # type: ignore[assignment]
+
+
+class Empty(Right):
+    def __len__(self) -> int:
+        return 0
+
+
+class InTurn(Right):
+    """Gives samples in the order in which they are asked for."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.turn = itertools.count()
+
+    def input(self, index: int) -> Any:
+        return next(self.turn)
+
+
+class Chance(Right):
+    def reference(self, index: int) -> Any:
+        return next(COUNTER)
+
+
+class WrongGroups(Right):
+    def group(self, index: int) -> Any:
+        return 1.5
+
+
+class WrongSizes(Right):
+    def sizes(self, indices: range) -> Any:
+        return {"tokens": float("nan")}
+
+
+class Blind(Right):
+    @classmethod
+    def look(cls, path: str, *, count: int | None = None) -> None:
+        """See nothing."""
+
+
+class Crashes(Right):
+    look = None  # type: ignore[assignment]
+
+    def __init__(self, path: str) -> None:
+        self.numbers = json.loads(Path(path).read_text())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "numbers.json"
+    file.write_text(json.dumps(list(range(40))))
+    return str(file)
+
+
+def test_a_right_data_set_passes_and_comes_back(path: str) -> None:
+    assert len(check_dataset(Right, options={"path": path, "count": 5})) == 5
+
+
+@pytest.mark.process
+def test_a_registered_one_is_built_in_another_process_too() -> None:
+    assert len(check_dataset(SyntheticDataset, options={"samples": 3})) == 3
+
+
+def test_a_list_is_a_data_set() -> None:
+    def words() -> list[str]:
+        return ["level", "noon"]
+
+    assert len(check_dataset(words)) == 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "problem"),
+    [
+        (Address, AssertionError, "its digest is .+ when it is built again: make it of the"),
+        (NoDigest, RunError, "the data set's digest is None; it must be a text"),
+        (Empty, RunError, "the data set is empty; at least one sample is needed"),
+        (InTurn, AssertionError, r"sample \d+ is another one when it is read again"),
+        (Chance, AssertionError, r"sample \d+ is another one when it is read again"),
+        (WrongGroups, SuiteError, r"group of sample 0 is 1\.5"),
+        (WrongSizes, SuiteError, "sizes are {'tokens': nan}"),
+        (Blind, AssertionError, "look\\(\\) says nothing of .+: raise UnavailableError"),
+        (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),
+    ],
+)
+def test_a_wrong_data_set_is_found(
+    dataset: Callable[..., Any], error: type[Exception], problem: str, path: str
+) -> None:
+    assert issubclass(error, AssertionError | MlperfError)
+    with pytest.raises(error, match=problem):
+        check_dataset(dataset, options={"path": path})

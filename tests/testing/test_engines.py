@@ -1,0 +1,323 @@
+"""`check_engine` passes what is right, and finds each way of being wrong."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from pytest_mlperf import Engine, Sink, SuiteError, WorkQueue
+from pytest_mlperf.testing import check_engine
+
+SAMPLES = list(range(30))
+
+
+def answer(index: int) -> bytes:
+    return index.to_bytes(8, "little")
+
+
+class Right(Engine):
+    """Answers each sample with its index, from a thread."""
+
+    def __init__(self, *, dataset: Any, model: Any, precision: str, max_batch: int = 4) -> None:
+        self.dataset = dataset
+        self.max_batch = max_batch
+
+    def __enter__(self) -> Self:
+        self.queue = WorkQueue(self.work, max_batch=self.max_batch)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.queue.close()
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.queue.put(ids, indices, sink)
+
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        outputs = [answer(self.dataset.input(index)) for index in indices]
+        sink.done(ids, outputs if sink.wants_output else None)
+
+
+def check(engine: type[Engine], **changes: Any) -> dict[int, bytes]:
+    return check_engine(engine, SAMPLES, **{"limit_s": 0.3, **changes})
+
+
+def test_a_right_engine_passes_and_its_answers_come_back() -> None:
+    assert check(Right, limit_s=30.0) == {index: answer(index) for index in range(24)}
+
+
+class DraftsHalves(Right):
+    def accepted_drafts(self) -> Any:
+        return 2.5
+
+
+class AnswersTwice(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().work(ids, indices, sink)
+        super().work(ids[:1], indices[:1], sink)
+
+
+class ForgetsOne(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        kept = [n for n, index in enumerate(indices) if index != 3]
+        super().work([ids[n] for n in kept], [indices[n] for n in kept], sink)
+
+
+class AnswersAfterExit(Right):
+    """Does each list again when it is left."""
+
+    def __enter__(self) -> Self:
+        self.again: list[tuple[Sequence[int], Sequence[int], Sink]] = []
+        return super().__enter__()
+
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().work(ids, indices, sink)
+        self.again.append((ids, indices, sink))
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(None, None, None)
+        threading.Timer(0.02, super().work, self.again[-1]).start()
+
+
+class ReturnsText(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        texts: Any = [str(index) for index in indices]
+        sink.done(ids, texts if sink.wants_output else None)
+
+
+class LeaksAThread(Right):
+    def __enter__(self) -> Self:
+        self.never = threading.Event()
+        threading.Thread(target=self.never.wait, name="leaked", daemon=True).start()
+        return super().__enter__()
+
+
+class ThreadsThatEnd(Right):
+    """A thread for each list."""
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        thread = threading.Thread(target=self.work, args=(ids, indices, sink), name="short")
+        thread.start()
+        thread.join()
+
+
+class TakesIdsForIndices(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        super().work(indices, indices, sink)
+
+
+class TooFewOutputs(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids, [b"same"] if sink.wants_output else None)
+
+
+class AlwaysOutputs(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids, [answer(index) for index in indices])
+
+
+class NeverOutputs(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.done(ids)
+
+
+class DependsOnItsBatch(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        outputs = [answer(index + len(ids)) for index in indices]
+        sink.done(ids, outputs if sink.wants_output else None)
+
+
+class FailsWithText(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        text: Any = "out of memory"
+        sink.failed(text)
+
+
+class TimesTokensUnasked(Right):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        sink.first_tokens(ids)
+        super().work(ids, indices, sink)
+
+
+class DescribesNumbers(Right):
+    def describe(self) -> Any:
+        return {"version": 3}
+
+
+class DescribesChance(Right):
+    def describe(self) -> Mapping[str, str]:
+        self.count = getattr(self, "count", 0) + 1
+        return {"calls": str(self.count)}
+
+
+class ForgetsItself(Right):
+    def __enter__(self) -> Any:
+        super().__enter__()
+
+
+class HidesErrors(Right):
+    def __exit__(self, *error: object) -> Any:
+        super().__exit__(None, None, None)
+        return True
+
+
+class TakesAnything(Right):
+    def __init__(self, *, dataset: Any, model: Any, precision: str, **options: Any) -> None:
+        super().__init__(dataset=dataset, model=model, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        (AnswersTwice, r"done\(\) was given id \d+, which was completed before"),
+        (ForgetsOne, r"1 of 12 samples are not completed after 0\.3 s, first: ids \d+: give each"),
+        (AnswersAfterExit, r"done\(\) was called after __exit__"),
+        (ReturnsText, r"the output of id \d+ is a str; bytes are needed"),
+        (LeaksAThread, "thread leaked still run after __exit__: end and join in __exit__"),
+        (ThreadsThatEnd, "short completed samples and ended: LoadGen can crash"),
+        (TakesIdsForIndices, "id 0, which was never submitted|samples are not completed"),
+        (TooFewOutputs, r"done\(\) was given 1 outputs for \d ids"),
+        (AlwaysOutputs, r"done\(\) takes none: they only cost time where wants_output is False"),
+        (NeverOutputs, r"done\(\) needs outputs where wants_output is True"),
+        (DependsOnItsBatch, r"the answer to sample \d+ is .+ before: answers must not depend"),
+        (FailsWithText, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
+        (DraftsHalves, r"accepted_drafts\(\) returned 2\.5: return a number of tokens, or None"),
+        (TimesTokensUnasked, r"first_tokens\(\) was called where times_tokens is false"),
+        (DescribesNumbers, r"describe\(\) returned \{'version': 3\}: return text by name"),
+        (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
+        (ForgetsItself, "__enter__ returned None: let it return self"),
+        (HidesErrors, "__exit__ returned True, which hides errors"),
+        (TakesAnything, "it takes any keyword, so a misspelt option"),
+    ],
+)
+def test_a_wrong_engine_is_found(engine: type[Engine], problem: str) -> None:
+    """By its own fault, and the message names the engine and what to do."""
+    with pytest.raises(AssertionError, match=problem) as caught:
+        check(engine)
+
+    assert str(caught.value).startswith(f"engine {engine.__name__}")
+
+
+@pytest.mark.process
+def test_a_process_that_is_left_is_found() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class LeaksAProcess(Right):
+        def __enter__(self) -> Self:
+            command = [sys.executable, "-c", "input()"]
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+            return super().__enter__()
+
+    with pytest.raises(AssertionError, match=r"process \d+ still run after __exit__: end and join"):
+        check(LeaksAProcess)
+
+    started[0].communicate(b"\n")
+
+
+def test_what_an_engine_raises_is_raised() -> None:
+    class Breaks(Right):
+        def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        check(Breaks)
+
+
+def test_an_engine_is_left_when_its_check_fails() -> None:
+    """No thread of it stays for the next test."""
+    with pytest.raises(AssertionError):
+        check(ReturnsText)
+
+    assert [t.name for t in threading.enumerate() if t.name.startswith("work-queue")] == []
+
+
+def test_an_option_that_is_none_is_refused() -> None:
+    with pytest.raises(
+        SuiteError, match=r"Right has no option 'max_bach'; did you mean 'max_batch'"
+    ):
+        check(Right, options={"max_bach": 3})
+
+
+class Speaks(Right):
+    """A language model: it says each sample in 3 tokens."""
+
+    tokens = (7, 8, 2)
+
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        for one in ids:
+            self.say(one, sink)
+
+    def say(self, one: int, sink: Sink) -> None:
+        if sink.times_tokens:
+            sink.first_tokens([one])
+            for _ in self.tokens[1:]:
+                sink.next_tokens([one])
+        self.end(one, sink)
+
+    def end(self, one: int, sink: Sink) -> None:
+        output = struct.pack(f"<{len(self.tokens)}q", *self.tokens)
+        sink.done([one], [output] if sink.wants_output else None, [len(self.tokens)])
+
+
+def test_a_language_model_passes() -> None:
+    assert check(Speaks, tokens=True, limit_s=30.0)[0] == struct.pack("<3q", 7, 8, 2)
+
+
+class NoFirst(Speaks):
+    def say(self, one: int, sink: Sink) -> None:
+        self.end(one, sink)
+
+
+class TooManyTokens(Speaks):
+    def end(self, one: int, sink: Sink) -> None:
+        if sink.times_tokens:
+            sink.next_tokens([one])
+        super().end(one, sink)
+
+
+class FirstAtLast(Speaks):
+    def say(self, one: int, sink: Sink) -> None:
+        self.end(one, sink)
+        if sink.times_tokens:
+            sink.first_tokens([one])
+
+
+class OneToken(Speaks):
+    tokens = (2,)  # type: ignore[assignment]
+
+
+class NarrowTokens(Speaks):
+    def end(self, one: int, sink: Sink) -> None:
+        sink.done([one], [struct.pack("<3i", 7, 8, 2)] if sink.wants_output else None, [3])
+
+
+class CountsNothing(Speaks):
+    def end(self, one: int, sink: Sink) -> None:
+        sink.done([one], [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        (NoFirst, r"an answer of 3 tokens was reported as \['done'\]: where times_tokens is true"),
+        (TooManyTokens, "an answer of 3 tokens has 3 tokens after its first: call next_tokens"),
+        (FirstAtLast, "which was completed before|was reported as"),
+        (OneToken, "an answer has 2 tokens at least"),
+        (NarrowTokens, "an answer has 12 bytes and 3 tokens: give the generated tokens as int64"),
+        (CountsNothing, r"done\(\) needs n_tokens here"),
+    ],
+)
+def test_a_wrong_language_model_is_found(engine: type[Engine], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        check(engine, tokens=True)

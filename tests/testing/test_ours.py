@@ -1,0 +1,184 @@
+"""Our own engines, data sets, scorers and builders keep the contracts that others' are checked by.
+
+The tiny suites have one of each: a trained model, data in the form of MLPerf's, and a scorer.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import Dataset, registry
+from pytest_mlperf.builders import llmcompressor, modelopt, torchao
+from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
+
+pytestmark = pytest.mark.process
+
+TINY = Path(__file__).resolve().parents[2] / "suites" / "tiny"
+
+SCORERS = {
+    "3d-unet": "dice",
+    "bert": "squad",
+    "dlrm-v2": "auc",
+    "gptj": "rouge",
+    "llama2-70b": "rouge",
+    "mixtral-8x7b": "mixtral",
+    "resnet50": "top1",
+    "retinanet": "map",
+    "stable-diffusion-xl": "clip_fid",
+}
+"""Of each suite its scorer: its own, or the one of its round."""
+
+LANGUAGE = {"gptj", "llama2-70b", "mixtral-8x7b"}
+"""Suites of language models, whose tokens are counted."""
+
+SAMPLES = 6
+
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "datasets": {
+        "prompts": "datasets/test_user_prompts.py",
+        "synthetic": "datasets/test_synthetic.py",
+    },
+    "engines": {
+        "null": "engines/test_null.py",
+        "openai": "engines/openai/test_answers.py",
+        "tensorrt": "engines/onnxruntime/test_tensorrt.py",
+        "tensorrt_llm": "engines/tensorrt_llm/test_answers.py",
+        "triton": "engines/triton/test_answers.py",
+        "vllm": "engines/vllm/test_answers.py",
+    },
+    "scorers": {
+        "evaluate": "scorers/evaluate_driver.py",
+        "gsm8k": "scorers/test_gsm8k.py",
+        "mbxp": "scorers/test_mbxp.py",
+    },
+    "builders": {},
+}
+"""What no tiny suite uses: where below tests/ it is checked, by a server, a stand-in or alone."""
+
+
+def read(name: str) -> dict[str, Any]:
+    suite: dict[str, Any] = tomllib.loads((TINY / f"{name}.mlperf.toml").read_text("utf-8"))
+    return suite
+
+
+def options_of(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a table of a suite, with paths as the plan gives them."""
+    return {
+        key: str(TINY / value) if key in {"path", "statistics"} else value
+        for key, value in table.items()
+        if key != "use"
+    }
+
+
+def factory(group: registry.Group, use: str) -> Any:
+    return registry.resolve(registry.target(group, use))
+
+
+@cache
+def data_of(name: str) -> Dataset:
+    table = read(name)["workload"]["dataset"]
+    options = options_of(table)
+    return check_dataset(factory("datasets", table["use"]), options=options, samples=SAMPLES)
+
+
+@pytest.mark.parametrize("name", sorted(SCORERS))
+def test_data_sets_of_the_tiny_suites(name: str) -> None:
+    assert len(data_of(name)) >= SAMPLES
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", sorted(SCORERS))
+def test_engines_and_scorers_of_the_tiny_suites(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine answers is what the scorer takes."""
+    suite = read(name)
+    entry, scorer = suite["engines"][0], suite["workload"].get("scorer", {"use": SCORERS[name]})
+    for library in factory("engines", entry["use"]).libraries:
+        pytest.importorskip(library)
+    for library in getattr(factory("scorers", scorer["use"]), "libraries", ()):
+        pytest.importorskip(library)
+    monkeypatch.syspath_prepend(str(TINY / "stable-diffusion-xl"))
+    model = str(TINY / suite["workload"]["model"])
+
+    answers = check_engine(
+        factory("engines", entry["use"]),
+        data_of(name),
+        model=model,
+        precision=entry["precision"],
+        options=entry["options"],
+        tokens=name in LANGUAGE,
+        samples=SAMPLES,
+        same_answers=name not in SCATTERED,
+    )
+    scores = check_scorer(
+        factory("scorers", scorer["use"]),
+        [answers[index] for index in range(SAMPLES)],
+        [data_of(name).reference(index) for index in range(SAMPLES)],
+        model=model,
+        options=options_of(scorer),
+        any_order=name not in IN_ORDER,
+    )
+
+    assert set(suite["workload"]["reference"]) <= set(scores.aggregate)
+    sys.modules.pop("coloured_digits", None)
+
+
+IN_ORDER = {"bert", "stable-diffusion-xl"}
+"""Windows of one question share its score; FID of few images has few digits that are no chance."""
+
+SCATTERED = {"3d-unet", "dlrm-v2", "stable-diffusion-xl"}
+"""Answers are sums of floats, whose last bits depend on what is computed together."""
+
+
+@pytest.mark.parametrize("module", [torchao, modelopt, llmcompressor], ids=lambda m: m.__name__)
+def test_builders_say_what_they_make(module: Any) -> None:
+    name = module.__name__.rpartition(".")[2]
+    for recipe in module.RECIPES:
+        check_builder(factory("builders", name), recipe=recipe)
+
+
+@pytest.mark.parametrize("group", ["datasets", "engines", "scorers", "builders"])
+def test_every_extension_is_checked_here_or_elsewhere(group: registry.Group) -> None:
+    suites = [read(name) for name in SCORERS]
+    used = {
+        "datasets": {suite["workload"]["dataset"]["use"] for suite in suites},
+        "engines": {suite["engines"][0]["use"] for suite in suites},
+        "scorers": {*SCORERS.values()},
+        "builders": {"torchao", "modelopt", "llmcompressor"},
+    }[group]
+    ours = {
+        name
+        for name, entry in registry.registered(group).items()
+        if entry.value.startswith("pytest_mlperf.")
+    }
+
+    assert ours == used | set(ELSEWHERE[group])
+
+
+CHECKED = [(group, *entry) for group, places in ELSEWHERE.items() for entry in places.items()]
+
+
+@pytest.mark.parametrize(("group", "name", "place"), CHECKED)
+def test_what_no_suite_uses_is_checked_where_that_is_said(
+    group: registry.Group, name: str, place: str
+) -> None:
+    """The file hands this class to the check of its kind."""
+    tree = ast.parse((TINY.parents[1] / "tests" / place).read_text("utf-8"))
+    checked = {
+        call.args[0].id
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == f"check_{group[:-1]}"
+        and isinstance(call.args[0], ast.Name)
+    }
+
+    assert registry.target(group, name).partition(":")[2] in checked

@@ -1,0 +1,117 @@
+"""`check_scorer` passes what is right, and finds each way of being wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import RunError, Scores
+from pytest_mlperf.testing import check_scorer
+
+OUTPUTS = [b"one", b"two", b"three", b"four"]
+REFERENCES = [["one"], ["two"], ["3"], ["four"]]
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+class Right:
+    """Share of outputs that are one of the references."""
+
+    metrics: tuple[str, ...] = ("same",)
+
+    def __init__(self, *, model: str | None) -> None:
+        self.model = model
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        return self.of([self.one(o, r) for o, r in zip(outputs, references, strict=True)])
+
+    def one(self, output: bytes, reference: Any) -> float:
+        return 100.0 * (output.decode("utf-8", "replace") in reference)
+
+    def of(self, scores: list[float]) -> Scores:
+        return Scores(per_sample={"same": scores}, aggregate={"same": mean(scores)})
+
+
+class ScoresOfNobody(Right):
+    def of(self, scores: list[float]) -> Any:
+        return {"same": mean(scores)}
+
+
+class OneTooFew(Right):
+    def of(self, scores: list[float]) -> Scores:
+        return Scores(per_sample={"same": scores[1:]}, aggregate={"same": mean(scores)})
+
+
+class NoNumber(Right):
+    def of(self, scores: list[float]) -> Scores:
+        return Scores(per_sample={"same": scores}, aggregate={"same": float("nan")})
+
+
+class OtherMean(Right):
+    def of(self, scores: list[float]) -> Scores:
+        return Scores(per_sample={"same": scores}, aggregate={"same": mean(scores) / 100})
+
+
+class UnknownLower(Right):
+    def of(self, scores: list[float]) -> Scores:
+        aggregate = {"same": mean(scores)}
+        return Scores(per_sample={}, aggregate=aggregate, lower=frozenset({"error"}))
+
+
+class Undeclared(Right):
+    metrics = ("other",)
+
+
+class ByPlace(Right):
+    """Scores the place of a sample."""
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
+        return self.of([float(place) for place, _ in enumerate(outputs)])
+
+
+class Changes(Right):
+    def one(self, output: bytes, reference: Any) -> float:
+        reference.append("seen")
+        return super().one(output, reference)
+
+
+class Crashes(Right):
+    def one(self, output: bytes, reference: Any) -> float:
+        return 100.0 * (output.decode() in reference)
+
+
+class Refuses(Right):
+    def one(self, output: bytes, reference: Any) -> float:
+        if not output.isalnum():
+            raise RunError("scorer", f"{output!r} is no word")
+        return super().one(output, reference)
+
+
+@pytest.mark.parametrize("scorer", [Right, Refuses])
+def test_a_right_scorer_passes_and_its_scores_come_back(scorer: type[Right]) -> None:
+    assert check_scorer(scorer, OUTPUTS, REFERENCES).aggregate == {"same": 75.0}
+
+
+@pytest.mark.parametrize(
+    ("scorer", "problem"),
+    [
+        (ScoresOfNobody, "returned {'same': 75.0}: return pytest_mlperf.Scores"),
+        (OneTooFew, "the scorer gave 3 of same for 4 samples"),
+        (NoNumber, "the scorer gave nan as same of the data set"),
+        (OtherMean, r"the mean of same by sample is 75, its aggregate 0\.75: give scores by"),
+        (UnknownLower, "name a metric without an aggregate: aggregates are same"),
+        (Undeclared, "it gives same; its attribute metrics has other: name them all there"),
+        (ByPlace, "same by sample is another when samples come in another order"),
+        (Changes, r"score\(\) changed the references: copy what you change"),
+        (Crashes, "UnicodeDecodeError is raised for the output .+: score what an engine should"),
+    ],
+)
+def test_a_wrong_scorer_is_found(scorer: type[Right], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem) as caught:
+        check_scorer(scorer, OUTPUTS, REFERENCES)
+
+    assert str(caught.value).startswith(f"scorer {scorer.__name__}: ")

@@ -1,0 +1,95 @@
+"""Which tests are quick: those that start no process.
+
+Python announces the start of a process to its audit hooks, whoever asks for it. A hook cannot be
+removed again, so there is one, and it looks at what runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import util
+
+import pytest
+
+MARK = "process"
+
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+"""The audit events of https://docs.python.org/3/library/audit_events.html that start a process."""
+
+STARTING_FIXTURES = (
+    ("tests/cli/", "sessions"),
+    ("tests/plugin/", "project"),
+    ("tests/plugin/", "pytester"),
+)
+"""Folder and name of fixtures that mark every test that asks for them: they run pytest sessions."""
+
+
+@dataclass
+class _Watch:
+    """The test that runs here, if it may start no process, and what it started all the same."""
+
+    test: str | None = None
+    started: list[str] = field(default_factory=list)
+
+
+_WATCH = _Watch()
+_INSTALLED: list[bool] = []
+
+
+def install() -> None:
+    """Let this process look at every start of another one; once is enough."""
+    if not _INSTALLED:
+        _INSTALLED.append(True)
+        sys.addaudithook(_look)
+        vars(util)["spawnv_passfds"] = _announced(util.spawnv_passfds)
+
+
+def mark(item: pytest.Item) -> None:
+    """Mark a test that asks for a fixture that starts a process."""
+    names = set(getattr(item, "fixturenames", ()))
+    if any(name in names and item.nodeid.startswith(at) for at, name in STARTING_FIXTURES):
+        item.add_marker(MARK)
+
+
+@contextmanager
+def watching(item: pytest.Item) -> Iterator[None]:
+    """Refuse to start a process while a test runs that is not marked."""
+    _WATCH.started.clear()
+    _WATCH.test = None if item.get_closest_marker(MARK) else item.nodeid
+    try:
+        yield
+    finally:
+        _WATCH.test = None
+
+
+def fail_if_started() -> None:
+    """Fail a test that swallowed the refusal."""
+    if _WATCH.started:
+        pytest.fail(_WATCH.started[0], pytrace=False)
+
+
+Start = Callable[[bytes, Sequence[str], Sequence[int]], int]
+
+
+def _announced(start: Start) -> Start:
+    """Return multiprocessing's way to start a process, which by itself announces nothing."""
+
+    def announce(path: bytes, args: Sequence[str], passfds: Sequence[int]) -> int:
+        sys.audit("os.posix_spawn", path, args, None)
+        return start(path, args, passfds)
+
+    return announce
+
+
+def _look(event: str, arguments: tuple[object, ...]) -> None:
+    if event not in STARTS or _WATCH.test is None:
+        return
+    message = (
+        f"{_WATCH.test} starts a process ({event}: {str(arguments[:2])[:200]}): mark it or its "
+        f"file with pytest.mark.{MARK}, so that `make quick` leaves it out"
+    )
+    _WATCH.started.append(message)
+    pytest.fail(message)

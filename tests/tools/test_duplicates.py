@@ -1,0 +1,85 @@
+"""tools/duplicates.py: what two places share is counted, and in the package it grows no more."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MOST = 30
+"""Pairs of places in the package: whoever removes some lowers this."""
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    """The tool, which is a script."""
+    spec = importlib.util.spec_from_file_location("duplicates", ROOT / "tools" / "duplicates.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["duplicates"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f"step({number})\n" for number in range(first, last + 1))
+
+
+def write(folder: Path, **modules: str) -> list[Path]:
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+    return [folder / f"{name}.py" for name in modules]
+
+
+def test_the_package_repeats_itself_no_more_than_before(tool: Any) -> None:
+    shared = tool.pairs(tool.PACKAGE.rglob("*.py"))
+
+    assert len(shared) <= MOST, "python tools/duplicates.py prints them"
+
+
+def test_a_passage_is_one_pair_however_long_it_is(tool: Any, tmp_path: Path) -> None:
+    files = write(tmp_path, a="one()\n" + lines(1, 9), b="\n\n" + lines(1, 9) + "two()\n")
+
+    (pair,) = tool.pairs(files)
+
+    assert (pair.first.stem, pair.first_line) == ("a", 2)
+    assert (pair.second.stem, pair.second_line, pair.lines) == ("b", 3, 9)
+
+
+def test_five_lines_are_none_and_six_are_one(tool: Any, tmp_path: Path) -> None:
+    five = write(tmp_path, a=lines(1, 5) + "one()\n", b=lines(1, 5) + "two()\n")
+    assert tool.pairs(five) == []
+
+    six = write(tmp_path, a=lines(1, 6) + "one()\n", b=lines(1, 6) + "two()\n")
+    assert len(tool.pairs(six)) == 1
+
+
+def test_three_places_are_three_pairs_and_two_may_lie_in_one_file(
+    tool: Any, tmp_path: Path
+) -> None:
+    files = write(tmp_path, a=lines(1, 6) + "one()\n" + lines(1, 6), b="two()\n" + lines(1, 6))
+
+    assert [(pair.first.stem, pair.second.stem) for pair in tool.pairs(files)] == [
+        ("a", "a"),
+        ("a", "b"),
+        ("a", "b"),
+    ]
+
+
+def test_only_code_counts(tool: Any, tmp_path: Path) -> None:
+    """Indentation, comments, docstrings, blank lines and brackets alone are no difference."""
+    plain = lines(1, 6)
+    dressed = 'def f():\n    """Say it.\n\n    Twice.\n    """\n' + "".join(
+        f"    step({number})\n    # why\n\n    (\n    )\n" for number in range(1, 7)
+    )
+    words = '"""' + "\n".join(f"word {number}" for number in range(9)) + '\n"""\n'
+
+    (pair,) = tool.pairs(write(tmp_path, a=plain, b=dressed, c=words, d=words))
+
+    assert (pair.first.stem, pair.second.stem, pair.lines) == ("a", "b", 6)

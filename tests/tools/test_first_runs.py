@@ -1,0 +1,40 @@
+"""What a warm-up is worth to rule R, in a small run of the simulation."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TOOLS = str(Path(__file__).parents[2] / "tools")
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    sys.path.insert(0, TOOLS)
+    try:
+        module = importlib.import_module("decisions_lib.first_runs")
+    finally:
+        sys.path.remove(TOOLS)
+    return {(row.model, row.design, row.warmed): row for row in module.rows(60)}
+
+
+def test_a_first_run_that_is_faster_hides_drops_and_a_warm_up_shows_them(rows: Any) -> None:
+    cold, warm = (rows["first run +2 % alone; only now", "4x2", warmed] for warmed in (False, True))
+
+    assert cold.passes > 0.15
+    assert warm.passes <= 0.05
+    assert warm.found > 0.85 > cold.found
+
+
+def test_the_same_noise_is_drawn_with_and_without(rows: Any) -> None:
+    """Where both sides begin alike, a warm-up changes little."""
+    both = [rows["first run +2 %, halving", "4x2", warmed] for warmed in (False, True)]
+
+    assert all(row.passes <= 0.06 and row.fails <= 0.02 for row in both)
+    assert len(rows) == 28

@@ -1,0 +1,236 @@
+"""tools/quantize_onnx.py: the same file each time, near to the model it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from pytest_mlperf.engines.onnxruntime import Kinds, read
+from tests.suites.tiny_twin import ROOT, Twin, load_tool
+
+TOOL = ROOT / "tools" / "quantize_onnx.py"
+PRECISE = ROOT / "suites" / "precision"
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    return load_tool("quantize_onnx")
+
+
+def run(model: Path, feed: dict[str, Any]) -> list[Any]:
+    session = onnxruntime.InferenceSession(model)
+    return list(session.run(None, feed))
+
+
+def network(folder: Path, *, convolution: bool, inner: int = 40) -> Path:
+    """Write a model from x to y with a convolution, or with two products of one matrix."""
+    taken: list[int | str]
+    given: list[int | str]
+    random = np.random.default_rng(3)
+    if convolution:
+        weights = {"w": random.normal(size=(6, 3, 3, 3)).astype(np.float32)}
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+            helper.make_node("Relu", ["c"], ["y"]),
+        ]
+        taken, given = ["batch", 3, 8, 8], ["batch", 6, 8, 8]
+    else:
+        weights = {"w": random.normal(size=(inner, inner)).astype(np.float32)}
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("MatMul", ["m", "w"], ["y"]),
+        ]
+        taken = given = ["batch", inner]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, taken)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, given)],
+        initializer=[numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    path = folder / "network.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("convolution", "precision", "least", "most", "held"),
+    [
+        (True, "int8", 1e-4, 0.05, "int8 operators (3 DequantizeLinear, 2 QuantizeLinear)"),
+        (True, "fp16", 1e-5, 0.01, "fp16 weights and no quantised operators"),
+        (False, "int8", 1e-4, 0.05, "int8 operators (2 DynamicQuantizeLinear, 2 MatMulInteger)"),
+        (False, "int4", 0.01, 0.3, "int4 operators (2 MatMulNBits)"),
+        (False, "fp16", 1e-5, 0.01, "fp16 weights and no quantised operators"),
+    ],
+)
+def test_answers_stay_near(
+    tool: Any,
+    tmp_path: Path,
+    convolution: bool,
+    precision: str,
+    least: float,
+    most: float,
+    held: str,
+) -> None:
+    """And the file holds what was asked for."""
+    model, copy = network(tmp_path, convolution=convolution), tmp_path / "copy.onnx"
+    shape = (4, 3, 8, 8) if convolution else (4, 40)
+    feed = {"x": np.random.default_rng(4).normal(size=shape).astype(np.float32)}
+
+    tool.quantise(model, copy, precision, [feed])
+
+    (exact,), (found,) = run(model, feed), run(copy, feed)
+    assert least < np.linalg.norm(found - exact) / np.linalg.norm(exact) < most
+    contents = read(copy)
+    assert contents is not None
+    assert str(Kinds.of(contents)) == held
+
+
+def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Path) -> None:
+    """Weights that are whole numbers of steps are kept exactly, in blocks with room left too."""
+    random = np.random.default_rng(5)
+    steps = random.integers(-8, 8, (5, 40))
+    steps[:, [0, 39]] = -8
+    rows = (steps * 0.25).astype(np.float32)
+
+    packed, scales = tool.pack(rows)
+
+    assert (packed.shape, packed.dtype, scales.shape) == ((5, 2, 16), np.uint8, (5, 2))
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", "p", "s"],
+        ["y"],
+        domain="com.microsoft",
+        K=40,
+        N=5,
+        bits=4,
+        block_size=32,
+    )
+    graph = helper.make_graph(
+        [node],
+        "packed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [40, 40])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [40, 5])],
+        initializer=[numpy_helper.from_array(packed, "p"), numpy_helper.from_array(scales, "s")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    path = tmp_path / "packed.onnx"
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=opsets), path)
+    (found,) = run(path, {"x": np.eye(40, dtype=np.float32)})
+    np.testing.assert_array_equal(found.T, rows)
+
+
+def test_zeros_and_single_weights_survive_four_bits(tool: Any) -> None:
+    """No division by nothing; the largest weight is exact, whatever its sign."""
+    rows = np.zeros((2, 32), np.float32)
+    rows[1, 7] = 3.0
+
+    packed, scales = tool.pack(rows)
+
+    assert set(packed[0].ravel()) == {0x88}
+    low, high = packed[1, 0] & 15, packed[1, 0] >> 4
+    whole = np.stack([low, high], axis=1).ravel().astype(float) - 8
+    np.testing.assert_array_equal(whole * scales[1, 0], rows[1])
+
+
+@pytest.mark.parametrize(
+    ("convolution", "precision", "expected"),
+    [
+        (True, "int8", "has convolutions: name a suite to find their ranges with"),
+        (True, "int4", "has no layers that can be int4"),
+    ],
+)
+def test_what_cannot_be_quantised_is_said(
+    tool: Any, tmp_path: Path, convolution: bool, precision: str, expected: str
+) -> None:
+    """Nothing is written as if it had been."""
+    with pytest.raises(SystemExit, match=f"network.onnx {expected}$"):
+        tool.quantise(network(tmp_path, convolution=convolution), tmp_path / "copy", precision)
+
+    assert not (tmp_path / "copy").exists()
+
+
+def test_samples_are_given_as_the_engine_gives_them(tool: Any) -> None:
+    """Windows of volumes in batches, by the names of the model's inputs."""
+    twin = Twin("3d-unet")
+
+    feeds = tool.feeds_of(twin.file, twin.model, 2)
+
+    windows = [feed["input"] for feed in feeds]
+    assert {each.shape[1:] for each in windows} == {(1, 16, 16, 16)}
+    assert max(len(each) for each in windows) == 8
+    assert any(
+        np.array_equal(each[0, 0], twin.dataset.input(0)[0, :16, :16, :16]) for each in windows
+    )
+
+
+def again(folder: Path, name: str, precision: str) -> Path:
+    """Write one of the committed files once more, by the command line, in another process."""
+    twin, copy = Twin(name), folder / f"{name}-{precision}.onnx"
+    suite = ["--suite", str(twin.file), "--samples", "32"]
+    done = subprocess.run(
+        [
+            *(sys.executable, str(TOOL), str(twin.model), str(copy), "--precision", precision),
+            *(suite if precision == "int8" and name != "bert" else []),
+        ],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{copy}: " in done.stdout
+    return copy
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("name", "precision"), [("resnet50", "int8"), ("bert", "int8"), ("bert", "int4")]
+)
+def test_the_same_file_is_written_each_time(tmp_path: Path, name: str, precision: str) -> None:
+    """Also with another order of hashes; and the committed one answers like it."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = (again(tmp_path / folder, name, precision) for folder in "ab")
+
+    assert sha256(first) == sha256(second)
+    committed = PRECISE / name / f"{name}-{precision}.onnx"
+    # Other versions of the library may order or name nodes otherwise.
+    found, expected = read(first), read(committed)
+    assert found is not None
+    assert expected is not None
+    assert str(Kinds.of(found)) == str(Kinds.of(expected))
+
+
+def test_symmetric_int8_has_zero_points_of_zero(tool: Any, tmp_path: Path) -> None:
+    """TensorRT refuses others."""
+    model, copy = network(tmp_path, convolution=True), tmp_path / "copy.onnx"
+    shape = [
+        one.dim_value or 1 for one in onnx.load(model).graph.input[0].type.tensor_type.shape.dim
+    ]
+    name = onnx.load(model).graph.input[0].name
+
+    tool.quantise(model, copy, "int8", [{name: np.ones(shape, np.float32)}], symmetric=True)
+
+    graph = onnx.load(copy).graph
+    points = [numpy_helper.to_array(one) for one in graph.initializer if "zero_point" in one.name]
+    assert points
+    assert all(one.dtype == np.int8 and not one.any() for one in points)

@@ -1,0 +1,56 @@
+"""Rule A on mAP and AUC of few and of unequal samples, in a small run of the simulation."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TOOLS = str(Path(__file__).parents[2] / "tools")
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Any:
+    sys.path.insert(0, TOOLS)
+    try:
+        return importlib.import_module("decisions_lib.whole_data")
+    finally:
+        sys.path.remove(TOOLS)
+
+
+def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any) -> None:
+    """By the pseudo-values alone it is 0.8 of it, and about 5 % of unchanged builds fail."""
+    rng = np.random.default_rng(3)
+    drawn = [simulation.detections(rng, 100, 60) for _ in range(80)]
+    changes = [one.samples[1] - one.samples[0] for one in drawn if one.leverage.seen >= 0.5]
+    leverages = [one.leverage for one in drawn if one.leverage.seen >= 0.5]
+
+    apart = math.sqrt(np.mean([change.mean() ** 2 for change in changes]))
+    plain = math.sqrt(np.mean([change.var(ddof=1) / 100 for change in changes]))
+    told = [
+        simulation.error_of(change.tolist(), leverage)[0]
+        for change, leverage in zip(changes, leverages, strict=True)
+    ]
+    assert plain < 0.9 * apart
+    assert math.sqrt(np.mean(np.square(told))) > 0.97 * apart
+
+
+def test_a_data_set_of_rare_classes_decides_nothing(simulation: Any) -> None:
+    rng = np.random.default_rng(4)
+    drawn = [simulation.detections(rng, 100, 60, rare=1.0) for _ in range(10)]
+
+    assert all(one.leverage.seen < 0.5 and one.leverage.hidden > 0 for one in drawn)
+
+
+def test_rows_of_auc_keep_what_is_promised(simulation: Any) -> None:
+    for what, samples, draw in simulation.shapes():
+        if "50 samples" in what and samples == 50:
+            row = simulation.row(what, samples, draw, 150, np.random.default_rng(5))
+            assert row.failed <= 0.01
+            assert row.passed <= 0.05
+            assert row.told > 0.9

@@ -1,0 +1,248 @@
+"""What else is promised, simulated: first runs, many cases, two sides, rare breaks of accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decisions_lib import curves, first_runs, many_cases, many_days, rare, two_sides, whole_data
+
+Z95 = 1.959964
+FIRST_CASES = 1_000
+CURVES = 20_000
+DAYS = (0.0, 0.02, 0.03)
+"""Drops of one pair of many that are followed from day to day; 0: of none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Further:
+    """Rows of each.
+
+    Attributes:
+        first: The first run of a session is unlike the others.
+        many: Sessions of 200 cases.
+        days: A drop of one pair of many, day by day.
+        curves: Throughput at several concurrencies, judged as one.
+        two: `compare`, trends, runs in turns.
+        rare: Accuracy where few samples break, or share an effect.
+        whole: Scores of a whole data set, mAP and AUC.
+    """
+
+    first: Sequence[first_runs.Row]
+    many: Sequence[many_cases.Row]
+    days: Sequence[many_days.Days]
+    curves: Sequence[curves.Row]
+    two: Sequence[two_sides.Row]
+    rare: Sequence[rare.Row]
+    whole: Sequence[whole_data.Row]
+
+
+def first(scale: float) -> list[first_runs.Row]:
+    """Simulate first runs."""
+    return list(first_runs.rows(max(50, round(scale * FIRST_CASES))))
+
+
+def many(scale: float) -> list[many_cases.Row]:
+    """Simulate sessions of many cases."""
+    return list(many_cases.rows(scale))
+
+
+def of_days(scale: float) -> list[many_days.Days]:
+    """Simulate one drop among many, day by day."""
+    return [many_days.days(drop, scale) for drop in DAYS]
+
+
+def of_curves(scale: float) -> list[curves.Row]:
+    """Simulate curves."""
+    return curves.rows(max(100, round(scale * CURVES)))
+
+
+def two(scale: float) -> list[two_sides.Row]:
+    """Simulate commands that compare two sides."""
+    return two_sides.rows(scale)
+
+
+def rare_breaks(scale: float) -> list[rare.Row]:
+    """Simulate accuracy of rare breaks."""
+    passes, listed = (max(100, round(scale * most)) for most in (rare.PASSES, rare.LISTED))
+    return rare.rows(passes, listed)
+
+
+def whole(scale: float) -> list[whole_data.Row]:
+    """Simulate scores of a whole data set."""
+    return whole_data.rows(max(50, round(scale * whole_data.PASSES)))
+
+
+def above(share: float, promised: float, count: int) -> bool:
+    """Whether a share lies above what is promised by more than the simulation's error."""
+    return share - Z95 * math.sqrt(promised * (1 - promised) / count) > promised
+
+
+def broken(found: Further) -> list[tuple[str, int, list[str]]]:
+    """Return what is promised, of how many rows, and the rows that do not keep it."""
+    # What only one side has, and a warm-up leaves half of, is told and not promised.
+    alike = {one.name for one in first_runs.MODELS if one.now == one.then or not one.decay}
+    warmed = [row for row in found.first if row.warmed and row.model in alike]
+    cold = [
+        row.model
+        for row in warmed
+        if above(row.fails, 0.01, row.cases) or above(row.passes, 0.05, row.cases)
+    ]
+    red = [row for row in found.many if row.interval is not None]
+    every: list[rare.Row | whole_data.Row] = [*found.rare, *found.whole]
+    scores = [
+        f"{row.what}, {row.samples:,} samples"
+        for row in every
+        if above(row.passed, 0.05, row.passes) or above(row.failed, 0.01, row.passes)
+    ]
+    missed = [row.text for row in found.two if not row.met]
+    return [
+        ("first runs, after a warm-up that does not count", len(warmed), cold),
+        ("a false red in a session of 200 cases", len(red), [r.name for r in red if not r.holds]),
+        (
+            "a false red in a session of 200 cases, with suspects of the last",
+            len(found.days),
+            [f"one pair falls by {day.drop:.0%}" for day in found.days if not day.holds],
+        ),
+        (
+            "curves: false drops, and drops of the limit",
+            len(found.curves),
+            [row.noise for row in found.curves if not row.holds],
+        ),
+        ("compare, trends, runs in turns", len(found.two), missed),
+        ("accuracy, rare breaks, groups, mAP and AUC", len(found.rare) + len(found.whole), scores),
+    ]
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent, "" where there is none."""
+    if share is None:
+        return ""
+    value = 100 * share
+    return f"{value:.2f}" if 0 < value < 1.995 else f"{value:.1f}" if value < 99.95 else "100"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; the first column is text."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def tables(found: Further) -> dict[str, str]:
+    """Return the tables by name."""
+    return {
+        "first runs": table(
+            ("first runs", "baseline", "warm-up", "unchanged: drop", "limit: ok", "limit: found"),
+            [
+                (
+                    row.model,
+                    row.design,
+                    "discarded" if row.warmed else "none",
+                    f"{percent(row.fails)} + {percent(row.fails_leaning)}",
+                    f"{percent(row.passes)} + {percent(row.passes_leaning)}",
+                    percent(row.found),
+                )
+                for row in found.first
+            ],
+        ),
+        "many cases": table(
+            ("200 cases x 3 metrics", "sessions with a false red", "by rule R and BH alone",
+             "false suspects", "found", "by rule R and BH alone", "suspect"),
+            [
+                (
+                    row.name,
+                    percent(row.red),
+                    percent(row.red_by_rule_alone),
+                    f"{row.suspects:.2f}",
+                    percent(row.found),
+                    percent(row.found_by_rule_alone),
+                    percent(row.suspected),
+                )
+                for row in found.many
+            ],
+        ),
+        "days": table(
+            ("one pair of 600 falls for good by", "red on the first day", "not red in 10 days",
+             "were suspects judged among all again", "sessions with a false red"),
+            [
+                tuple(map(percent, (one.drop, one.first, one.never, one.never_without, one.red)))
+                for one in found.days
+            ],
+        ),
+        "curves": table(
+            (
+                f"{curves.POINTS} points",
+                "unchanged: drop",
+                "unchanged: ok",
+                "runs, unchanged",
+                f"found: -{percent(curves.EVERYWHERE)} % at all",
+                f"found: -{percent(curves.AT_ONE)} % at one",
+                f"ok: -{percent(curves.AT_ONE)} % at one",
+            ),
+            [
+                (
+                    row.noise,
+                    percent(row.failed),
+                    percent(row.passed),
+                    f"{row.runs:.2f}",
+                    percent(row.everywhere),
+                    percent(row.at_one),
+                    percent(row.missed),
+                )
+                for row in found.curves
+            ],
+        ),
+        "two sides": table(
+            ("what", "under", "found", "promised", "runs of a side"),
+            [
+                (
+                    row.command,
+                    row.noise,
+                    percent(row.found),
+                    percent(row.promised),
+                    f"{row.runs:.2f}" if row.runs is not None else "",
+                )
+                for row in found.two
+            ],
+        ),
+        "rare breaks": table(
+            ("what", "samples", "margin", "a drop of the margin passes", "unchanged fails",
+             "samples used, unchanged"),
+            [
+                (
+                    row.what,
+                    f"{row.samples:,}",
+                    f"{row.margin:g}",
+                    percent(row.passed),
+                    percent(row.failed),
+                    percent(row.used),
+                )
+                for row in found.rare
+            ],
+        ),
+        "whole data": table(
+            (
+                "score and data",
+                "samples",
+                "error told / true",
+                "a drop of the margin passes",
+                "unchanged fails",
+                "too little to decide",
+            ),
+            [
+                (
+                    row.what,
+                    f"{row.samples:,}",
+                    f"{row.told:.2f}" if row.told is not None else "",
+                    percent(row.passed),
+                    percent(row.failed),
+                    percent(row.unseen),
+                )
+                for row in found.whole
+            ],
+        ),
+    }  # fmt: skip
