@@ -329,6 +329,7 @@ def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
         "duration_s": END_S - BEGIN_S,
         "within_se": None,
         "client": IN_TIME,
+        "finishes": {},
         "contention": None,
         "accepted_drafts": None,
         "replicas": [],

@@ -65,6 +65,7 @@ def read(
         "completed": 125,
         "duration_s": 10.0,
         "client": client or {},
+        "finishes": {},
         "contention": contention,
         "accepted_drafts": None,
         "replicas": (),

@@ -338,6 +338,7 @@ from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.registry import registered
 OPTIONS = {
     "torch-module": {"factory": "dlrm-v2"},
+    "endpoints": {"url": "http://127.0.0.1:1", "tokenizer": "here"},
     "openai": {"url": "http://127.0.0.1:1"},
     "triton": {"url": "127.0.0.1:1", "served_model": "m"},
 }

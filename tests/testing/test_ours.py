@@ -47,6 +47,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "synthetic": "datasets/test_synthetic.py",
     },
     "engines": {
+        "endpoints": "engines/openai/test_endpoints.py",
         "null": "engines/test_null.py",
         "openai": "engines/openai/test_answers.py",
         "tensorrt": "engines/onnxruntime/test_tensorrt.py",

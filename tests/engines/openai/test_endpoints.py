@@ -25,8 +25,11 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
 from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.testing import check_engine
 from tests.engines.openai.echo import echo_server
-from tests.engines.recording import Samples
+from tests.engines.openai.recorder import RUN_TOKENS
+from tests.engines.openai.scripted import Manner, Scripted
+from tests.engines.recording import Samples, packed
 from tests.engines.under_loadgen import token_settings
 from tests.run.harness import RunningWorker, error_of, run_to_end, spec
 
@@ -81,6 +84,16 @@ def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(
     assert (tmp_path / "performance/c4/key").read_text("utf-8") == "s3cret"
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key"]
     assert not [path for path in written if b"s3cret" in path.read_bytes()]
+
+
+@pytest.mark.process
+def test_the_engine_keeps_the_contract_where_our_own_client_asks() -> None:
+    """As in accuracy runs, which MLCommons' client does not make."""
+    with Scripted(Manner(tokens=4)) as server:
+        options = {"url": server.url, "max_new_tokens": RUN_TOKENS, "client": client("works")}
+        answers = check_engine(EndpointsEngine, ["a text"] * 9, options=options, tokens=True)
+
+    assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
 
 
 FAILURES = {
