@@ -46,11 +46,16 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """LoadGen's three seeds; each round has its own."""
+    """LoadGen's three seeds; each round has its own.
+
+    Attributes:
+        model: Of MLPerf Endpoints alone: what a server is to sample answers by; None: not told.
+    """
 
     qsl: int
     sample_index: int
     schedule: int
+    model: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,14 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf.core.case import NAME, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import FOUND, LOOPS, METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
+from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.work import find_work, parse_work
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of
@@ -278,6 +279,8 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
 
 OF_LOOPS: Mapping[str, Sequence[str]] = {
     "points": LOOPS,
+    "max_concurrency": ("Concurrency",),
+    "seed_set": ("Concurrency",),
     "ramp": LOOPS,
     "arrivals": ("OpenLoop",),
     "burstiness": ("OpenLoop",),
@@ -305,6 +308,14 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}"
         yield (*where, "points"), defect
+    if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
+        yield (
+            (*where, "points"),
+            "write points or max_concurrency, of which they are made, not both",
+        )
+    if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
+        names = ", ".join(seed_sets())
+        yield (*where, "seed_set"), f"no seed set {shown(scenario.seed_set)}; published: {names}"
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"

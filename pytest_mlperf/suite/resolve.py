@@ -30,6 +30,7 @@ from pytest_mlperf.core.job import (
 from pytest_mlperf.core.roofline.gpu import GpuPrice
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
+from pytest_mlperf.rounds.endpoints import seed_sets
 from pytest_mlperf.suite.elsewhere import elsewhere, find
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
@@ -184,6 +185,7 @@ def _facts(planned: Planned) -> dict[str, str]:
         **({"division": "open"} if suite.division == "open" else {}),
         **({"find": find.in_words} if find else {}),
         **({"points": points} if points else {}),
+        **({"seed_set": planned.scenario.seed_set} if planned.scenario.seed_set else {}),
         **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
     }
 
@@ -229,7 +231,6 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
         target_qps: The rate to offer, or None to let the worker probe it.
     """
     constants, rules = planned.round_scenario, planned.suite.rules
-    seeds = load_round(planned.suite.round)
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
     scenario, points = planned.case.scenario, planned.scenario.points or ()
@@ -237,11 +238,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     ramp = planned.scenario.ramp
     return LoadGenSettings(
         scenario="Server" if scenario == "Interactive" else scenario,
-        seeds=Seeds(
-            qsl=seeds.qsl_seed,
-            sample_index=seeds.sample_index_seed,
-            schedule=seeds.schedule_seed,
-        ),
+        seeds=_seeds(planned),
         target_qps=target_qps,
         min_duration_ms=round(planned.seconds_per_point * 1000) if points else shortest_ms,
         min_query_count=planned.fewest_queries if quick else constants.min_query_count,
@@ -258,6 +255,22 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
         ramp_ms=None if ramp is None else round(ramp * 1000),
         arrivals=(planned.scenario.arrivals or "poisson") if scenario == "OpenLoop" else "",
         burstiness=planned.scenario.burstiness,
+    )
+
+
+def _seeds(planned: Planned) -> Seeds:
+    """Return the round's seeds, or those published for MLPerf Endpoints where a suite says so."""
+    rules, published = load_round(planned.suite.round), planned.scenario.seed_set
+    if published is None:
+        return Seeds(
+            qsl=rules.qsl_seed, sample_index=rules.sample_index_seed, schedule=rules.schedule_seed
+        )
+    seeds = seed_sets()[published]
+    return Seeds(
+        qsl=rules.qsl_seed,
+        sample_index=seeds.sample_index,
+        schedule=seeds.scheduler,
+        model=seeds.model,
     )
 
 

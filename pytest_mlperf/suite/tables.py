@@ -23,11 +23,13 @@ from pytest_mlperf.core.case import Arrivals, ScenarioName
 from pytest_mlperf.core.foreign_text import shown
 from pytest_mlperf.core.metrics import AT_POINTS, METRICS, POINT, UNGATED
 from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite.find import FindEntry
 from pytest_mlperf.suite.values import (
     SHARE_SCHEMA,
     Accelerator,
     Day,
+    Maximum,
     Name,
     Points,
     Rate,
@@ -38,6 +40,7 @@ from pytest_mlperf.suite.values import (
     Technique,
     Times,
     git_ref,
+    is_maximum,
     pinned,
 )
 
@@ -432,6 +435,17 @@ class ScenarioEntry(Table):
         "in a second, or how many times as fast as recorded a trace is replayed. Ascending; each "
         "for min_duration.",
     )
+    max_concurrency: Maximum | None = Field(
+        default=None,
+        description="Concurrency, in place of points: the maximum that is declared for MLPerf "
+        "Endpoints; seven points are made of it that meet its region rules.",
+    )
+    seed_set: StrictStr | None = Field(
+        default=None,
+        description="Concurrency: seeds that MLCommons published for MLPerf Endpoints, in place of "
+        "the round's.",
+        json_schema_extra={"enum": [*seed_sets(), None]},
+    )
     ramp: Seconds | None = Field(
         default=None,
         description="Concurrency: the first requests of a point are spread over this time; "
@@ -452,6 +466,15 @@ class ScenarioEntry(Table):
         default_factory=dict,
         description="Limits for this scenario alone; a metric named here is gated in it.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _points_of_a_maximum(cls, raw: object) -> object:
+        """Fill in the points where only their maximum is given; a wrong one is told where it is."""
+        if not isinstance(raw, dict) or "points" in raw:
+            return raw
+        highest = raw.get("max_concurrency")
+        return {**raw, "points": points_up_to(highest)} if is_maximum(highest) else raw
 
     def rate_on(self, accelerator: str) -> float | None:
         """Return the suite's offered rate on an accelerator, samples/s, or None."""

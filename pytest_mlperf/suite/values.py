@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 
 from pytest_mlperf.core.case import NAME, TECHNIQUES
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
 _NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
@@ -137,6 +138,27 @@ def _replicas(value: object) -> int | Literal["all"]:
 MOST_POINTS, MOST_UNDER_WAY = 32, 65_536
 """Points of a curve (MLPerf Endpoints allows as many) and requests under way, or a second, at
 most."""
+
+
+def is_maximum(value: object) -> TypeGuard[int]:
+    """Whether a value can be the highest concurrency that a system is declared to support."""
+    return type(value) is int and ULTRA_LOW < value <= MOST_UNDER_WAY
+
+
+def _maximum(value: object) -> int:
+    if is_maximum(value):
+        return value
+    raise ValueError(
+        f"{shown(value)} is no maximum; write a number of requests above {ULTRA_LOW}, which are "
+        f"ultra-low, and up to {MOST_UNDER_WAY:,}"
+    )
+
+
+Maximum = Annotated[
+    int,
+    BeforeValidator(_maximum),
+    WithJsonSchema({"type": "integer", "exclusiveMinimum": ULTRA_LOW, "maximum": MOST_UNDER_WAY}),
+]
 
 
 def _points(value: object) -> tuple[int | float, ...]:

@@ -72,7 +72,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
         "known: name, target_qps, find, min_duration, min_query_count, latency_limit, ttft_limit, "
-        "tpot_limit, points, ramp, arrivals, burstiness, limits",
+        "tpot_limit, points, max_concurrency, seed_set, ramp, arrivals, burstiness, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
@@ -859,6 +859,38 @@ POINTS = "scenarios[0].points"
     ),
 )
 def test_points_of_a_curve_increase_and_belong_to_it(text: str, message: str) -> None:
+    assert defects(text) == [message]
+
+
+DECLARED = CURVE.replace("points = [1, 8]", "max_concurrency = 1024")
+
+
+@cases(
+    low=(
+        DECLARED.replace("1024", "32"),
+        "16: scenarios[0].max_concurrency: 32 is no maximum; write a number of requests above 32, "
+        "which are ultra-low, and up to 65,536",
+    ),
+    truth=(
+        DECLARED.replace("1024", "true"),
+        "16: scenarios[0].max_concurrency: True is no maximum; write a number of requests above "
+        "32, which are ultra-low, and up to 65,536",
+    ),
+    both=(
+        DECLARED.replace("1024", "1024\npoints = [1, 8]"),
+        "17: scenarios[0].points: write points or max_concurrency, of which they are made, not "
+        "both",
+    ),
+    open=(
+        DECLARED.replace('"Concurrency"', '"OpenLoop"'),
+        "16: scenarios[0].max_concurrency: OpenLoop has no max_concurrency; Concurrency has",
+    ),
+    seeds=(
+        DECLARED.replace("1024", '1024\nseed_set = "Z"'),
+        "17: scenarios[0].seed_set: no seed set 'Z'; published: A",
+    ),
+)
+def test_a_declared_maximum_is_one_and_makes_the_points(text: str, message: str) -> None:
     assert defects(text) == [message]
 
 

@@ -204,6 +204,7 @@ class EndpointsEngine(OpenAiEngine):
             settings.min_duration_ms,
         )
         minimum = {} if asked.api == "chat" else {"min_new_tokens": asked.min_new_tokens}
+        seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
         named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
         content: dict[str, Any] = _escaped(
             {
@@ -217,6 +218,7 @@ class EndpointsEngine(OpenAiEngine):
                     "max_new_tokens": asked.max_new_tokens,
                     **minimum,
                     **named,
+                    **seeded,
                 },
                 "datasets": [{"name": "prompts", "type": "performance", "path": str(prompts)}],
                 "settings": {

@@ -23,6 +23,7 @@ import pytest
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.testing import check_engine
@@ -67,7 +68,10 @@ def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     settings = {"client": {"num_workers": 2}, "warmup": {"enabled": False}}
-    events, code = run_to_end(case(tmp_path, url, "works", settings=settings, max_new_tokens=16))
+    asked = case(tmp_path, url, "works", settings=settings, max_new_tokens=16)
+    seeds = Seeds(qsl=1, sample_index=2, schedule=2**63, model=9315206023656308754)
+    asked = replace(asked, settings=replace(asked.settings, seeds=seeds))
+    events, code = run_to_end(asked)
 
     assert code == 0, events
     loaded = next(event for event in events if event["event"] == "loaded")
@@ -77,7 +81,9 @@ def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(
     assert config["settings"]["runtime"]["max_duration_ms"] == 200
     assert config["settings"]["client"] == {"num_workers": 2}
     assert config["settings"]["warmup"] == {"enabled": False}
+    assert config["settings"]["runtime"]["scheduler_random_seed"] == 2**63
     assert config["model_params"]["max_new_tokens"] == 16
+    assert config["model_params"]["seed"] == 9315206023656308754
     prompts = (tmp_path / "performance/prompts.jsonl").read_text("utf-8").splitlines()
     assert json.loads(prompts[3]) == {"prompt": "Count to $3."}
     assert config["endpoint_config"]["api_key"] == f"${{{KEY}}}"

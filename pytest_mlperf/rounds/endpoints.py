@@ -1,0 +1,97 @@
+"""The rules of MLPerf Endpoints: regions of a curve, and seeds; figures are in endpoints.toml."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+STEPS = 6
+"""Equal steps of a logarithmic scale from the least point to the maximum: two in each region."""
+
+
+@cache
+def _rules() -> Mapping[str, Any]:
+    text = files("pytest_mlperf.rounds").joinpath("endpoints.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+ULTRA_LOW: int = _rules()["curve"]["ultra_low"]
+"""Concurrencies up to this one are ultra-low; a declared maximum is larger."""
+
+FEWEST_POINTS: int = _rules()["curve"]["fewest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSet:
+    """Seeds that MLCommons publishes for a few cohorts of submissions."""
+
+    cohort: str
+    scheduler: int
+    sample_index: int
+    model: int
+
+
+@cache
+def seed_sets() -> Mapping[str, SeedSet]:
+    """Return the published sets by name."""
+    return {
+        name: SeedSet(
+            cohort=raw["cohort"],
+            scheduler=int(raw["scheduler"]),
+            sample_index=int(raw["sample_index"]),
+            model=int(raw["model"]),
+        )
+        for name, raw in _rules()["seed_sets"].items()
+    }
+
+
+def points_up_to(highest: int) -> tuple[int, ...]:
+    """Return seven concurrencies that meet the rules: one ultra-low, two in each region.
+
+    They are 1, and 1 + (highest - 1)^(k/6) for k = 1 to 6, rounded as the bounds of regions are; of
+    each region its middle and its end, on the logarithmic scale by which regions are divided.
+
+    Args:
+        highest: The declared maximum, more than 32; the last point.
+    """
+    steps = (1 + 2 ** (math.log2(highest - 1) * k / STEPS) for k in range(1, STEPS))
+    return (1, *(round(step) for step in steps), highest)
+
+
+def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | None:
+    """Return the region of a point, in the rules' word; None: it lies in none.
+
+    Args:
+        points: All of the curve; the least begins the regions.
+        highest: The declared maximum.
+    """
+    lowest = min(points)
+    step = math.log2(highest - lowest) / 3
+    ends = {
+        "low_latency": lowest,
+        "low_concurrency": round(lowest + 2**step),
+        "med_concurrency": round(lowest + 2 ** (2 * step)),
+        "high_concurrency": highest,
+        "margin": math.ceil((1 + _rules()["curve"]["margin"]) * highest),
+    }
+    return next((name for name, end in ends.items() if concurrency <= end), None)
+
+
+def uncovered(points: Sequence[int], highest: int) -> list[str]:
+    """Return what a curve lacks by the rules, in words; empty: its points are complete."""
+    if min(points) > ULTRA_LOW:
+        return [f"no point is ultra-low (1 to {ULTRA_LOW})"]
+    present = {region_of(point, points, highest) for point in points}
+    lacks = [
+        f"no point is in region {name}"
+        for name in ("low_concurrency", "med_concurrency", "high_concurrency")
+        if name not in present
+    ]
+    few = [f"it has {len(points)} points of {FEWEST_POINTS}"] if len(points) < FEWEST_POINTS else []
+    beyond = [f"{p:,} is above the maximum" for p in points if not region_of(p, points, highest)]
+    return [*few, *lacks, *beyond]

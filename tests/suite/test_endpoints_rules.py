@@ -1,0 +1,84 @@
+"""Points and seeds by the rules of MLPerf Endpoints.
+
+MLCommons' own checker decides where MLPERF_SUBMISSION_PYTHON names a Python that has it
+(endpoints-submission-cli).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.job import Seeds
+from pytest_mlperf.rounds.endpoints import points_up_to, region_of, uncovered
+from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import settings_of
+from tests.suite.texts import with_
+
+EVERY = [*range(33, 2000), 4096, 10_000, 65_536]
+THEIRS = """\
+import json
+from submission_checker.models.regions import classify_concurrency, compute_regions
+found = {}
+for highest, points in json.load(open(0)).items():
+    regions = compute_regions(int(highest), min(points))
+    found[highest] = [classify_concurrency(point, regions) for point in points]
+print(json.dumps(found))
+"""
+
+
+def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
+    assert points_up_to(1024) == (1, 4, 11, 33, 103, 323, 1024)
+    for highest in EVERY:
+        points = points_up_to(highest)
+        assert len(points) == len(set(points)) == 7
+        assert uncovered(points, highest) == []
+
+
+def test_what_a_curve_lacks_is_said() -> None:
+    assert uncovered([64, 128], 128) == ["no point is ultra-low (1 to 32)"]
+    assert uncovered([1, 64], 128) == [
+        "it has 2 points of 7",
+        "no point is in region low_concurrency",
+        "no point is in region med_concurrency",
+    ]
+    assert region_of(135, [1], 128) == "margin"
+    assert uncovered([*points_up_to(128), 1000], 128) == ["1,000 is above the maximum"]
+
+
+def test_a_suite_has_these_points_and_the_published_seeds(
+    tmp_path: Path,
+) -> None:
+    suite = tmp_path / "s.mlperf.toml"
+    declared = 'name = "Concurrency"\nmax_concurrency = 256\nseed_set = "A"'
+    suite.write_text(with_(('name = "Offline"\ntarget_qps = 100', declared)), "utf-8")
+    (planned,) = plan_suite(suite)
+
+    settings = settings_of(planned)
+    assert list(settings.points) == [1, 4, 7, 17, 41, 102, 256]
+    assert settings.seeds == Seeds(
+        qsl=settings.seeds.qsl,
+        sample_index=586478644936801402,
+        schedule=10487924139932647040,
+        model=9315206023656308754,
+    )
+
+
+@pytest.mark.skipif(
+    not os.environ.get("MLPERF_SUBMISSION_PYTHON"),
+    reason="MLPERF_SUBMISSION_PYTHON names no Python that has endpoints-submission-cli",
+)
+@pytest.mark.process
+def test_their_checker_divides_as_we_do() -> None:
+    asked = {highest: [*points_up_to(highest), highest + 1, 2 * highest] for highest in EVERY}
+    python = os.environ["MLPERF_SUBMISSION_PYTHON"]
+    found = subprocess.run(
+        [python, "-c", THEIRS], input=json.dumps(asked), capture_output=True, check=True, text=True
+    )
+
+    ours = {str(h): [region_of(p, points, h) for p in points] for h, points in asked.items()}
+    assert json.loads(found.stdout) == ours
