@@ -32,6 +32,12 @@ def _no_bytecode_of_what_tests_write() -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test waits for somebody who measures on this machine, or for another worker's test."""
+    os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
+
+
 def pytest_configure() -> None:
     tiers.install()
 

@@ -106,11 +106,13 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:cacheprovider", *options, SUITE],
             cwd=project.path,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     with start("one") as one, start("two") as two:
-        assert (one.wait(), two.wait()) == (0, 0)
+        printed = [one.communicate()[0], two.communicate()[0]]
+    assert (one.returncode, two.returncode) == (0, 0), "\n".join(printed)
 
     runs = sorted(
         (file.stat().st_mtime_ns, (file.parent / "performance/run.json").stat().st_mtime_ns)

@@ -219,16 +219,18 @@ def _pattern(line: str) -> str:
 @pytest.mark.process
 def test_ctrl_c_ends_the_client(pytester: pytest.Pytester, url: str) -> None:
     write_suite(url, "works for ever")
+    command = [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"]
     session = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"],
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    family = _until_the_client_works(session.pid)
-    session.send_signal(signal.SIGINT)
-    out, _ = session.communicate(timeout=60)
-    _, alive = psutil.wait_procs(family, 30)
+    try:
+        family = _until_the_client_works(session.pid)
+        session.send_signal(signal.SIGINT)
+        out, _ = session.communicate(timeout=60)
+        _, alive = psutil.wait_procs(family, 30)
+    finally:
+        session.kill()
+        session.wait()
 
     assert not alive
     assert session.returncode == pytest.ExitCode.INTERRUPTED, out
