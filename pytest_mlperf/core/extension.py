@@ -110,6 +110,8 @@ class Dataset(Protocol):
     of one group may change together, so accuracy is then judged by groups; without it all samples
     are taken as independent. And `sizes(indices)`, means that decide the work of a sample. And
     `arrival_s(index)`, of a recorded trace: when a request came, seconds, in ascending order. And
+    `output_tokens(index)`, how long the answer to a sample is to be, None where the engine's
+    options decide; engines that cannot ask for single lengths refuse it. And
     `look(path=..., **options)`, a class method that checks options and looks for files.
 
     What is wrong is raised by its kind: an option as SuiteError, a file that is not here as

@@ -18,6 +18,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores
 from pytest_mlperf.core.job import Expected
+from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.run import score as scoring
 from pytest_mlperf.run.worker import samples as data_sets
 
@@ -257,6 +258,12 @@ def check_dataset(
         data_sets.groups_of(built, read) == data_sets.groups_of(again, read),
         f"{title}: group() tells samples to belong together differently when asked again",
         "return what a sample belongs to by its index alone",
+    )
+    demand(
+        [own_length(built, index) for index in read]
+        == [own_length(again, index) for index in read],
+        f"{title}: output_tokens() says other lengths when asked again",
+        "return how long an answer is to be by its sample's index alone",
     )
     data_sets.sizes(built, len(read))
     return built

@@ -100,7 +100,7 @@ def test_a_project_without_named_suites_keeps_xdists_own_scheduler(project: Proj
 def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) -> None:
     project.suite()
 
-    def start(name: str) -> subprocess.Popen[bytes]:
+    def start(name: str) -> subprocess.Popen[str]:
         options = [f"--mlperf-runs-dir={name}", f"--mlperf-baselines={name}/baselines"]
         options += ["--mlperf-update=missing", "-omlperf_baseline_runs=3"]
         return subprocess.Popen(

@@ -80,6 +80,16 @@ class WrongGroups(Right):
         return 1.5
 
 
+class WrongLengths(Right):
+    def output_tokens(self, index: int) -> Any:
+        return -1
+
+
+class LengthsByChance(Right):
+    def output_tokens(self, index: int) -> Any:
+        return next(COUNTER) + 1
+
+
 class WrongSizes(Right):
     def sizes(self, indices: range) -> Any:
         return {"tokens": float("nan")}
@@ -130,6 +140,8 @@ def test_a_list_is_a_data_set() -> None:
         (InTurn, AssertionError, r"sample \d+ is another one when it is read again"),
         (Chance, AssertionError, r"sample \d+ is another one when it is read again"),
         (WrongGroups, SuiteError, r"group of sample 0 is 1\.5"),
+        (WrongLengths, RunError, r"sample 0 .+ has output_tokens -1; a whole number from 1 on"),
+        (LengthsByChance, AssertionError, r"output_tokens\(\) says other lengths when asked again"),
         (WrongSizes, SuiteError, "sizes are {'tokens': nan}"),
         (Blind, AssertionError, "look\\(\\) says nothing of .+: raise UnavailableError"),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),

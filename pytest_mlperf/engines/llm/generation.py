@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, cast
 
 from pytest_mlperf.core.errors import RunError, require_options
 from pytest_mlperf.core.extension import Dataset, Sink
@@ -104,9 +105,20 @@ class TokenPrompts:
 
 
 def own_length(dataset: Dataset, index: int) -> int | None:
-    """Return how long the data set says that the answer to a sample is to be."""
+    """Return how long the data set says that the answer to a sample is to be.
+
+    Raises:
+        RunError: It is no whole number from 1 on, and not None.
+    """
     ask = getattr(dataset, "output_tokens", None)
-    return ask(index) if callable(ask) else None
+    length = ask(index) if callable(ask) else None
+    if length is None or is_count(length):
+        return cast("int | None", length)
+    raise refused_sample(
+        index,
+        f"has output_tokens {reprlib.repr(length)}; a whole number from 1 on, or None where the "
+        "engine's option decides, is needed",
+    )
 
 
 WATCHED = 32
