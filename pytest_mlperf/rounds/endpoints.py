@@ -50,6 +50,12 @@ def seed_sets() -> Mapping[str, SeedSet]:
     }
 
 
+def asked_for(table: str) -> Sequence[str]:
+    """Return what the rules want to be told of a submission: keys of one of its tables."""
+    keys: Sequence[str] = _rules()["bundle"][table]
+    return keys
+
+
 def points_up_to(highest: int) -> tuple[int, ...]:
     """Return seven concurrencies that meet the rules: one ultra-low, two in each region.
 

@@ -115,7 +115,7 @@ class RecordedPoint:
 
 def has_result(folder: Path) -> bool:
     """Whether a folder is that of a run which left its result."""
-    return _file(folder, SUMMARY) is not None
+    return file_of(folder, SUMMARY) is not None
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -123,25 +123,26 @@ def is_run_folder(folder: Path) -> bool:
     return has_result(folder) or (folder / CONFIG).exists()
 
 
-def _file(folder: Path, name: str) -> Path | None:
+def file_of(folder: Path, name: str) -> Path | None:
+    """Return where a run folder has SUMMARY or ACCURACY; None: it has not."""
     places = (folder / place / name for place in PLACES[name])
     return next((place for place in places if place.exists()), None)
 
 
 def read_point(folder: Path) -> RecordedPoint:
     """Read a run folder; what is cut, contradicts itself or is no such run is an MlperfError."""
-    path = _file(folder, SUMMARY)
+    path = file_of(folder, SUMMARY)
     if path is None:
         raise MlperfError(
             f"{folder}: cut: it has {CONFIG} and no {SUMMARY}; the run did not end, leave it out"
         )
     raw = read_foreign(path, TITLE)
     summary = _Block(path, raw, "")
-    config = _configuration(folder / CONFIG)
+    config = read_configuration(folder)
     concurrency = _concurrency(folder, config, summary)
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
-    scores = _file(folder, ACCURACY)
+    scores = file_of(folder, ACCURACY)
     unscored, accuracy = _accuracy(scores) if scores else ((), ())
     invalid = (
         *_failures(summary, config, concurrency),
@@ -189,15 +190,10 @@ def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:
 # --- config.yaml ---------------------------------------------------------------------------
 
 
-def _configuration(path: Path) -> dict[str, str]:
-    """Return every value of a configuration by its keys: {"model_params.name": "llama"}."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise EnvironmentFault(
-            f"{path} needs PyYAML, which is not installed; try: "
-            "pip install 'pytest-mlperf[endpoints]'"
-        ) from None
+def read_configuration(folder: Path) -> dict[str, str]:
+    """Return every value of a run's configuration by its keys: {"model_params.name": "llama"}."""
+    path = folder / CONFIG
+    yaml = _yaml(str(path))
     try:
         text = read_regular(path, LARGEST_CONFIG)
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
@@ -214,6 +210,24 @@ def _configuration(path: Path) -> dict[str, str]:
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
         raise MlperfError(f"{path}: no configuration of endpoints: {line[:LONGEST]}") from None
+
+
+def yaml_text(content: Mapping[str, Any]) -> bytes:
+    """Return a file as the client reads it; the content is plain JSON."""
+    plain = json.loads(json.dumps(content))
+    text: str = _yaml("export endpoints").safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return text.encode()
+
+
+def _yaml(who: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise EnvironmentFault(
+            f"{who} needs PyYAML, which is not installed; try: "
+            "pip install 'pytest-mlperf[endpoints]'"
+        ) from None
+    return yaml
 
 
 def _of_speed(datasets: Any) -> Any:
@@ -439,11 +453,13 @@ class RecordedEvents:
 
     Attributes:
         completed_ns: When each request ended.
+        warm_ns: Length of the warm-up before it.
     """
 
     begin_ns: int
     end_ns: int
     completed_ns: tuple[int, ...]
+    warm_ns: int
 
 
 def read_events(folder: Path) -> RecordedEvents:
@@ -461,7 +477,12 @@ def read_events(folder: Path) -> RecordedEvents:
     if not 0 < begin_ns < end_ns:
         raise MlperfError(f"{folder / EVENTS}: cut: it has not both {BEGUN} and {ENDED}")
     inside = tuple(at_ns for at_ns in completed if begin_ns <= at_ns <= end_ns)
-    return RecordedEvents(begin_ns=begin_ns, end_ns=end_ns, completed_ns=inside)
+    return RecordedEvents(
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        completed_ns=inside,
+        warm_ns=begin_ns - min(edges.values()),
+    )
 
 
 def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:

@@ -29,6 +29,7 @@ NAMES = (
     "calibrate",
     "merge",
     "import",
+    "export",
     "report",
     "options",
     "round",
@@ -76,6 +77,7 @@ commands:
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
     import       results of MLCommons' endpoints client, to be judged
+    export       a curve as a submission that MLPerf Endpoints' checker takes
     report       results as text, HTML, Markdown, CSV and for other tools
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts

@@ -16,7 +16,7 @@ NOT_RUN = {
     "another-python.md": 1,
     "calibration.md": 1,
     "openai.md": 1,
-    "serving.md": 1,
+    "serving.md": 2,
     "tensorrt-llm.md": 2,
     "triton.md": 1,
     "tutorial.md": 1,

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.cli import main
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.worker.closed_loop import REQUESTS
 from pytest_mlperf.stores import baselines
+from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import Project, case
 
 CURVE: Case = case(scenario="Concurrency")
@@ -147,3 +149,26 @@ def test_an_open_loop_is_recorded_and_judged_by_its_times(project: Project) -> N
         "points of the curve differ: suite 12.5, 50 requests/s, gamma 1, baseline 12.5, 50 "
         "requests/s, gamma 2"
     )
+
+
+def test_our_own_curve_is_exported_under_our_own_name(
+    project: Project, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("yaml")
+    project.run(file, "--mlperf-json=r.json")
+    about = ["export", "endpoints", "r.json", "--about", "about.toml"]
+    assert main([*about, "--skeleton"]) == 0
+    text = Path("about.toml").read_text("utf-8").replace('= ""', '= "x"')
+    highest = "max_supported_concurrency = "
+    Path("about.toml").write_text(text.replace(f"{highest}6", f"{highest}64"), "utf-8")
+    assert main([*about, "-o", "bundle"]) == 0
+
+    assert "measured by our own loop, and no submission" in capsys.readouterr().out
+    (run,) = read_results(Path("r.json")).cases[-1].verdict.runs
+    content = Path("bundle/results/x/x/r6/result_summary.json").read_text("utf-8")
+    summary = json.loads(content)
+    rate = summary["output_sequence_lengths"]["total"] / summary["duration_ns"] * 1e9
+    assert rate == pytest.approx(run.metrics["tokens_per_second@6"])
+    tpot_ns = summary["tpot"]["percentiles"]["90"]
+    assert 1e9 / tpot_ns == pytest.approx(run.metrics["tps_per_user@6"])
+    assert summary["version"].startswith("pytest-mlperf ")

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -89,6 +89,7 @@ class PointWindow:
         notes: What the stamps of tokens cannot show.
         finishes: How often answers that count ended for which reason; empty: nobody tells.
         open: Of an open loop.
+        warm_requests, warm_s: Answered before the window began, and how long that took.
     """
 
     point: float
@@ -103,6 +104,8 @@ class PointWindow:
     notes: Mapping[str, str] = field(default_factory=dict)
     finishes: Mapping[str, int] = field(default_factory=dict)
     open: OpenWindow | None = None
+    warm_requests: int = 0
+    warm_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -473,20 +476,22 @@ class ClosedLoop(Loop):
         settings, freed, concurrency = self._settings, self._sink.freed, int(point)
         drawn = self._drawn(concurrency)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
+        warming_s = perf_counter()
         turns = self._ramp(concurrency, ramp_s, drawn)
         while min(turns) < WARM:
             slot = freed.get()
             turns[slot] += 1
             self._issue(slot, drawn)
         edge(first=True)
-        until_s = self._sink.begin(concurrency) + settings.min_duration_ms / 1000
+        begun_s = self._sink.begin(concurrency)
+        until_s = begun_s + settings.min_duration_ms / 1000
         while (left_s := until_s - perf_counter()) > 0:
             try:
                 slot = freed.get(timeout=left_s)
             except Empty:
                 break
             self._issue(slot, drawn)
-        window = self._sink.close()
+        window = replace(self._sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
         edge(first=False)
         for _ in range(concurrency):
             freed.get()

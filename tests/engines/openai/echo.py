@@ -2,7 +2,8 @@
 
 Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serves until its stdin
 ends. Every answer is the same text of so many tokens: the first one after the service time, the
-others with it. Kept free of the package, so that nothing of it can help or hinder.
+others with it, or each a pace after the one before. Kept free of the package, so that nothing of it
+can help or hinder.
 """
 
 from __future__ import annotations
@@ -49,10 +50,9 @@ def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -
 
 @dataclass(frozen=True)
 class Stream:
-    """An answer as bytes of HTTP: head and first token, further tokens, end."""
+    """An answer as bytes of HTTP: a piece for each token, with head and end."""
 
-    first: bytes
-    rest: bytes
+    pieces: tuple[bytes, ...]
 
     @classmethod
     def of(cls, tokens: int, prompt: int, finish: str, *, with_ids: bool, chat: bool) -> Stream:
@@ -67,16 +67,18 @@ class Stream:
         ]
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
         last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
-        rest = b"".join(map(chunked, pieces[1:]))
-        return cls(HEAD + chunked(pieces[0]), rest + chunked(last + b"data: [DONE]\n\n") + LAST)
+        chunks = [chunked(each) for each in pieces]
+        chunks[0] = HEAD + chunks[0]
+        chunks[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
+        return cls(tuple(chunks))
 
 
 class Echo(asyncio.Protocol):
     """One connection; requests come one after the other."""
 
-    def __init__(self, tokens: int, service_s: float) -> None:
+    def __init__(self, tokens: int, service_s: float, pace_s: float = 0.0) -> None:
         self._tokens = tokens
-        self._service_s = service_s
+        self._service_s, self._pace_s = service_s, pace_s
         self._buffer = b""
         self._streams: dict[tuple[int, int, str, bool, bool], Stream] = {}
 
@@ -112,12 +114,16 @@ class Echo(asyncio.Protocol):
         if stream is None:
             stream = Stream.of(tokens, count, finish, with_ids=key[3], chat=key[4])
             self._streams[key] = stream
-        if self._service_s:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._service_s, self._transport.write, stream.first + stream.rest)
+        loop = asyncio.get_running_loop()
+        if self._pace_s:
+            for number, token in enumerate(stream.pieces):
+                due_s = self._service_s + number * self._pace_s
+                loop.call_later(due_s, self._transport.write, token)
+        elif self._service_s:
+            loop.call_later(self._service_s, self._transport.write, b"".join(stream.pieces))
         else:
-            self._transport.write(stream.first)
-            self._transport.write(stream.rest)
+            self._transport.write(stream.pieces[0])
+            self._transport.write(b"".join(stream.pieces[1:]))
 
     def _tell(self, path: bytes) -> None:
         known = {
@@ -132,22 +138,23 @@ class Echo(asyncio.Protocol):
         )
 
 
-async def serve(tokens: int, service_s: float, port: int) -> None:
+async def serve(tokens: int, service_s: float, pace_s: float, port: int) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Echo(tokens, service_s), "127.0.0.1", port, backlog=4096
+        lambda: Echo(tokens, service_s, pace_s), "127.0.0.1", port, backlog=4096
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 @contextmanager
-def echo_server(tokens: int = 8, service_ms: float = 0.0) -> Iterator[str]:
+def echo_server(tokens: int = 8, service_ms: float = 0.0, pace_ms: float = 0.0) -> Iterator[str]:
     """Start one, yield its address, and end it; it ends by itself when this process does."""
     script = str(Path(__file__).absolute())
-    command = [sys.executable, "-I", script, "--tokens", str(tokens), "--service-ms"]
+    command = [sys.executable, "-I", script, "--tokens", str(tokens)]
+    times = ["--service-ms", str(service_ms), "--pace-ms", str(pace_ms)]
     with subprocess.Popen(
-        [*command, str(service_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*command, *times], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -162,9 +169,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--service-ms", type=float, default=0.0)
+    parser.add_argument("--pace-ms", type=float, default=0.0)
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
-    asyncio.run(serve(given.tokens, given.service_ms / 1000, given.port))
+    asyncio.run(serve(given.tokens, given.service_ms / 1000, given.pace_ms / 1000, given.port))
 
 
 if __name__ == "__main__":

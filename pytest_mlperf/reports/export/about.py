@@ -1,0 +1,122 @@
+"""What no measurement tells of a submission to MLPerf Endpoints: a TOML that a person fills in."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import nearest, shown
+from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
+from pytest_mlperf.stores.foreign import UnfitError, read_regular
+
+LARGEST = 2**20
+"""Bytes of such a file."""
+
+TABLES = ("submission", "point", "system", "power")
+
+FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Who submits which system, in the words of MLCommons' files.
+
+    Attributes:
+        system, implementation: Names of folders: results/<system>, src/<implementation>.
+        point: Keys of every point.yaml.
+        description: Keys of every system_desc.json.
+        power: system_power.json; empty: there is none.
+    """
+
+    system: str
+    implementation: str
+    point: Mapping[str, Any]
+    description: Mapping[str, Any]
+    power: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        """Folder of the curve, and the benchmark's name."""
+        return str(self.point["model_name"])
+
+    @property
+    def highest(self) -> int:
+        """The declared maximum concurrency."""
+        return int(self.description["max_supported_concurrency"])
+
+
+def read_about(path: Path) -> About:
+    """Read the file; what is missing, empty or no such thing is one MlperfError."""
+    raw = _tables(path)
+    if missing := list(_missing(raw)):
+        raise MlperfError(
+            f"{path} does not say {', '.join(missing)}, which MLPerf Endpoints asks for: fill in "
+            "what is empty"
+        )
+    about = About(
+        system=raw["submission"]["system"],
+        implementation=raw["submission"]["implementation"],
+        point=raw["point"],
+        description=raw["system"],
+        power=raw.get("power", {}),
+    )
+    for key, name in (
+        ("submission.system", about.system),
+        ("submission.implementation", about.implementation),
+        ("point.model_name", about.point["model_name"]),
+    ):
+        if not isinstance(name, str) or not FOLDER.fullmatch(name):
+            raise MlperfError(
+                f"{path}: {key} is {shown(str(name))}, which names no folder: write letters, "
+                "digits, - and _"
+            )
+    highest = about.description["max_supported_concurrency"]
+    if type(highest) is not int or highest <= ULTRA_LOW:
+        raise MlperfError(
+            f"{path}: system.max_supported_concurrency is {highest!r}; it is a number "
+            f"of requests above {ULTRA_LOW}"
+        )
+    return about
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(read_regular(path, LARGEST).decode("utf-8"))
+    except FileNotFoundError:
+        raise MlperfError(f"{path} is not there; --skeleton writes one to fill in") from None
+    except OSError as error:
+        raise MlperfError(f"{path} cannot be read: {error.strerror}") from None
+    except UnfitError as error:
+        raise MlperfError(f"{path}: {error}, which no description of a system is") from None
+    except (ValueError, RecursionError) as error:
+        raise MlperfError(f"{path} is no TOML: {error}") from None
+    for name, table in content.items():
+        if name not in TABLES:
+            raise MlperfError(f"{path}: there is no table {shown(name)}{nearest(name, TABLES)}")
+        if not isinstance(table, dict):
+            raise MlperfError(f"{path}: {name} must be a table, not {shown(str(table))}")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(content, default=str, allow_nan=False))
+    except ValueError as error:
+        raise MlperfError(f"{path}: {error}") from None
+    return plain
+
+
+def _missing(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys that the rules ask for and that are not there, or empty."""
+    for table in ("submission", "point", "system"):
+        yield from _absent(raw.get(table, {}), asked_for(table), table)
+    nodes = raw.get("system", {}).get("node_types") or []
+    for number, node in enumerate(nodes if isinstance(nodes, list) else [nodes]):
+        where = f"system.node_types[{number}]"
+        yield from _absent(node if isinstance(node, dict) else {}, asked_for("node"), where)
+
+
+def _absent(table: Mapping[str, Any], keys: Sequence[str], where: str) -> Iterator[str]:
+    return (f"{where}.{key}" for key in keys if table.get(key) in ("", None, []))

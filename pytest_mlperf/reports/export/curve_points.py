@@ -1,0 +1,254 @@
+"""The points of a curve in the words of MLCommons' files, read from the folder of a run.
+
+Keys are those that endpoints-submission-cli 1.5.3.0 checks. What MLCommons' client wrote is taken
+as it is; files of our own loop carry our name, never theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import __version__
+from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.job import MLC_ENDPOINTS
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import at_point
+from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.run.curve import read_curve
+from pytest_mlperf.run.worker.closed_loop import LOG, PointWindow
+from pytest_mlperf.stores.endpoints import (
+    ACCURACY,
+    CONFIG,
+    EVENTS,
+    SUMMARY,
+    file_of,
+    has_result,
+    read_configuration,
+    read_events,
+    read_point,
+    yaml_text,
+)
+from pytest_mlperf.stores.foreign import UnfitError, read_regular
+
+OURS = f"pytest-mlperf {__version__}"
+"""Which client a file of our own names."""
+
+SAME = 1e-6
+"""By so much, as a share, throughput of a folder may differ from that of the results."""
+
+LARGEST = 2**26
+"""Bytes of a file that is copied."""
+
+TIMES = ("ttft", "tpot", "latency")
+
+Warmup = Mapping[str, Any] | None
+"""Of point.yaml: what came before the window; None: nobody recorded it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One point of a curve in the words of MLCommons' files.
+
+    Attributes:
+        tokens_per_second: Of all requests.
+        settings: `runtime_settings` of point.yaml.
+        warmup: What came before the window.
+        files: Content by name: result_summary.json, config.yaml and, where there are scores,
+            accuracy_results.json.
+    """
+
+    concurrency: int
+    tokens_per_second: float
+    settings: Mapping[str, Any]
+    warmup: Warmup
+    files: Mapping[str, bytes]
+
+
+def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
+    """Read the points of a run from its folder, in ascending order.
+
+    Args:
+        root: Folder from which a relative one is named.
+
+    Raises:
+        MlperfError: The folder is gone, or is not that of the results.
+    """
+    folder = root / run.folder
+    subject = verdict.subject
+    theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS
+    if not folder.is_dir():
+        raise MlperfError(
+            f"{folder} is gone, and without it nobody knows how each point was measured: run the "
+            "command where the results were made"
+        )
+    if theirs:
+        inside = [folder] if has_result(folder) else sorted(filter(has_result, folder.iterdir()))
+        points = [_theirs(each) for each in inside]
+    else:
+        points = _ours(folder, subject.fingerprint if subject else {})
+    points.sort(key=lambda point: point.concurrency)
+    _require_same(points, run, folder)
+    return points
+
+
+def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
+    """Refuse a folder whose throughput is not that of the results."""
+    name = "tokens_per_second"
+    judged = {key for key in run.metrics if key.startswith(f"{name}@")}
+    if not judged:
+        raise MlperfError("MLPerf Endpoints is about tokens, and this curve has none")
+    if judged != {at_point(name, point.concurrency) for point in points} or any(
+        abs(run.metrics[at_point(name, p.concurrency)] / p.tokens_per_second - 1) > SAME
+        for p in points
+    ):
+        raise MlperfError(f"{folder} was changed: its points are not those of the results")
+
+
+# --- what MLCommons' client measured ---------------------------------------------------------
+
+
+def _theirs(folder: Path) -> Point:
+    recorded, config = read_point(folder), read_configuration(folder)
+    runtime, client = "settings.runtime.", "settings.client."
+    seeds = ("scheduler_random_seed", "dataloader_random_seed")
+    scheduler, sample_index = (_whole(config.get(f"{runtime}{name}", "")) for name in seeds)
+    return Point(
+        concurrency=recorded.concurrency,
+        tokens_per_second=recorded.metrics.get("tokens_per_second", 0.0),
+        settings={
+            "load_pattern": "concurrency",
+            "min_duration_ms": int(config.get(f"{runtime}min_duration_ms", "0")),
+            "stream_all_chunks": config.get(f"{client}stream_all_chunks") == "True",
+            "runtime": _seeds(scheduler, sample_index, _whole(config.get("model_params.seed", ""))),
+            "warmup": {"salt": config.get("settings.warmup.salt") == "True"},
+        },
+        warmup=_their_warmup(folder, config, recorded.concurrency),
+        files={
+            CONFIG: _copied(folder / CONFIG),
+            **{
+                name: _copied(path)
+                for name in (SUMMARY, ACCURACY)
+                if (path := file_of(folder, name))
+            },
+        },
+    )
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _copied(path: Path) -> bytes:
+    try:
+        return read_regular(path, LARGEST)
+    except OSError as error:
+        raise MlperfError(f"{path} cannot be read: {error.strerror}") from None
+    except UnfitError as error:
+        raise MlperfError(f"{path}: {error}") from None
+
+
+def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> Warmup:
+    """Return what came before the window: its requests by the configuration, its time by events."""
+    where = "settings.warmup."
+    if config.get(f"{where}enabled") != "True":
+        return _warmup(0, 0.0, concurrency)
+    requests = _whole(config.get(f"{where}n_requests", ""))
+    waited = config.get(f"{where}drain") == "True"
+    if not requests or not waited or not (folder / EVENTS).exists():
+        return None
+    return _warmup(requests, read_events(folder).warm_ns / 1e9, concurrency)
+
+
+# --- what our own loop measured --------------------------------------------------------------
+
+
+def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
+    spec = folder.parent / "spec.json"
+    try:
+        settings = json.loads(_copied(spec))["settings"]
+        seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
+        common = {
+            "load_pattern": "concurrency",
+            "min_duration_ms": length_ms,
+            "stream_all_chunks": True,
+            "runtime": _seeds(seeds["schedule"], seeds["sample_index"], None),
+            "warmup": {"salt": False},
+        }
+        windows = read_curve(folder / LOG).points
+    except (ValueError, TypeError, KeyError, RunError) as error:
+        raise MlperfError(f"{folder} is no folder of a curve: {error}") from None
+    return [
+        Point(
+            concurrency=int(window.point),
+            tokens_per_second=window.metrics.get("tokens_per_second", 0.0),
+            settings=common,
+            warmup=_warmup(window.warm_requests, window.warm_s, int(window.point)),
+            files={
+                SUMMARY: json_text(_summary(window)).encode(),
+                CONFIG: yaml_text(
+                    {
+                        "harness": OURS,
+                        "concurrency": int(window.point),
+                        "settings": settings,
+                        "fingerprint": dict(fingerprint),
+                    }
+                ),
+            },
+        )
+        for window in windows
+    ]
+
+
+def _summary(window: PointWindow) -> dict[str, Any]:
+    """Return a window as their result_summary.json; times are in nanoseconds."""
+    times = {
+        name: {
+            "percentiles": {
+                str(percent): window.metrics[key] * 1e9
+                for percent in (50, 90, 99)
+                if (key := f"{name}_p{percent}") in window.metrics
+            }
+        }
+        for name in TIMES
+    }
+    return {
+        "version": OURS,
+        "test_started_at": round(window.begin_s * 1e9),
+        "n_samples_issued": window.requests,
+        "n_samples_completed": window.requests,
+        "n_samples_failed": 0,
+        "duration_ns": round(window.duration_s * 1e9),
+        "state": "complete",
+        "complete": True,
+        **times,
+        "output_sequence_lengths": {"total": window.tokens},
+        "finish_reason_counts": dict(window.finishes),
+        "notes": f"by our own loop, not by MLCommons' client; {LABEL}",
+    }
+
+
+# --- both -------------------------------------------------------------------------------------
+
+
+def _seeds(scheduler: int | None, sample_index: int | None, model: int | None) -> dict[str, Any]:
+    return {
+        "scheduler_rng_seed": scheduler,
+        "sample_index_rng_seed": sample_index,
+        **({} if model is None else {"model_seed": model}),
+    }
+
+
+def _warmup(completed: int, took_s: float, concurrency: int) -> Warmup:
+    return {
+        "duration_s": round(took_s, 3),
+        "requests_issued": completed,
+        "requests_completed": completed,
+        "data_source": "samples of the data set that is measured with" if completed else "none",
+        "concurrency": concurrency if completed else 0,
+    }
