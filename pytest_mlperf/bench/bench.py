@@ -37,6 +37,7 @@ from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
 from pytest_mlperf.core.results import Known, expect
+from pytest_mlperf.core.server.changes import server_in_words
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.child.process import Designed
@@ -450,7 +451,9 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     load = busiest([run.contention for run in case.runs]) if case.watched else None
     beside = (clock_note(case.runs, case.record, outcome), load, case.noise)
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
-    return (*(one.text for one in behind), *energy_notes(case.runs), *filter(None, beside))
+    server = server_in_words(case.runs[-1].server) if case.runs else ""
+    lines = (*(one.text for one in behind), *energy_notes(case.runs))
+    return (*lines, *filter(None, (server, *beside)))
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Promise | None:

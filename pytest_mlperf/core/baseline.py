@@ -77,6 +77,7 @@ class BaselineRun:
         state: Clocks, heat and power cap of its GPUs; empty: not sampled.
         busy: The largest share of its speed that the machine's load took; None: not known.
         warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
+        server: What its server's own metrics were, see `Run`; empty: not read.
     """
 
     metrics: dict[str, float]
@@ -90,11 +91,13 @@ class BaselineRun:
     state: dict[str, float] = field(default_factory=dict)
     busy: float | None = None
     warmed: bool | None = None
+    server: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_positive("metric", self.metrics)
         require_positive("within_se of", self.within_se, or_zero=True)
         require_positive("state", self.state, or_zero=True)
+        require_positive("server", self.server, or_zero=True)
         require_positive("control", self.control)
         if self.busy is not None and not 0 <= self.busy <= 1:
             raise ValueError(f"busy is {self.busy!r}; must be from 0 to 1")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from statistics import fmean, geometric_mean, median
 from typing import Literal
 
@@ -18,9 +19,10 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import COUNTS, METRICS, SAMPLES_PER_JOULE, Direction
+from pytest_mlperf.core.metrics import COUNTS, METRICS, SAMPLES_PER_JOULE, Direction, point_of
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
+from pytest_mlperf.core.server.changes import ServerChange, points_of, server_changes
 from pytest_mlperf.core.verdict import Outcome, Verdict
 
 DROPS = frozenset(
@@ -209,6 +211,12 @@ def _points(verdict: Verdict) -> float | None:
     return max(sizes, default=None)
 
 
+MOST_POINTS = 3
+"""Points of a curve at which a server's metrics are told."""
+
+SPARED = frozenset({"prefix_hit_share", "draft_acceptance"})
+"""Work that a server was spared before, and is not now: its loss explains a drop by itself."""
+
 POWER = 0.03
 """Mean power that differs by less is told as unchanged."""
 
@@ -363,6 +371,61 @@ def _length(value: float) -> str:
     return f"{value:.1f}" if value < 1000 else quantity("", value)
 
 
+def _server(facts: _Facts) -> Iterator[Cause]:
+    """What the server's own metrics showed that the baseline's did not, beside what got worse."""
+    if facts.verdict.kind == "accuracy":
+        return
+    changes = _server_changes(facts)
+    by_point = {point: [c for c in changes if c.point == point] for point in _by_size(facts)}
+    for point, moved_there in islice((p for p in by_point.items() if p[1]), MOST_POINTS):
+        fits = [change.quantity for change in moved_there if change.sign * facts.direction < 0]
+        strength = Strength.PLAUSIBLE if fits else Strength.HINT
+        if SPARED.intersection(fits):
+            strength = Strength.STRONG
+        says = f"{_worst_at(facts, point)}: {', '.join(change.says for change in moved_there)}"
+        yield Cause(rule="server", says=says, strength=strength)
+
+
+def _server_changes(facts: _Facts) -> list[ServerChange]:
+    if facts.baseline is None:
+        return []
+    sides = facts.verdict.runs, facts.baseline.runs
+    now, before = ([run.server for run in side if run.server] for side in sides)
+    return server_changes(now, before) if now and before else []
+
+
+def _by_size(facts: _Facts) -> list[float | None]:
+    """Return the points of a case, those that moved most in the verdict's direction first."""
+    points = points_of([run.server for run in facts.verdict.runs])
+    return sorted(
+        points, key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0)
+    )
+
+
+def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
+    """Return the metrics of a point that went the verdict's way, with their changes."""
+    shares = {}
+    for metric in facts.verdict.metrics:
+        definition = METRICS.get(metric.metric)
+        if definition is None or metric.change is None or point_of(metric.metric) != point:
+            continue
+        lower = definition.direction is Direction.LOWER
+        if definition.direction is not Direction.NEITHER and (
+            metric.change * facts.direction * (-1 if lower else 1) > 0
+        ):
+            shares[metric.metric] = metric.change
+    return shares
+
+
+def _worst_at(facts: _Facts, point: float | None) -> str:
+    """Return the metric of a point that moved most, with by how much: "p90 TTFT at 64 +40 %"."""
+    shares = _shares_at(facts, point)
+    if not shares:
+        return "the server" if point is None else f"the server at {point:,}"
+    name = max(shares, key=lambda metric: abs(shares[metric]))
+    return f"{METRICS[name].title} {change(shares[name])}"
+
+
 def _errors(facts: _Facts) -> Iterator[Cause]:
     runs = facts.verdict.runs
     missed = sum(run.limit_missed for run in runs)
@@ -447,6 +510,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
     _output,
     _seen,
     _replicas,
+    _server,
     _errors,
     _machine,
 )
@@ -556,5 +620,7 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
     if facts.baseline is not None and verdict.kind != "accuracy":
         sides = verdict.runs, facts.baseline.runs
+        if all(any(run.server for run in side) for side in sides) and not _server_changes(facts):
+            yield "the server's queue, cache and drafts are as in the baseline"
         looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
         yield from (figure.says for figure in looked if figure and not figure.differs)

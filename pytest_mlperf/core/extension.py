@@ -238,6 +238,14 @@ class Engine:
         """
         return None
 
+    def metrics_pages(self) -> Sequence[str] | None:
+        """Return addresses of the Prometheus pages of the server that it asks, once it has loaded.
+
+        They are read about once a second while it is measured, without a key. (): the server has
+        none. None: there is no server, or nobody looked.
+        """
+        return None
+
     def describe(self) -> Mapping[str, str]:
         """Return versions and settings that belong to the fingerprint, e.g. library and weights."""
         return {}

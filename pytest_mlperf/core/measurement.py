@@ -110,6 +110,10 @@ class Run:
         replicas: What each replica did, in their order; empty: the engine was one process.
         finishes: How often answers ended for which reason: "stop", "length"; of a curve at each
             point, "stop@64"; empty: nobody tells.
+        server: What its server's own metrics were in its window, which nothing is judged by:
+            means (waiting, running, kv_cache_use), the largest of these (waiting_max), shares
+            (prefix_hit_share, draft_acceptance), and a count (preemptions); of a curve at each
+            point, "waiting@64"; empty: the server shows none.
     """
 
     metrics: Mapping[str, Positive]
@@ -141,6 +145,7 @@ class Run:
     gpus: tuple[GpuRun, ...] = ()
     replicas: tuple[ReplicaRun, ...] = ()
     finishes: Mapping[str, Count] = field(default_factory=dict)
+    server: Mapping[str, NotNegative] = field(default_factory=dict)
 
     def energy_of(self, metric: str) -> Power | WallEnergy | None:
         """Return the energy that a metric of efficiency rests on; None: not sampled."""

@@ -75,6 +75,7 @@ def baseline_run(run: Run) -> BaselineRun:
         state=dict(run.state),
         busy=run.contention.share if run.contention else None,
         warmed=run.warmed,
+        server=dict(run.server),
     )
 
 

@@ -34,6 +34,7 @@ from pytest_mlperf.run.gpu_memory import require_free
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.run.reading import Evidence, read_run, subject_of
+from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
@@ -222,7 +223,10 @@ def _observed(
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = _subject(case, loaded, worker, build, checkpoint)
-        finished = worker.wait_for("finished") if task.performance else None
+        finished, server = None, ServerLog()
+        if task.performance:
+            with watched_server(loaded["pages"], case.folder) as server:
+                finished = worker.wait_for("finished")
         if sampling:
             sampling.linger()
         worker.wait_for("ready")
@@ -239,6 +243,7 @@ def _observed(
         target_qps=case.progress.target_qps,
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
+        server=server,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         usual=task.usual,

@@ -40,6 +40,7 @@ from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.figures import Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
+from pytest_mlperf.run.server import ServerLog, served
 from pytest_mlperf.run.worker.closed_loop import LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -117,6 +118,7 @@ class Evidence:
         warmed: The accelerator had worked in this session before; None: nobody takes note.
         usual: Share of speed that the baseline's runs lost to the machine's load; 0: not known.
         host: What the host's own counters showed, by their names; empty: none may be read.
+        server: What its server's metrics were; empty: it has none.
     """
 
     settings: LoadGenSettings
@@ -132,6 +134,7 @@ class Evidence:
     control: ControlRun = field(default_factory=ControlRun)
     warmed: bool | None = None
     host: Mapping[str, Counted] = field(default_factory=dict)
+    server: ServerLog = field(default_factory=ServerLog)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     client = client_findings(figures.metrics, result["client"], job)
     busy, watched = result["contention"], conditions.watched
     load = load_findings(job, busy, watched=watched, usual=evidence.usual)
-    witnesses = [validity, figures, *energy, beside, unlike, client, load]
+    server = served(evidence.server, timed)
+    witnesses = [validity, figures, *energy, beside, unlike, client, load, server]
     witnesses.append(replica_findings(result))
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))

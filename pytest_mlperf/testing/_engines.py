@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,9 @@ LEAVING_S = 20.0
 
 SETTLES_S = 2.0
 """Threads and processes that were told to end may take so long to be gone."""
+
+PAGE = re.compile("https?://.")
+"""What the address of a page begins with."""
 
 FIRST_ID = 1 << 40
 """LoadGen's ids are large, and have nothing to do with indices."""
@@ -151,6 +155,12 @@ class _Asked:
             drafts is None or (type(drafts) is int and drafts >= 0),
             f"{self.title}: accepted_drafts() returned {drafts!r}",
             "return a number of tokens, or None",
+        )
+        pages = self.engine.metrics_pages()
+        demand(
+            pages is None or (type(pages) is not str and all(map(PAGE.match, pages))),
+            f"{self.title}: metrics_pages() returned {pages!r}",
+            'return addresses as "http://127.0.0.1:8000/metrics", () or None',
         )
 
     def leave(self) -> None:

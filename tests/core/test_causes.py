@@ -423,6 +423,77 @@ def test_the_handicap_comes_first() -> None:
     assert second.rule == "engine"
 
 
+# --- the server ----------------------------------------------------------------------------------
+
+
+def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]) -> list[Cause]:
+    """Return what is told of a server, of one run beside two of the baseline."""
+    now_served, before = now_and_before
+    fell = drop(runs=(now(server=now_served),), metrics=metrics)
+    baseline = record(kept(1, server=before), kept(2, server=before))
+    return [cause for cause in causes(fell, baseline, ()) if cause.rule == "server"]
+
+
+TTFT = metric("ttft_p90", Outcome.PERF_DROP, change=0.4)
+
+
+def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
+    tokens = metric("tokens_per_second", Outcome.PERF_DROP, change=-0.1)
+    better = metric("tpot_p50", None, change=-0.6)
+    (cause,) = served(
+        {"waiting": 38.2, "running": 32.0},
+        {"waiting": 0.0, "running": 64.0},
+        metrics=(tokens, TTFT, better),
+    )
+
+    assert cause.says == "p90 TTFT +40.0 %: waiting queue 0 → 38.2, running 64 → 32"
+    assert cause.strength is Strength.PLAUSIBLE
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "strength"),
+    [
+        ({"draft_acceptance": 0.3}, {"draft_acceptance": 0.7}, Strength.STRONG),
+        ({"prefix_hit_share": 0.3}, {"prefix_hit_share": 0.7}, Strength.STRONG),
+        ({"preemptions": 30.0}, {"preemptions": 0.0}, Strength.PLAUSIBLE),
+        ({"kv_cache_use": 1.0}, {"kv_cache_use": 0.5}, Strength.HINT),
+        ({"waiting": 0.0}, {"waiting": 9.0}, Strength.HINT),
+    ],
+)
+def test_work_that_a_server_is_no_longer_spared_explains_most(
+    after: dict[str, float], before: dict[str, float], strength: Strength
+) -> None:
+    assert [cause.strength for cause in served(after, before, metrics=(TTFT,))] == [strength]
+
+
+def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
+    points = (1, 8, 64, 256)
+    metrics = [
+        metric(f"tokens_per_second@{point}", Outcome.PERF_DROP, change=-point / 1000)
+        for point in points
+    ]
+    told = served(
+        {f"waiting@{point}": 9.0 for point in points},
+        {f"waiting@{point}": 0.0 for point in points},
+        metrics=(*metrics,),
+    )
+
+    assert [cause.says for cause in told] == [
+        "tokens/s at 256 −25.6 %: waiting queue 0 → 9",
+        "tokens/s at 64 −6.4 %: waiting queue 0 → 9",
+        "tokens/s at 8 −0.8 %: waiting queue 0 → 9",
+    ]
+
+
+def test_a_server_as_before_is_no_cause_and_is_said_to_have_been_looked_at() -> None:
+    run, before = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
+
+    assert told(causes(drop(runs=(run,), baseline_set=None), before, ())) == [
+        "no cause found: the server's queue, cache and drafts are as in the baseline"
+    ]
+    assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []
+
+
 # --- none ----------------------------------------------------------------------------------------
 
 
@@ -509,6 +580,10 @@ states = st.dictionaries(
     st.sampled_from(["sm_mhz", "power_cap_share", "temperature_c"]),
     st.floats(min_value=0, max_value=1e300),
 )
+servers = st.dictionaries(
+    st.sampled_from(["waiting", "waiting@8", "prefix_hit_share", "running@0.5", "other"]),
+    st.floats(min_value=0, max_value=1e30),
+)
 measured = st.dictionaries(st.sampled_from(["throughput", "samples_per_joule"]), positive)
 signs = st.builds(
     Sign,
@@ -519,23 +594,32 @@ signs = st.builds(
     share=st.one_of(st.none(), st.floats(0, 1)),
 )
 runs = st.builds(
-    lambda signs, control, state, found, missed: now(
-        signs=tuple(signs), control=control, state=state, metrics=found, limit_missed=missed
+    lambda signs, control, state, found, missed, server: now(
+        signs=tuple(signs),
+        control=control,
+        state=state,
+        metrics=found,
+        limit_missed=missed,
+        server=server,
     ),
     st.lists(signs, max_size=3),
     controls,
     states,
     measured,
     st.booleans(),
+    servers,
 )
 baselines = st.one_of(
     st.none(),
     st.lists(
         st.builds(
-            lambda control, state, found: kept(control=control, state=state, metrics=found),
+            lambda control, state, found, server: kept(
+                control=control, state=state, metrics=found, server=server
+            ),
             controls,
             states,
             measured,
+            servers,
         ),
         min_size=1,
         max_size=4,

@@ -1,11 +1,11 @@
-"""Replicas of a run beside each other, for the page."""
+"""Replicas, GPUs and server of a run beside each other, for the page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
-from pytest_mlperf.reports.terminal.figures import gpu_table, replica_table
+from pytest_mlperf.reports.terminal.figures import gpu_table, replica_table, server_table
 from tests.reports.verdicts import run
 
 MEASURED = run()
@@ -72,6 +72,19 @@ def test_gpus_of_the_last_run_stand_beside_each_other() -> None:
     )
     assert gpu_table([MEASURED]) is None
     assert gpu_table([]) is None
+
+
+def test_the_server_of_the_last_run_has_a_row_for_each_point() -> None:
+    server = {"waiting@8": 0.0, "waiting_max@8": 3.0, "waiting@64": 38.2, "preemptions@64": 2.0}
+    table = server_table([replace(MEASURED, server=server)])
+
+    assert table is not None
+    assert table.filled == (
+        ["server", "waiting queue", "preemptions"],
+        [["at 8", "0, 3 at most", ""], ["at 64", "38.2", "2"]],
+    )
+    assert server_table([MEASURED]) is None
+    assert server_table([]) is None
 
 
 def filled(run: Run) -> list[dict[str, str]]:

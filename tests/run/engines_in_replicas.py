@@ -39,6 +39,9 @@ class OneFails(Engine):
     def describe(self) -> Mapping[str, str]:
         return {"library": "2.0" if self.how == "differs" else "1.0"}
 
+    def metrics_pages(self) -> Sequence[str]:
+        return ["http://h/all", f"http://h/{self.number}"]
+
     def accepted_drafts(self) -> int | None:
         return self.number + 1
 

@@ -131,6 +131,9 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
             sink.done([1, 2], [b"ab", b""], [2, 3])
             sink.failed(error)
 
+        def metrics_pages(self) -> Sequence[str]:
+            return ("http://h/metrics",)
+
     recorder = Recorder(clock)
     engine = HandicapEngine(Says(clock, 0.0), 0.5)
     engine.submit([1, 2], [0, 1], recorder)
@@ -140,6 +143,7 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
     assert (recorder.outputs, recorder.n_tokens) == ({1: b"ab", 2: b""}, {1: 2, 2: 3})
     assert recorder.errors == [error]
     assert engine.describe() == {"version": "7"}
+    assert engine.metrics_pages() == ("http://h/metrics",)
 
 
 @pytest.mark.parametrize("handicap", [-0.1, 1.0, 1.5, float("nan")])

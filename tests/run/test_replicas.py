@@ -102,9 +102,10 @@ def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> No
 def test_they_say_how_many_they_are_and_what_each_has(tmp_path: Path) -> None:
     two_gpus = [ReplicaSpec(name=f"replica {n}", gpus=[f"a{n}", f"b{n}"]) for n in range(2)]
     with worker(tmp_path, replicas=two_gpus) as running:
-        engine = running.wait_for("loaded")["engine"]
+        loaded = running.wait_for("loaded")
 
-    assert engine == {"library": "1.0", "replicas": "2", "work.replica_gpus": "2"}
+    assert loaded["pages"] == ["http://h/all", "http://h/0", "http://h/1"]
+    assert loaded["engine"] == {"library": "1.0", "replicas": "2", "work.replica_gpus": "2"}
 
 
 @pytest.mark.parametrize(

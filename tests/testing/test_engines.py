@@ -57,6 +57,11 @@ def test_a_right_engine_passes_and_its_answers_come_back() -> None:
     assert check(Right, limit_s=30.0) == {index: answer(index) for index in range(24)}
 
 
+class HasNoAddress(Right):
+    def metrics_pages(self) -> Any:
+        return "http://127.0.0.1/metrics"
+
+
 class DraftsHalves(Right):
     def accepted_drafts(self) -> Any:
         return 2.5
@@ -192,6 +197,7 @@ class TakesAnything(Right):
         (NeverOutputs, r"done\(\) needs outputs where wants_output is True"),
         (DependsOnItsBatch, r"the answer to sample \d+ is .+ before: answers must not depend"),
         (FailsWithText, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
+        (HasNoAddress, r"metrics_pages\(\) returned 'http://127.0.0.1/metrics': return addr"),
         (DraftsHalves, r"accepted_drafts\(\) returned 2\.5: return a number of tokens, or None"),
         (TimesTokensUnasked, r"first_tokens\(\) was called where times_tokens is false"),
         (DescribesNumbers, r"describe\(\) returned \{'version': 3\}: return text by name"),

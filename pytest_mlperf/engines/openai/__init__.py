@@ -29,6 +29,7 @@ from pytest_mlperf.engines.openai._capabilities import (
     accepted_by_server,
     has_tokenizer,
     has_weights,
+    metrics_page,
     probe,
     served_name,
     server_facts,
@@ -187,6 +188,7 @@ class OpenAiEngine(Engine):
     _streams: Streams
     _traffic: Traffic
     _accepted: int
+    _metrics: str | None
 
     client: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("httptools",)
@@ -283,9 +285,13 @@ class OpenAiEngine(Engine):
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
-        total = self._streams.run(accepted_by_server(self._client))
+        total = self._streams.run(accepted_by_server(self._client, self._metrics))
         before, self._accepted = self._accepted, total or 0
         return None if total is None else max(0, total - before)
+
+    def metrics_pages(self) -> Sequence[str]:
+        """Return the page that the server was seen to have."""
+        return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
 
     def describe(self) -> Mapping[str, str]:
         described = {**self._facts, **self._generation.describe()}
@@ -322,7 +328,8 @@ class OpenAiEngine(Engine):
         self._gives_output = self._capabilities.ids or reads_text
         tokenizer = self._tokenizer if reads_text else None
         traffic.use(self._bodies, self._checks, self._generation, tokenizer)
-        self._facts |= self._streams.run(server_facts(client))
+        self._metrics, metrics = self._streams.run(metrics_page(client))
+        self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
 
     def _sources(self, config: Config) -> Bodies:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.prometheus import is_page, page_samples
+from pytest_mlperf.core.server import read_server
 from pytest_mlperf.engines import engine_error, some
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.model_folder import MAIN_TOKENIZER_FILES
@@ -16,8 +17,10 @@ from pytest_mlperf.engines.openai._client import Client, Prompt, encode
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 from pytest_mlperf.engines.serving import parse_json
 
-CACHE = "vllm:cache_config_info{"
-LABEL = re.compile(r'(\w+)="([^"]*)"')
+CACHE = "vllm:cache_config_info"
+
+METRICS_PATHS = ("/metrics", "/prometheus/metrics")
+"""Where servers show their metrics; trtllm-serve's first one is JSON."""
 
 STABLE = (
     *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
@@ -56,7 +59,16 @@ def _names(page: bytes | None) -> list[str]:
         return []
 
 
-async def server_facts(client: Client) -> Mapping[str, str]:
+async def metrics_page(client: Client) -> tuple[str | None, bytes]:
+    """Return the path of a server's Prometheus page, and what it says; None: it has none."""
+    for path in METRICS_PATHS:
+        page = await _page(client, path)
+        if is_page(page):
+            return path, page
+    return None, b""
+
+
+async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
     """Return the server's version and how its cache is set up, where it says so."""
     facts = {}
     try:
@@ -65,28 +77,16 @@ async def server_facts(client: Client) -> Mapping[str, str]:
         version = None
     if isinstance(version, str):
         facts["server.version"] = client.mask(version)
-    for line in (await _page(client, "/metrics")).decode("utf-8", "replace").splitlines():
-        if line.startswith(CACHE):
-            labels = dict(LABEL.findall(line))
-            facts.update(
-                {f"server.{name}": client.mask(labels[name]) for name in STABLE if name in labels}
-            )
-            break
+    if setup := next(page_samples(metrics, {CACHE}), None):
+        labels = setup.labels
+        facts |= {f"server.{name}": client.mask(labels[name]) for name in STABLE if name in labels}
     return facts
 
 
-ACCEPTED = re.compile(
-    r"^\w+[:_]spec_decode_num_accepted_tokens_total(?:\{.*\})? (\d{1,20}(?:\.\d+)?(?:e\+\d\d)?)$",
-    re.MULTILINE,
-)
-"""A counter of vLLM's, and of TensorRT-LLM's, one for each copy of the model."""
-
-
-async def accepted_by_server(client: Client) -> int | None:
+async def accepted_by_server(client: Client, path: str | None) -> int | None:
     """Return how many drafted tokens a server accepted since it started; None: it does not say."""
-    page = (await _page(client, "/metrics")).decode("utf-8", "replace")
-    counts = ACCEPTED.findall(page)
-    return round(sum(map(float, counts))) if counts else None
+    accepted = read_server(await _page(client, path or METRICS_PATHS[0])).get("accepted")
+    return None if accepted is None else round(accepted)
 
 
 async def _page(client: Client, path: str) -> bytes:

@@ -27,6 +27,7 @@ from pytest_mlperf.reports.terminal.figures import (
     metric_notes,
     replica_table,
     searched,
+    server_table,
     title,
     verdict_tables,
 )
@@ -366,6 +367,7 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
                 *verdict_tables(verdict),
                 replica_table(verdict.runs),
                 gpu_table(verdict.runs),
+                server_table(verdict.runs),
             )
             if one
         ],

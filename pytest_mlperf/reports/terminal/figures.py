@@ -17,6 +17,7 @@ from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline import share_in_words
 from pytest_mlperf.core.roofline.gpu import PerDollar
+from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
 from pytest_mlperf.core.verdict import (
     MetricVerdict,
     Outcome,
@@ -96,6 +97,24 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
     )
     rows = [_gpu_cells(gpu) for gpu in runs[-1].gpus]
     return TextTable(columns=columns, rows=rows, left=("GPU",), spare=("SM clock", "heat"))
+
+
+def server_table(runs: Sequence[Run]) -> TextTable | None:
+    """Return what the server of the last run showed, a row for each point; None: nothing.
+
+    Means over the window, with the largest value of what rises and falls.
+    """
+    server = runs[-1].server if runs else {}
+    if not server:
+        return None
+    rows = []
+    for point in points_of([server]):
+        cells = {"server": "" if point is None else f"at {point:,}"}
+        for name, value, most in server_figures(server, point):
+            cells[name] = f"{value}, {most}" if most else value
+        rows.append(cells)
+    columns = ("server", *QUANTITIES.values())
+    return TextTable(columns=columns, rows=rows, left=("server",), spare=())
 
 
 def _gpu_cells(gpu: GpuRun) -> dict[str, str]:

@@ -146,6 +146,7 @@ OF_WORKER: Mapping[str, Fields] = {
         "engine": by_name(is_text),
         "dataset": record(digest=is_text, samples=is_count, sizes=by_name(is_number)),
         "load_s": is_duration,
+        "pages": optional(each(is_text)),
     },
     "warmed": {"warmup_s": is_duration},
     "probed": {"target_qps": is_rate},

@@ -52,6 +52,10 @@ class EngineAround(Engine):
         """Hand through."""
         return self._engine.accepted_drafts()
 
+    def metrics_pages(self) -> Sequence[str] | None:
+        """Hand through."""
+        return self._engine.metrics_pages()
+
     def describe(self) -> Mapping[str, str]:
         """Hand through."""
         return self._engine.describe()

@@ -16,7 +16,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -172,6 +172,7 @@ class ReplicatedEngine(Engine):
         self._numbers = count()
         self._cost: dict[int, float] = {}
         self._facts: dict[str, str] = {}
+        self._pages: tuple[str, ...] | None = None
         self._leaving = threading.Event()
         self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
         self._whole = spec.settings.scenario in ("SingleStream", "MultiStream")
@@ -190,8 +191,10 @@ class ReplicatedEngine(Engine):
             replica.later = wire.Gathering(send, f"replica-{number}-sending")
             self._replicas.append(replica)
         threading.Thread(target=self._listen, name="replicas-listening", daemon=True).start()
-        facts = [dict(message[1]) for message in self._answers(wire.LOADED, "loading its model")]
-        self._facts = self._agreed(facts)
+        loaded = list(self._answers(wire.LOADED, "loading its model"))
+        self._facts = self._agreed([dict(facts) for _, facts, _ in loaded])
+        asked = [pages for _, _, pages in loaded if pages is not None]
+        self._pages = tuple(dict.fromkeys(chain(*asked))) if asked else None
         batch = self._facts.get("work.batch") or self._facts.get("batch_size") or "1"
         self._batch = max(1, int(batch)) if batch.isdigit() else 1
         threading.Thread(target=self._watch, name="replicas-watching", daemon=True).start()
@@ -251,6 +254,10 @@ class ReplicatedEngine(Engine):
             replica.later.put((wire.DRAFTS,))
         counts = [count for _, count in self._answers(wire.ANSWER, "counting drafts")]
         return None if None in counts else sum(counts)
+
+    def metrics_pages(self) -> Sequence[str] | None:
+        """Return the pages of all replicas' servers, each once."""
+        return self._pages
 
     def describe(self) -> Mapping[str, str]:
         """Return what all replicas say of themselves, and how many there are."""
@@ -434,7 +441,7 @@ class ReplicatedEngine(Engine):
                 self._check(replica, sink)
             case (wire.ERROR, about):
                 self._broke(replica, about)
-            case (wire.LOADED | wire.ANSWER, _):
+            case (wire.LOADED | wire.ANSWER, *_):
                 replica.answers.put(message)
 
     def _unpacked(self, replica: ReplicaProcess, ids: bytes | list[str]) -> Sequence[Any]:

@@ -155,9 +155,10 @@ class Replica:
             self._engine = built_engine(spec, self._dataset)
             self._engine.__enter__()
             facts = described_by(self._engine)
+            pages = self._engine.metrics_pages()
         except BaseException as error:
             self.fail("engine", error)
-        self._send([(wire.LOADED, facts)])
+        self._send([(wire.LOADED, facts, pages)])
 
     def _obey(self, message: wire.Message) -> None:
         try:

@@ -238,11 +238,16 @@ class EngineWorker:
                 self._engine = built_engine(self._spec, self._dataset)
             self._engine.__enter__()
             described = described_by(self._engine)
+            pages = self._engine.metrics_pages()
             if self._spec.settings.scenario == "Concurrency" and not self._engine.harness:
                 require_room(described, self._spec.settings.points)
         self._spent["load_s"] = perf_counter() - begun_s
         self._reporter.event(
-            "loaded", engine=described, dataset=facts, load_s=self._spent["load_s"]
+            "loaded",
+            engine=described,
+            dataset=facts,
+            load_s=self._spent["load_s"],
+            pages=None if pages is None else list(pages),
         )
 
     def _measure(self) -> None:

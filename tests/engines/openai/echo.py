@@ -23,6 +23,8 @@ HEAD = (
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 LAST = b"0\r\n\r\n"
+METRICS = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\n"
+"""The page of a vLLM that waits for nothing."""
 
 
 def chunked(data: bytes) -> bytes:
@@ -74,7 +76,9 @@ class Stream:
 
 
 class Echo(asyncio.Protocol):
-    """One connection; requests come one after the other."""
+    """One connection; requests come one after the other; of all, so many are `running`."""
+
+    running = 0
 
     def __init__(self, tokens: int, service_s: float, pace_s: float = 0.0) -> None:
         self._tokens = tokens
@@ -115,21 +119,27 @@ class Echo(asyncio.Protocol):
             stream = Stream.of(tokens, count, finish, with_ids=key[3], chat=key[4])
             self._streams[key] = stream
         loop = asyncio.get_running_loop()
+        Echo.running += 1
         if self._pace_s:
             for number, token in enumerate(stream.pieces):
                 due_s = self._service_s + number * self._pace_s
-                loop.call_later(due_s, self._transport.write, token)
+                loop.call_later(due_s, self._write, token)
         elif self._service_s:
-            loop.call_later(self._service_s, self._transport.write, b"".join(stream.pieces))
+            loop.call_later(self._service_s, self._write, b"".join(stream.pieces))
         else:
-            self._transport.write(stream.pieces[0])
-            self._transport.write(b"".join(stream.pieces[1:]))
+            self._write(stream.pieces[0])
+            self._write(b"".join(stream.pieces[1:]))
+
+    def _write(self, part: bytes) -> None:
+        Echo.running -= part.endswith(LAST)
+        self._transport.write(part)
 
     def _tell(self, path: bytes) -> None:
         known = {
             b"/health": b"{}",
             b"/v1/models": b'{"object":"list","data":[{"id":"echo"}]}',
             b"/version": b'{"version":"1.2.3"}',
+            b"/metrics": METRICS % Echo.running,
         }
         body = known.get(path, b"")
         status = b"200 OK" if path in known else b"404 Not Found"

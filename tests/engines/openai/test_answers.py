@@ -388,6 +388,28 @@ def accepted(parts: Sequence[bytes], metrics: Sequence[str]) -> list[int | None]
         return [*found, engine.accepted_drafts()]
 
 
+@pytest.mark.parametrize(
+    ("pages", "expected"),
+    [
+        ({"/metrics": "# TYPE a gauge\na 1\n"}, ["/metrics"]),
+        (
+            {"/metrics": '[{"iter": 1}]', "/prometheus/metrics": "# HELP a b\n"},
+            ["/prometheus/metrics"],
+        ),
+        ({"/metrics": "<html>welcome</html>"}, []),
+    ],
+    ids=["vllm", "trtllm-serve", "a gateway"],
+)
+def test_the_page_of_metrics_is_where_the_server_has_one(
+    pages: dict[str, str], expected: list[str]
+) -> None:
+    with (
+        Scripted(Manner(paths={**Manner().paths, **pages})) as server,
+        open_engine(server.url) as engine,
+    ):
+        assert engine.metrics_pages() == tuple(f"{server.url}{path}" for path in expected)
+
+
 def said(details: Any) -> list[bytes]:
     counts = {**usage(3, 9), "completion_tokens_details": details}
     return [piece("a"), piece("b", finish="stop"), event({"choices": [], "usage": counts}), DONE]

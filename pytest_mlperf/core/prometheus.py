@@ -1,0 +1,71 @@
+"""Samples of a Prometheus page: the text that servers and exporters show at /metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+_LABELS = r'(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*'
+_NUMBER = r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?"
+
+_SAMPLE = re.compile(
+    rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{{(?P<labels>{_LABELS})\}})?"
+    rf"[ \t]+(?P<value>{_NUMBER})(?:[ \t]+(?P<stamp>-?\d{{1,15}}))?[ \t\r]*",
+    re.ASCII,
+)
+_LABEL = re.compile(r'([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"', re.ASCII)
+_ESCAPED = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageSample:
+    """One line of a page.
+
+    Attributes:
+        name: Of the metric, as it stands there.
+        labels: Values by name.
+        value: A finite number.
+        stamp_s: When it was taken, seconds since the epoch; None: the page does not say.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+    stamp_s: float | None = None
+
+
+def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
+    """Yield the samples of some metrics, in the page's order.
+
+    A page is somebody else's text: what is no such line, or no finite number, is passed over.
+    """
+    begins = tuple(names)
+    for line in page.decode("utf-8", "replace").split("\n"):
+        if not line.startswith(begins):
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is None or match["name"] not in names:
+            continue
+        value = float(match["value"])
+        if math.isfinite(value):
+            yield PageSample(
+                name=match["name"],
+                labels=_labels(match["labels"] or ""),
+                value=value,
+                stamp_s=int(match["stamp"]) / 1000 if match["stamp"] else None,
+            )
+
+
+def is_page(page: bytes) -> bool:
+    """Whether a text describes metrics at all, as every library that writes such pages does."""
+    return page.startswith((b"# HELP ", b"# TYPE ")) or b"\n# TYPE " in page
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {name: _ESCAPED.sub(_plain, value) for name, value in _LABEL.findall(text)}
+
+
+def _plain(escaped: re.Match[str]) -> str:
+    return "\n" if escaped[1] == "n" else escaped[1]

@@ -1,0 +1,195 @@
+"""What a server says of itself on its metrics page while it is measured: queue, cache, drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from pytest_mlperf.core.metrics import at_point
+from pytest_mlperf.core.numbers import MOST
+from pytest_mlperf.core.prometheus import page_samples
+
+COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "prefix_hits": (
+        "vllm:prefix_cache_hits_total",
+        "vllm:gpu_prefix_cache_hits_total",
+        "sglang:cached_tokens_total",
+    ),
+    "prefix_queries": (
+        "vllm:prefix_cache_queries_total",
+        "vllm:gpu_prefix_cache_queries_total",
+        "sglang:prompt_tokens_total",
+    ),
+    "accepted": (
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "trtllm_spec_decode_num_accepted_tokens_total",
+    ),
+    "drafted": (
+        "vllm:spec_decode_num_draft_tokens_total",
+        "trtllm_spec_decode_num_draft_tokens_total",
+    ),
+    "preemptions": (
+        "vllm:num_preemptions_total",
+        "sglang:num_retracted_reqs_total",
+        "sglang:num_retracted_requests_total",
+    ),
+}
+"""Counters by what they count, under the names that servers have for them; the first one counts."""
+
+GAUGES: Mapping[str, tuple[str, ...]] = {
+    "waiting": (
+        "vllm:num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "trtllm_num_requests_waiting",
+        "tgi_queue_size",
+        "llamacpp:requests_deferred",
+    ),
+    "running": (
+        "vllm:num_requests_running",
+        "sglang:num_running_reqs",
+        "trtllm_num_requests_running",
+        "tgi_batch_current_size",
+        "llamacpp:requests_processing",
+    ),
+    "kv_cache_use": (
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+        "sglang:token_usage",
+        "trtllm_kv_cache_utilization",
+        "llamacpp:kv_cache_usage_ratio",
+    ),
+    "prefix_hit_share": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
+    "draft_acceptance": ("sglang:spec_accept_rate",),
+}
+"""The same of quantities that rise and fall; of vLLM a share of 1 is called 1 "perc"."""
+
+OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "waiting": sum,
+    "running": sum,
+    "kv_cache_use": max,
+    "prefix_hit_share": fmean,
+    "draft_acceptance": fmean,
+}
+"""What several copies of a model in one server show together: requests add up, and of caches the
+fullest counts."""
+
+SHARES = {
+    "prefix_hit_share": ("prefix_hits", "prefix_queries"),
+    "draft_acceptance": ("accepted", "drafted"),
+}
+"""Shares over a window, of two counters; where a server has no such counters, of its gauge."""
+
+PEAKS = ("waiting", "running", "kv_cache_use")
+"""Gauges whose largest value is kept beside their mean, as `waiting_max`."""
+
+_NAMES = frozenset(
+    name for table in (COUNTERS, GAUGES) for names in table.values() for name in names
+)
+
+
+def read_server(page: bytes) -> dict[str, float]:
+    """Return what a page says, by the names of `COUNTERS` and `GAUGES`; {}: nothing of it."""
+    by_name: dict[str, list[float]] = {}
+    for sample in page_samples(page, _NAMES):
+        if 0 <= sample.value <= MOST:
+            by_name.setdefault(sample.name, []).append(sample.value)
+    values = {}
+    for table in (COUNTERS, GAUGES):
+        for quantity, names in table.items():
+            name = next((name for name in names if name in by_name), None)
+            if name is not None:
+                values[quantity] = OF_COPIES.get(quantity, sum)(by_name[name])
+    return values
+
+
+def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what several servers of one run say, which are copies of each other."""
+    names = dict.fromkeys(name for page in pages for name in page)
+    return {
+        name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])
+        for name in names
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerReading:
+    """One look at a server.
+
+    Attributes:
+        time_s: When, seconds since the epoch.
+        values: As `read_server` returns them.
+    """
+
+    time_s: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSeen:
+    """What a server showed in the windows of a run.
+
+    Attributes:
+        values: By name: the mean of each gauge, its largest value (`waiting_max`), shares, and how
+            often a request was preempted; of a curve at each point, "waiting@64".
+        notes: What is to be known about it.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+Windows = Mapping[float | None, tuple[float, float]]
+"""Begin and end of each point's window, seconds since the epoch; None: the run has but one."""
+
+
+def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSeen:
+    """Return what a server showed in some windows.
+
+    Counters are followed from the first look inside a window to the last one, so that no count is
+    of another load. One that falls was begun anew, by a server that was started again.
+    """
+    values: dict[str, float] = {}
+    notes: list[str] = []
+    for point, (begin_s, end_s) in windows.items():
+        at = "" if point is None else f"at {point:,}: "
+        inside = [one.values for one in readings if begin_s <= one.time_s <= end_s]
+        seen = {**_gauges(inside), **_counts(inside)}
+        values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
+        if _began_anew(inside):
+            notes.append(
+                f"{at}the server's counters began anew in the window: it was started again"
+            )
+    return ServerSeen(values=values, notes=tuple(notes))
+
+
+def _gauges(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    series = {name: [one[name] for one in inside if name in one] for name in GAUGES}
+    means = {name: fmean(values) for name, values in series.items() if values}
+    return {**means, **{f"{name}_max": max(series[name]) for name in PEAKS if series[name]}}
+
+
+def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    grown = {name: sum(steps) for name in COUNTERS if (steps := list(_steps(inside, name)))}
+    shares = {
+        name: min(1.0, grown[part] / grown[whole])
+        for name, (part, whole) in SHARES.items()
+        if part in grown and grown.get(whole)
+    }
+    preemptions = {name: grown[name] for name in ("preemptions",) if name in grown}
+    return {**shares, **preemptions}
+
+
+def _steps(inside: Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
+    """Yield by how much a counter grew from look to look."""
+    for before, after in pairwise([one[name] for one in inside if name in one]):
+        yield after - before if after >= before else after
+
+
+def _began_anew(inside: Sequence[Mapping[str, float]]) -> bool:
+    return any(
+        after < before
+        for name in COUNTERS
+        for before, after in pairwise([one[name] for one in inside if name in one])
+    )

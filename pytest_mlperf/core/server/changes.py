@@ -1,0 +1,133 @@
+"""What a server showed of itself, in words and beside what it showed in a baseline's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_mlperf.core.metrics import at_point, point_of
+from pytest_mlperf.core.numbers import percent
+
+QUANTITIES: Mapping[str, str] = {
+    "waiting": "waiting queue",
+    "running": "running",
+    "kv_cache_use": "KV cache in use",
+    "prefix_hit_share": "prefix cache hits",
+    "draft_acceptance": "drafts accepted",
+    "preemptions": "preemptions",
+}
+"""What is kept of a window, in words; all but the counts are means."""
+
+_WORSE = {
+    "waiting": 1,
+    "prefix_hit_share": -1,
+    "draft_acceptance": -1,
+    "preemptions": 1,
+}
+"""Which way a quantity goes where it makes a server slower. Requests that run, and the cache that
+they fill, go either way: fewer are taken at a time, or each stays longer."""
+
+_SLACK = {"kv_cache_use": 0.05, "prefix_hit_share": 0.02, "draft_acceptance": 0.02}
+_LEAST, _SHARE = 1.0, 0.1
+"""By how much a share moves before it is told; a count by one, and by a tenth of what it was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerChange:
+    """A quantity that is beyond everything that the baseline's runs showed.
+
+    Attributes:
+        quantity: As in `QUANTITIES`.
+        point: Of a curve; None: of no curve.
+        before, now: Medians over the runs of each side.
+    """
+
+    quantity: str
+    point: float | None
+    before: float
+    now: float
+
+    @property
+    def sign(self) -> int:
+        """1 where it makes a server slower, -1 where faster, 0 where either."""
+        return _WORSE.get(self.quantity, 0) * (1 if self.now > self.before else -1)
+
+    @property
+    def says(self) -> str:
+        """Return "waiting queue 0 → 38.2"."""
+        before, now = (server_value(self.quantity, value) for value in (self.before, self.now))
+        return f"{QUANTITIES[self.quantity]} {before} → {now}"
+
+
+def server_value(quantity: str, value: float) -> str:
+    """Return a quantity as text, without its name."""
+    return (
+        percent(value)
+        if quantity in _SLACK
+        else f"{value:,.0f}"
+        if value >= 100
+        else f"{value:.3g}"
+    )
+
+
+def server_figures(
+    server: Mapping[str, float], point: float | None
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each quantity at a point as text: its name, its value, and its largest one or ""."""
+    for quantity, title in QUANTITIES.items():
+        names = [quantity, f"{quantity}_max"]
+        if point is not None:
+            names = [at_point(name, point) for name in names]
+        value, most = (server.get(name) for name in names)
+        if value is not None:
+            largest = "" if most is None else f"{server_value(quantity, most)} at most"
+            yield title, server_value(quantity, value), largest
+
+
+def server_in_words(server: Mapping[str, float]) -> str:
+    """Return what a server showed in a line, of a curve at its highest point; "": nothing."""
+    point = max(points_of([server]), key=lambda one: one or 0.0, default=None)
+    figures = [
+        f"{title} {value}" + (f" ({most})" if most else "")
+        for title, value, most in server_figures(server, point)
+    ]
+    where = "the server" if point is None else f"the server at {point:,}"
+    return f"{where}: {', '.join(figures)}" if figures else ""
+
+
+def server_changes(
+    now: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+) -> list[ServerChange]:
+    """Return what moved, by points and in the order of `QUANTITIES`.
+
+    Args:
+        now: What each run's server showed, as `ServerSeen.values`.
+        before: The same of the baseline's runs.
+    """
+    changes = []
+    for point in points_of(now):
+        for quantity in QUANTITIES:
+            name = quantity if point is None else at_point(quantity, point)
+            sides = [[run[name] for run in side if name in run] for side in (now, before)]
+            if all(sides) and _moved(quantity, median(sides[0]), sides[1]):
+                changes.append(
+                    ServerChange(
+                        quantity=quantity,
+                        point=point,
+                        before=median(sides[1]),
+                        now=median(sides[0]),
+                    )
+                )
+    return changes
+
+
+def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
+    """Return the points that there is something of, in ascending order; [None]: of no curve."""
+    points = {point_of(name) for server in servers for name in server}
+    return sorted(points, key=lambda point: point or 0.0)
+
+
+def _moved(quantity: str, now: float, before: Sequence[float]) -> bool:
+    slack = _SLACK.get(quantity) or max(_LEAST, _SHARE * median(before))
+    return now > max(before) + slack or now < min(before) - slack

@@ -1,0 +1,155 @@
+"""Read pages of metrics about once a second, from a thread, while something else is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+from urllib.parse import urlsplit
+
+PERIOD_S = 1.0
+"""Time between two looks."""
+
+TIMEOUT_S = 2.0
+"""Time that a page may take; later it says nothing about now."""
+
+LARGEST = 4 * 2**20
+"""Bytes of a page at most: servers' have some 100 kB."""
+
+CHUNK = 1 << 16
+
+ENDS_S = 3.0
+"""Time that the thread has to end."""
+
+
+class PageError(Exception):
+    """A page could not be read; the text says why."""
+
+
+class MetricsPage:
+    """One page, read again and again over one connection."""
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Connect to nothing yet; `url` is that of an http or https server."""
+        parts = urlsplit(url)
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._timeout_s = timeout_s
+        self.url = url
+
+    def read(self) -> bytes:
+        """Return what the page holds now.
+
+        Raises:
+            PageError: Nobody answers in time, or something else than a page.
+        """
+        try:
+            return self._read()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            text = str(error) or type(error).__name__
+            raise PageError(f"{self.url} does not answer: {text}") from None
+        except PageError:
+            self.close()
+            raise
+
+    def _read(self) -> bytes:
+        deadline_s = time.monotonic() + self._timeout_s
+        self._connection.request("GET", self._path, headers={"Accept": "text/plain"})
+        answer = self._connection.getresponse()
+        if answer.status != http.client.OK:
+            raise PageError(f"{self.url} answers {answer.status}")
+        page = b""
+        while chunk := answer.read1(CHUNK):
+            page += chunk
+            if len(page) > LARGEST:
+                raise PageError(f"{self.url} is larger than {LARGEST // 2**20} MiB")
+            if time.monotonic() > deadline_s:
+                raise PageError(f"{self.url} takes longer than {self._timeout_s:g} s")
+        if answer.length:
+            raise PageError(f"{self.url} ends {answer.length:,} bytes too early")
+        answer.close()  # else the connection takes no other request
+        return page
+
+    def close(self) -> None:
+        """Close the connection; the next look makes another one."""
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """Make a look that is under way in another thread fail."""
+        connected = self._connection.sock
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+
+class Scraper:
+    """Takes what some pages hold, about once a second, until the block ends.
+
+    Attributes:
+        cpu_s: Processor time that the thread took.
+        failures: Why looks failed, in order.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        take: Callable[[float, Sequence[bytes]], None],
+        *,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            urls: All are read at each look, which fails where one of them cannot be.
+            take: Called in the thread with when that was, seconds since the epoch, and the pages.
+            period_s: Time between two looks.
+        """
+        self._pages = [MetricsPage(url) for url in urls]
+        self._take, self._period_s = take, period_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="metrics", daemon=True)
+        self.cpu_s = 0.0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Begin to look, where there is something to look at."""
+        if self._pages:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End the thread, also in the middle of a look."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(self._period_s / 10)
+            for page in self._pages:
+                page.interrupt()
+            self._thread.join(ENDS_S)
+
+    def _look_on(self) -> None:
+        due_s = time.monotonic()
+        while not self._over.is_set():
+            self._look()
+            self.cpu_s = time.thread_time()
+            due_s = max(due_s + self._period_s, time.monotonic())
+            self._over.wait(due_s - time.monotonic())
+        for page in self._pages:
+            page.close()
+
+    def _look(self) -> None:
+        began_s = time.time()
+        try:
+            pages = [page.read() for page in self._pages]
+        except PageError as error:
+            if not self._over.is_set():
+                self.failures.append(str(error))
+            return
+        self._take((began_s + time.time()) / 2, pages)

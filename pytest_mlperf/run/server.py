@@ -1,0 +1,103 @@
+"""Watch a server's own metrics while it is measured, and read them for a run's windows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_mlperf.core.server import (
+    ServerReading,
+    Windows,
+    read_server,
+    server_seen,
+    together,
+)
+from pytest_mlperf.run.curve import CurveLog
+from pytest_mlperf.run.figures import Findings
+from pytest_mlperf.run.logs import TimedLog
+from pytest_mlperf.run.scraping import PERIOD_S, Scraper
+from pytest_mlperf.stores import atomic
+
+FILE = "server.json"
+"""Each look at a server in a run, in its folder."""
+
+SCHEMA = 1
+
+ABSENT = "the server shows no metrics at /metrics: its queue and its caches are not known"
+
+ENOUGH, FEWEST = 0.5, 4
+"""Less than this share of the looks of a window is told, of a window of so many at least."""
+
+
+@dataclass(kw_only=True)
+class ServerLog:
+    """What was read of a server while a run was made.
+
+    Attributes:
+        readings: In the order of time; empty: it has no page.
+        failures: Why others failed.
+        absent: It was seen to have no page.
+    """
+
+    readings: list[ServerReading] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    absent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Findings):
+    """What a server showed in a run's windows, see `ServerSeen`."""
+
+    server: Mapping[str, float] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[ServerLog]:
+    """Read a server's pages while the block runs, and keep each look in the run's folder."""
+    log = ServerLog(absent=pages is not None and not pages)
+
+    def take(time_s: float, texts: Sequence[bytes]) -> None:
+        values = together([read_server(text) for text in texts])
+        log.readings.append(ServerReading(time_s=time_s, values=values))
+
+    with Scraper(pages or (), take) as scraper:
+        log.failures = scraper.failures
+        yield log
+    if pages:
+        content = {
+            "schema": SCHEMA,
+            "cpu_s": scraper.cpu_s,
+            "failures": len(log.failures),
+            "readings": [[round(one.time_s, 3), one.values] for one in log.readings],
+        }
+        with contextlib.suppress(OSError):  # the run matters more
+            atomic.write_text(folder / FILE, json.dumps(content) + "\n")
+
+
+def served(log: ServerLog, timed: TimedLog) -> Served:
+    """Return what a server showed in the windows of a run."""
+    if log.absent:
+        return Served(notes=(ABSENT,))
+    if not log.readings and not log.failures:
+        return Served()
+    windows: Windows = {None: timed.window_s}
+    if isinstance(timed, CurveLog):
+        windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
+    seen = server_seen(log.readings, windows)
+    return Served(server=seen.values, notes=(*seen.notes, *_missed(log, windows)))
+
+
+def _missed(log: ServerLog, windows: Windows) -> Iterator[str]:
+    """Yield that a server's metrics could not be read for most of the time."""
+    due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / PERIOD_S
+    looks = sum(
+        begin_s <= one.time_s <= end_s
+        for one in log.readings
+        for begin_s, end_s in windows.values()
+    )
+    if log.failures and due >= FEWEST and looks < ENOUGH * due:
+        reason = f": {log.failures[-1]}"
+        yield f"the server's metrics were read {looks} times in {due * PERIOD_S:.0f} s{reason}"

@@ -1,0 +1,171 @@
+"""What a server's metrics page says in the windows of a run, and beside a baseline."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_mlperf.core.server import ServerReading, read_server, server_seen, together
+from pytest_mlperf.core.server.changes import server_changes, server_in_words
+
+VLLM = b"""# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0"} 30.0
+vllm:num_requests_running{engine="1"} 34.0
+vllm:num_requests_waiting{engine="0"} 5.0
+vllm:num_requests_waiting{engine="1"} 0.0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:prefix_cache_queries_total{engine="0"} 1e4
+vllm:prefix_cache_hits_total{engine="0"} 4e3
+vllm:prefix_cache_hits_created{engine="0"} 1.7e9
+vllm:num_preemptions_total{engine="0"} 2
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 100
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 60
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
+"""
+
+
+def test_copies_in_one_server_add_up_and_of_caches_the_fullest_counts() -> None:
+    assert read_server(VLLM) == {
+        "running": 64.0,
+        "waiting": 5.0,
+        "kv_cache_use": 0.75,
+        "prefix_queries": 1e4,
+        "prefix_hits": 4e3,
+        "preemptions": 2.0,
+        "drafted": 100.0,
+        "accepted": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (
+            'sglang:num_running_reqs{tp_rank="0"} 8\nsglang:num_queue_reqs 2\n'
+            "sglang:token_usage 0.28\nsglang:cache_hit_rate 0.1\n",
+            {"running": 8, "waiting": 2, "kv_cache_use": 0.28, "prefix_hit_share": 0.1},
+        ),
+        (
+            'trtllm_kv_cache_utilization{model_name="m"} 0.5\ntrtllm_num_requests_waiting 3\n'
+            "trtllm_kv_cache_hit_rate 0.2\n",
+            {"kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2},
+        ),
+        ("tgi_queue_size 4\ntgi_batch_current_size 16\n", {"waiting": 4, "running": 16}),
+        # Older vLLM has another name; where both are there, the newer one counts.
+        ("vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.4\n", {"kv_cache_use": 0.4}),
+        ("vllm:gpu_cache_usage_perc 0.9\n", {"kv_cache_use": 0.9}),
+        ("vllm:num_requests_waiting -1\nvllm:num_requests_running 1e200\n", {}),
+        ('[{"numActiveRequests": 3}]', {}),
+    ],
+    ids=["sglang", "tensorrt-llm", "tgi", "both", "older", "impossible", "json"],
+)
+def test_each_servers_names_mean_the_same(page: str, expected: dict[str, float]) -> None:
+    assert read_server(page.encode()) == expected
+
+
+def test_servers_that_are_copies_of_each_other_are_one() -> None:
+    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
+    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
+
+
+def looks(**series: list[float]) -> list[ServerReading]:
+    """Return a look a second, from 100.5 s on."""
+    return [
+        ServerReading(time_s=100.5 + n, values=dict(zip(series, values, strict=True)))
+        for n, values in enumerate(zip(*series.values(), strict=True))
+    ]
+
+
+def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
+    """Looks outside of it have no part: the counters of its first look are its zero."""
+    seen = server_seen(
+        looks(
+            waiting=[99, 0, 38, 4, 99],
+            kv_cache_use=[1, 0.5, 0.25, 0.75, 1],
+            prefix_hits=[0, 1000, 1100, 1300, 9000],
+            prefix_queries=[0, 5000, 5500, 6000, 9000],
+            preemptions=[0, 3, 3, 5, 50],
+        ),
+        {None: (101.0, 104.0)},
+    )
+
+    assert seen.notes == ()
+    assert seen.values == {
+        "waiting": 14.0,
+        "waiting_max": 38.0,
+        "kv_cache_use": 0.5,
+        "kv_cache_use_max": 0.75,
+        "prefix_hit_share": 0.3,
+        "preemptions": 2.0,
+    }
+
+
+def test_a_curve_has_them_at_each_point() -> None:
+    seen = server_seen(
+        looks(waiting=[0, 0, 6, 10]), {1: (100.0, 102.0), 64: (102.0, 104.0), 0.5: (200.0, 210.0)}
+    )
+
+    assert seen.values == {
+        "waiting@1": 0.0, "waiting_max@1": 0.0, "waiting@64": 8.0, "waiting_max@64": 10.0,
+    }  # fmt: skip
+
+
+def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
+    seen = server_seen(
+        looks(drafted=[900, 1000, 10, 60], accepted=[400, 450, 5, 30], preemptions=[1, 1, 0, 2]),
+        {64: (100.0, 105.0)},
+    )
+
+    assert seen.values == {"draft_acceptance@64": 80 / 160, "preemptions@64": 2.0}
+    assert seen.notes == (
+        "at 64: the server's counters began anew in the window: it was started again",
+    )
+
+
+def test_one_look_shows_no_counts_and_a_share_of_nothing_is_none() -> None:
+    once = server_seen(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
+    idle = server_seen(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
+
+    assert once.values == {"waiting": 1.0, "waiting_max": 1.0}
+    assert idle.values == {}
+
+
+def test_a_gauge_stands_in_for_a_share_that_a_server_does_not_count() -> None:
+    seen = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
+
+    assert seen.values == {"prefix_hit_share": 0.5}
+
+
+BEFORE = [{"waiting": w, "running": 64.0, "prefix_hit_share": 0.5} for w in (0.0, 0.4, 0.1)]
+
+
+def said(*now: dict[str, float]) -> list[str]:
+    return [change.says for change in server_changes(now, BEFORE)]
+
+
+def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
+    assert said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51}) == [
+        "waiting queue 0.1 → 38.2",
+        "running 64 → 32",
+    ]
+    assert said({"waiting": 0.9, "running": 60.0}) == []
+    assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
+    assert said({"preemptions": 12.0}) == []  # the baseline does not know them
+
+
+def test_more_of_a_queue_makes_a_server_slower_and_what_runs_says_neither() -> None:
+    changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
+
+    assert {change.quantity: change.sign for change in changes} == {
+        "waiting": 1, "running": 0, "prefix_hit_share": -1,
+    }  # fmt: skip
+
+
+def test_a_server_in_a_line_is_that_of_the_highest_point() -> None:
+    assert server_in_words({}) == ""
+    assert server_in_words({"waiting": 0.25, "waiting_max": 7.0, "preemptions": 1234.0}) == (
+        "the server: waiting queue 0.25 (7 at most), preemptions 1,234"
+    )
+    assert server_in_words({"waiting@8": 1.0, "kv_cache_use@256": 0.5, "waiting@256": 9.0}) == (
+        "the server at 256: waiting queue 9, KV cache in use 50 %"
+    )

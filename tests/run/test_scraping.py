@@ -1,0 +1,180 @@
+"""Pages of metrics are read over HTTP beside a run, whatever the server does."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.server import ServerReading
+from pytest_mlperf.run.curve import CurveLog
+from pytest_mlperf.run.scraping import LARGEST, MetricsPage, PageError, Scraper
+from pytest_mlperf.run.server import FILE, ServerLog, served, watched_server
+from pytest_mlperf.run.worker.closed_loop import PointWindow
+from tests.exporters import Show, exporting, page
+
+TYPE = "# TYPE vllm:num_requests_waiting gauge\n"
+
+
+def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: Path) -> None:
+    looked = threading.Event()
+    ports = set()
+
+    def show(handler: BaseHTTPRequestHandler) -> None:
+        ports.add(handler.client_address)
+        number = exporter.asked
+        page(f"{TYPE}vllm:num_requests_waiting {number}\n")(handler)
+        if number == 3:
+            looked.set()
+
+    with exporting(show) as exporter:
+        readings: list[bytes] = []
+        with Scraper([exporter.url], lambda _, texts: readings.extend(texts), period_s=0.01):
+            assert looked.wait(30)
+        with watched_server([exporter.url], tmp_path) as log:
+            while not log.readings:
+                time.sleep(0)
+
+    assert len(ports) == 2  # a connection each
+    assert readings[:2] == [f"{TYPE}vllm:num_requests_waiting {n}\n".encode() for n in (1, 2)]
+    kept = json.loads((tmp_path / FILE).read_text("utf-8"))
+    assert kept["readings"][0][1] == log.readings[0].values
+    assert log.readings[0].values["waiting"] > 3
+    assert abs(log.readings[0].time_s - time.time()) < 60
+    assert kept["cpu_s"] > 0
+    assert kept["failures"] == 0
+
+
+def test_without_a_page_nothing_is_asked_and_nothing_is_kept(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with watched_server([], tmp_path) as absent, watched_server(None, tmp_path) as unasked:
+        assert threading.active_count() == before
+
+    assert [*tmp_path.iterdir()] == []
+    assert unasked == ServerLog()
+    assert served(unasked, Window(0.0, 1.0)).notes == ()
+    assert served(absent, Window(0.0, 1.0)).notes == (
+        "the server shows no metrics at /metrics: its queue and its caches are not known",
+    )
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"x" * 2**16)
+
+
+def drip(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+def silent(handler: BaseHTTPRequestHandler) -> None:
+    handler.rfile.read()  # until the client goes
+
+
+def cut(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"x 1\n")
+    handler.close_connection = True
+
+
+@pytest.mark.parametrize(
+    ("show", "reason"),
+    [
+        (page("gone", 404), "answers 404"),
+        (endless, f"is larger than {LARGEST // 2**20} MiB"),
+        (drip, r"takes longer than 0\.2 s"),
+        (silent, "does not answer: timed out"),
+        (cut, "ends 996 bytes too early"),
+        (lambda handler: handler.wfile.write(b"\0" * 99 + b"\n"), "does not answer"),
+    ],
+    ids=["404", "endless", "drip", "silent", "cut", "no http"],
+)
+def test_what_is_no_page_fails_in_time_and_the_next_look_is_a_new_one(
+    show: Show, reason: str
+) -> None:
+    with exporting(show) as exporter:
+        looked = MetricsPage(exporter.url, timeout_s=0.2 if show in (drip, silent) else 30)
+        with pytest.raises(PageError, match=reason):
+            looked.read()
+        exporter.show = page("a 1\n")
+        assert looked.read() == b"a 1\n"
+        looked.close()
+
+
+def test_a_server_that_is_gone_fails() -> None:
+    with exporting(page("a 1\n")) as exporter:
+        url = exporter.url
+    with pytest.raises(PageError, match=r"does not answer: .*refused"):
+        MetricsPage(url).read()
+
+
+def test_a_look_that_hangs_is_ended_with_the_block() -> None:
+    asked = threading.Event()
+
+    def show(handler: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        silent(handler)
+
+    with exporting(show) as exporter:
+        scraper = Scraper([exporter.url], lambda *_: None, period_s=0.01)
+        with scraper:
+            assert asked.wait(30)
+        assert not scraper._thread.is_alive()
+
+
+# --- read for a run --------------------------------------------------------------------------
+
+LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) for n in range(9)])
+
+
+class Window:
+    """The timed part of a run of LoadGen."""
+
+    def __init__(self, *window_s: float) -> None:
+        self.window_s = window_s[0], window_s[1]
+
+
+def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> None:
+    points = (_point(1, 10.0), _point(8, 14.0))
+
+    assert served(LOG, Window(10.0, 13.0)).server == {"waiting": 1.0, "waiting_max": 2.0}
+    assert served(LOG, CurveLog(path="", samples=1, points=points)).server == {
+        "waiting@1": 1.0, "waiting_max@1": 2.0, "waiting@8": 5.0, "waiting_max@8": 6.0,
+    }  # fmt: skip
+
+
+def test_a_page_that_failed_for_most_of_the_window_is_told() -> None:
+    log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
+
+    assert served(log, Window(10.0, 20.0)).notes == (
+        "the server's metrics were read 2 times in 10 s: http://h/metrics answers 500",
+    )
+    assert served(LOG, Window(10.0, 20.0)).notes == ()
+    assert served(ServerLog(), Window(10.0, 20.0)).server == {}
+
+
+def _point(point: float, begin_s: float) -> PointWindow:
+    return PointWindow(
+        point=point,
+        begin_s=begin_s,
+        end_s=begin_s + 3.0,
+        duration_s=3.0,
+        requests=9,
+        tokens=0,
+        under_way=1.0,
+        metrics={"throughput": 3.0},
+        parts=[],
+        notes={},
+    )
