@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 from urllib.parse import urlsplit
 
+from pytest_mlperf.hardware.rapl import CLOCK_STEP_S, ahead_s
+
 PERIOD_S = 1.0
 """Time between two looks."""
 
@@ -96,6 +98,7 @@ class Scraper:
     Attributes:
         cpu_s: Processor time that the thread took.
         failures: Why looks failed, in order.
+        clock_stepped: The wall clock was set meanwhile, so that no window can be found.
     """
 
     def __init__(
@@ -118,6 +121,8 @@ class Scraper:
         self._thread = threading.Thread(target=self._look_on, name="metrics", daemon=True)
         self.cpu_s = 0.0
         self.failures: list[str] = []
+        self.clock_stepped = False
+        self._ahead_s = ahead_s()
 
     def __enter__(self) -> Self:
         """Begin to look, where there is something to look at."""
@@ -128,6 +133,7 @@ class Scraper:
     def __exit__(self, *exc_info: object) -> None:
         """End the thread, also in the middle of a look."""
         self._over.set()
+        self.clock_stepped = abs(ahead_s() - self._ahead_s) > CLOCK_STEP_S
         if self._thread.is_alive():
             self._thread.join(self._period_s / 10)
             for page in self._pages:
@@ -145,11 +151,11 @@ class Scraper:
             page.close()
 
     def _look(self) -> None:
-        began_s = time.time()
+        began_s = time.monotonic()
         try:
             pages = [page.read() for page in self._pages]
         except PageError as error:
             if not self._over.is_set():
                 self.failures.append(str(error))
             return
-        self._take((began_s + time.time()) / 2, pages)
+        self._take((began_s + time.monotonic()) / 2 + self._ahead_s, pages)

@@ -28,6 +28,11 @@ SCHEMA = 1
 
 ABSENT = "the server shows no metrics at /metrics: its queue and its caches are not known"
 
+STEPPED = (
+    "the server's metrics are not known: the wall clock was set during the run, so that its window "
+    "cannot be found"
+)
+
 ENOUGH, FEWEST = 0.5, 4
 """Less than this share of the looks of a window is told, of a window of so many at least."""
 
@@ -39,12 +44,12 @@ class ServerLog:
     Attributes:
         readings: In the order of time; empty: it has no page.
         failures: Why others failed.
-        absent: It was seen to have no page.
+        lack: Why nothing is known of it, where that is to be said; "": it is known, or no server.
     """
 
     readings: list[ServerReading] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    absent: bool = False
+    lack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,7 @@ class Served(Findings):
 @contextlib.contextmanager
 def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[ServerLog]:
     """Read a server's pages while the block runs, and keep each look in the run's folder."""
-    log = ServerLog(absent=pages is not None and not pages)
+    log = ServerLog(lack=ABSENT if pages is not None and not pages else "")
 
     def take(time_s: float, texts: Sequence[bytes]) -> None:
         values = together([read_server(text) for text in texts])
@@ -66,6 +71,8 @@ def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[Server
     with Scraper(pages or (), take) as scraper:
         log.failures = scraper.failures
         yield log
+    if scraper.clock_stepped and pages:
+        log.lack = STEPPED
     if pages:
         content = {
             "schema": SCHEMA,
@@ -79,8 +86,8 @@ def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[Server
 
 def served(log: ServerLog, timed: TimedLog) -> Served:
     """Return what a server showed in the windows of a run."""
-    if log.absent:
-        return Served(notes=(ABSENT,))
+    if log.lack:
+        return Served(notes=(log.lack,))
     if not log.readings and not log.failures:
         return Served()
     windows: Windows = {None: timed.window_s}

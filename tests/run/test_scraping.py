@@ -134,6 +134,21 @@ def test_a_look_that_hangs_is_ended_with_the_block() -> None:
         assert not scraper._thread.is_alive()
 
 
+def test_a_wall_clock_that_was_set_leaves_no_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        exporting(page(f"{TYPE}vllm:num_requests_waiting 1\n")) as exporter,
+        watched_server([exporter.url], tmp_path) as log,
+    ):
+        monkeypatch.setattr(time, "time", lambda: 7.0)
+
+    assert served(log, Window(0.0, 1.0)).notes == (
+        "the server's metrics are not known: the wall clock was set during the run, so that its "
+        "window cannot be found",
+    )
+
+
 # --- read for a run --------------------------------------------------------------------------
 
 LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) for n in range(9)])
