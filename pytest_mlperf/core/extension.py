@@ -43,7 +43,11 @@ class Leverage:
 
 
 class Sink(Protocol):
-    """Where an engine reports its progress; callable from any thread that outlives the run."""
+    """Where an engine reports its progress; callable from any thread that outlives the run.
+
+    A sink may further have `session(id)`, which returns a text that the samples of one conversation
+    under way have in common, and no other in any run; "" where a sample is asked alone.
+    """
 
     wants_output: bool
     """True in accuracy runs: `done` must then be given outputs. False: outputs are not read."""
@@ -112,6 +116,8 @@ class Dataset(Protocol):
     `arrival_s(index)`, of a recorded trace: when a request came, seconds, in ascending order. And
     `output_tokens(index)`, how long the answer to a sample is to be, None where the engine's
     options decide; engines that cannot ask for single lengths refuse it. And
+    `pause_s(index)`, of conversations, whose turns follow each other as samples: how many seconds
+    after the answer to the sample before it a turn is asked; None where it begins one. And
     `look(path=..., **options)`, a class method that checks options and looks for files.
 
     What is wrong is raised by its kind: an option as SuiteError, a file that is not here as

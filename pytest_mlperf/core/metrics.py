@@ -64,6 +64,9 @@ _p90 = partial(_time, limit=0.05, min_queries=100, shown=False)
 SLOWEST_REPLICA = "slowest_replica"
 """Speed of the slowest replica as a share of the median one's."""
 
+TURNS_TPS = "e2e_tps_per_user"
+"""What the turns of conversations get in the time in which they are answered, pauses left out."""
+
 POINT_LIMIT = 0.05
 """Default limit of the throughput of one point of a curve: its mean over all points has less noise,
 and the limit of that one is smaller."""
@@ -141,6 +144,7 @@ METRICS: dict[str, Metric] = _Table(
         Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
         # MLPerf Endpoints' interactivity, endpoints_rules.md of v1.0.
         Metric("tps_per_user", "1/p90 TPOT", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
+        Metric(TURNS_TPS, "tokens/s of a turn", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(
             "tokens_per_second_per_gpu",
             "tokens/s/GPU",
@@ -224,7 +228,7 @@ FOUND = frozenset({"throughput"})
 SERVED = frozenset({"goodput"})
 """Metrics that only a scenario with limits has: Server and Interactive."""
 
-LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED - {"tps_per_user"}
+LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED - {"tps_per_user", TURNS_TPS}
 """Metrics that a suite can gate in every other scenario."""
 
 CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
@@ -233,7 +237,7 @@ CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
 TIMES = LATENCIES - SERVED - {SLOWEST_REPLICA}
 """What a curve over rates of arrival is judged by, likewise; its throughput is what was offered."""
 
-AT_POINTS = TIMES | {*RATES, "tps_per_user"}
+AT_POINTS = TIMES | {*RATES, "tps_per_user", TURNS_TPS}
 """Metrics that each point of a curve has."""
 
 _GATED: dict[str, tuple[str, ...]] = {

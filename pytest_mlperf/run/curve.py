@@ -234,10 +234,14 @@ def _reasons(point: PointWindow) -> Iterator[Reason]:
     if few := [*_too_few(point, max(LEAST_REQUESTS, LEAST_TURNS * point.point))]:
         yield from few
         return
-    if point.under_way < (1 - HELD) * point.point:
+    if point.under_way + point.paused < (1 - HELD) * point.point:
+        of = f"{point.point:,} requests were under way in the mean"
+        if point.turns:
+            of = f"{point.point:,} conversations had a request under way in the mean"
+            of += f", and {point.paused:.3g} waited for their next turn" if point.paused else ""
         text = (
-            f"{at}: {point.under_way:.3g} of {point.point:,} requests were under way in the "
-            "mean: the engine takes no more at a time, or the client could not keep up"
+            f"{at}: {point.under_way:.3g} of {of}: the engine takes no more at a time, or the "
+            "client could not keep up"
         )
         yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
     yield from unsteady(point)
@@ -280,10 +284,30 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
     return slope * (count - 1) / mean, 2 * t_sf(t, count - 2)
 
 
+def _of_turns(point: PointWindow) -> Iterator[str]:
+    """Yield what first turns and later ones took: a cache of prefixes sets them apart."""
+    medians = {
+        turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
+        for turn, _, latency_s, ttft_s in point.turns
+    }
+    first_s, later_s = medians.pop(1, None), list(medians.values())
+    if first_s is None or not later_s:
+        return
+    name = "TTFT" if all(row[3] for row in point.turns) else "latency"
+    low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
+    waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
+    yield (
+        f"at {point.point:,}: median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} "
+        f"ms of turns 2 to {max(medians)}{waited}"
+    )
+
+
 def _notes(log: CurveLog) -> Iterator[str]:
     for point in log.points:
+        yield from _of_turns(point)
         work = [_work(point)(part) for part in point.parts]
-        stalled = 0 if point.open else sum(value < STALL * median(work) for value in work)
+        fits = not point.open and not point.paused  # who waits for a tool does no work
+        stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:
             yield (
                 f"at {point.point:,}: less than half of the usual work in {stalled} of "

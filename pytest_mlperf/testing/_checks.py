@@ -21,6 +21,7 @@ from pytest_mlperf.core.job import Expected
 from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.run import score as scoring
 from pytest_mlperf.run.worker import samples as data_sets
+from pytest_mlperf.run.worker.conversations import conversations
 
 HEAVY = frozenset(
     {
@@ -266,6 +267,7 @@ def check_dataset(
         "return how long an answer is to be by its sample's index alone",
     )
     data_sets.sizes(built, len(read))
+    conversations(built, read)
     return built
 
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets.user_prompts import UserPromptsDataset, _records
+from pytest_mlperf.datasets.files import json_lines
+from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.datasets.user_prompts._synthetic import Lengths
 from pytest_mlperf.testing import check_dataset
 
@@ -179,14 +180,14 @@ def test_what_a_message_quotes_of_a_file_is_no_terminal_output(tmp_path: Path) -
     ("limit", "message"),
     [
         ("LONGEST", "line 2: it has more than 16 MiB"),
-        ("TABLE_LIMIT", "line 2: the file up to here has more than 16 MiB"),
+        ("FILE_LIMIT", "line 2: the file up to here has more than 16 MiB"),
     ],
 )
 def test_a_line_or_a_file_without_an_end_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: str, message: str
 ) -> None:
-    monkeypatch.setattr(_records, limit, 2**24)
-    monkeypatch.setattr(_records, "LONGEST" if limit != "LONGEST" else "TABLE_LIMIT", 2**30)
+    monkeypatch.setattr(json_lines, limit, 2**24)
+    monkeypatch.setattr(json_lines, "LONGEST" if limit != "LONGEST" else "FILE_LIMIT", 2**30)
     begin = b"prompt\n" if name == "a.csv" else b'{"prompt": "x"}\n'
     (tmp_path / name).write_bytes(begin + b"x" * (2**24 + 1))
 
@@ -290,6 +291,23 @@ def test_a_share_of_prompts_may_begin_alike() -> None:
     assert len(common) == pytest.approx(300, abs=60)
 
 
+@pytest.mark.parametrize("tokens", [20, 60])
+def test_what_prompts_share_is_what_a_cache_of_prefixes_finds(tokens: int) -> None:
+    """The share of words of which an earlier prompt has the same beginning, as a cache counts."""
+    shared = {"prefixes": 3, "tokens": tokens, "share": 0.5}
+    dataset = UserPromptsDataset(samples=300, input_tokens=64, shared=shared)
+    cached = total = 0
+    cache: set[tuple[str, ...]] = set()
+    for index in range(300):
+        words = str(dataset.input(index)).split()
+        total += len(words)
+        cached += tokens * (tuple(words[:tokens]) in cache)
+        cache.add(tuple(words[:tokens]))
+
+    assert dataset.sizes(range(300)) == {"prefix_share": pytest.approx(cached / total)}
+    assert UserPromptsDataset(samples=300).sizes(range(300)) == {"prefix_share": 0}
+
+
 def test_the_same_options_are_the_same_prompts_and_any_other_are_not() -> None:
     kinds: list[dict[str, Any]] = [
         {},
@@ -325,7 +343,8 @@ def test_with_a_tokenizer_lengths_are_exact() -> None:
     found = [len(tokenizer(dataset.input(index))["input_ids"]) for index in range(20)]
 
     assert found == [33] * 20
-    assert dataset.sizes(range(20)) == {"input_tokens": 33}
+    sizes = dataset.sizes(range(20))
+    assert sizes == {"input_tokens": 33, "prefix_share": pytest.approx(0.1, abs=0.09)}
 
 
 def test_an_answer_with_nothing_to_compare_it_with_is_told() -> None:
@@ -356,6 +375,7 @@ def test_prompts_of_a_trace_share_the_blocks_whose_ids_are_equal(tmp_path: Path)
     assert words[0][:1024] == words[1][:1024]
     assert words[0][1024:] != words[1][1024:1100]
     assert words[2] != words[3]
+    assert dataset.sizes(range(4)) == {"prefix_share": pytest.approx(1024 / 2680)}
     assert [dataset.arrival_s(index) for index in range(4)] == [0, 0.0275, 3, 3]
     assert [dataset.output_tokens(index) for index in range(4)] == [9, 2, 5, 5]
     assert (

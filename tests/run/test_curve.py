@@ -32,6 +32,7 @@ from pytest_mlperf.run.worker.closed_loop import (
     SlotSink,
     order,
 )
+from pytest_mlperf.run.worker.conversations import Asked, Conversations
 from pytest_mlperf.run.worker.worker import require_room
 from tests.run.harness import settings
 
@@ -71,7 +72,7 @@ def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[
     """Return what a closed loop logs of windows of 60 ms."""
     sink = SlotSink(refuse, tokens=tokens)
     asked = replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=60)
-    log = ClosedLoop(engine, sink, range(10), asked).run("run", 0.004, lambda: None)
+    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
     assert sink.outstanding == 0
     assert sink.faults.count == 0
     return log
@@ -109,7 +110,7 @@ def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
     loop = ClosedLoop(
         engine,
         sink,
-        range(10),
+        Conversations(range(10)),
         replace(settings("Offline"), scenario="Concurrency", points=[asked], min_duration_ms=20),
     )
 
@@ -149,7 +150,7 @@ def test_a_language_model_that_does_not_count_ends_the_run(
     tokens: list[int] | None, text: str
 ) -> None:
     sink = SlotSink(refuse, tokens=True)
-    sink.take_slot(1, 5, 0)
+    sink.take_slot(1, Asked(5), 0)
 
     with pytest.raises(RunError, match=text):
         sink.done([1], None, tokens)
@@ -162,7 +163,7 @@ def test_tokens_are_to_be_streamed_where_a_user_sees_them() -> None:
 
 def test_what_was_not_asked_for_frees_no_slot() -> None:
     sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(1, 5, 0)
+    sink.take_slot(1, Asked(5), 0)
 
     sink.done([7])
     sink.done([1])

@@ -42,6 +42,7 @@ from pytest_mlperf.run.worker.closed_loop import (
     SlotSink,
     write_requests,
 )
+from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
 from tests.run.harness import settings
 from tests.run.test_curve import Answers, refuse
@@ -67,7 +68,7 @@ def run(
 ) -> dict[str, Any]:
     """Return what an open loop logs."""
     sink = SlotSink(refuse, tokens=tokens)
-    loaded = range(len(trace) or 10)
+    loaded = Conversations(range(len(trace) or 10))
     log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)
     assert sink.outstanding == sink.under_way == sink.left == 0
     assert sink.faults.count == 0
@@ -198,7 +199,7 @@ def test_the_window_begins_when_twice_as_many_were_answered_as_are_under_way() -
     edges: list[int] = []
     sink = SlotSink(refuse, tokens=False)
     told = asked([200], "constant", ms=100, ramp_ms=None)
-    loop = OpenLoop(Answers(), sink, range(10), told)
+    loop = OpenLoop(Answers(), sink, Conversations(range(10)), told)
 
     loop.run("run", 0.004, lambda: edges.append(sink.completed))
 
@@ -365,7 +366,8 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) -> None:
     sink = SlotSink(refuse, tokens=True, records=True)
     told = asked([50] if loop is OpenLoop else [2])
-    log = loop(Told(tokens=5), sink, range(10), told).run("run", 0.004, lambda: None)
+    loaded = Conversations(range(10))
+    log = loop(Told(tokens=5), sink, loaded, told).run("run", 0.004, lambda: None)
     assert sink.records is not None
 
     write_requests(tmp_path, sink.records)

@@ -90,6 +90,11 @@ class LengthsByChance(Right):
         return next(COUNTER) + 1
 
 
+class WrongPauses(Right):
+    def pause_s(self, index: int) -> Any:
+        return -1.0 if index else None
+
+
 class WrongSizes(Right):
     def sizes(self, indices: range) -> Any:
         return {"tokens": float("nan")}
@@ -142,6 +147,7 @@ def test_a_list_is_a_data_set() -> None:
         (WrongGroups, SuiteError, r"group of sample 0 is 1\.5"),
         (WrongLengths, RunError, r"sample 0 .+ has output_tokens -1; a whole number from 1 on"),
         (LengthsByChance, AssertionError, r"output_tokens\(\) says other lengths when asked again"),
+        (WrongPauses, RunError, r"pause_s of sample 1 is -1\.0; seconds, or None, is needed"),
         (WrongSizes, SuiteError, "sizes are {'tokens': nan}"),
         (Blind, AssertionError, "look\\(\\) says nothing of .+: raise UnavailableError"),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),

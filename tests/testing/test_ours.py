@@ -43,6 +43,7 @@ SAMPLES = 6
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
+        "conversations": "datasets/test_conversations.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
     },

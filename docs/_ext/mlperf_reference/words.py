@@ -111,6 +111,8 @@ METRICS: Mapping[str, str] = {
     "comes.",
     "tps_per_user": "Interactivity as MLPerf Endpoints defines it: 1 / p90 of the time per output "
     "token. Of points of a curve.",
+    "e2e_tps_per_user": "Output tokens of turns of conversations by the time in which they were "
+    "answered: MLPerf Endpoints' `e2e_avg_interactivity`. Of points of a curve.",
     "tokens_per_second_per_gpu": "`tokens_per_second` by the GPUs of the accelerator.",
     "tokens_per_sample": "Output tokens of an answer.",
     "samples_per_joule": "By the energy counters of the GPU boards.",

@@ -242,12 +242,17 @@ class UserPromptsDataset(PromptDataset):
         return super().input(index)
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean prompt, "input_tokens", where its tokens are known."""
+        """Return the mean prompt, "input_tokens", where its tokens are known.
+
+        Of prompts that are made up also "prefix_share", the share of their tokens that an earlier
+        one begins with, where each is asked once.
+        """
         if self._made_up is None:
             return super().sizes(indices)
+        shared = {"prefix_share": self._made_up.prefix_share(indices)}
         if self._made_up.tokenizer is None:
-            return {}
-        return {"input_tokens": fmean(map(self._made_up.input_tokens, indices))}
+            return shared
+        return {**shared, "input_tokens": fmean(map(self._made_up.input_tokens, indices))}
 
     def reference(self, index: int) -> Any:
         """Return what the answer to one sample is compared with."""

@@ -139,15 +139,35 @@ class MadeUp:
 
     def prompt(self, index: int) -> str:
         """Return a text; with a tokenizer it has exactly the length that was drawn."""
-        draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
-        count = self.input.draw(draw.random())
+        count, group, draw = self._drawn(index)
         begin: list[str] = []
-        if self.shared is not None and draw.random() < self.shared.share:
-            group = draw.randrange(self.shared.prefixes)
+        if self.shared is not None and group is not None:
             common = random.Random(f"prefix {VERSION} {self.seed} {group}")
             begin = common.choices(self._words, k=self.shared.tokens)
-            count = max(count, len(begin) + 1)
         return self._fit(count, begin, draw)
+
+    def prefix_share(self, indices: Sequence[int]) -> float:
+        """Return the share of these prompts' tokens that an earlier one of them begins with.
+
+        A word is taken as a token.
+        """
+        total = cached = 0
+        groups: set[int] = set()
+        for count, group, _ in map(self._drawn, indices):
+            total += count
+            if self.shared is not None and group is not None:
+                cached += self.shared.tokens * (group in groups)
+                groups.add(group)
+        return cached / total if total else 0.0
+
+    def _drawn(self, index: int) -> tuple[int, int | None, random.Random]:
+        """Return a prompt's length, which beginning it shares, and what draws its words."""
+        draw = random.Random(f"prompts {VERSION} {self.seed} {index}")
+        count = self.input.draw(draw.random())
+        if self.shared is None or draw.random() >= self.shared.share:
+            return count, None, draw
+        group = draw.randrange(self.shared.prefixes)
+        return max(count, self.shared.tokens + 1), group, draw
 
     def input_tokens(self, index: int) -> int:
         return len(self._tokenizer(self.prompt(index))["input_ids"])

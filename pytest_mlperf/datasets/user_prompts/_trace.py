@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,20 @@ class Replayed(MadeUp):
         return self._fit(
             request.input, words, random.Random(f"prompts {VERSION} {self.seed} {index}")
         )
+
+    def prefix_share(self, indices: Sequence[int]) -> float:
+        """Return the share of these prompts' tokens whose blocks earlier ones of them begin with.
+
+        A block's id stands for all that comes before it as well.
+        """
+        total = cached = 0
+        seen: set[int] = set()
+        for request in map(self.requests.__getitem__, indices):
+            total += request.input
+            blocks = list(takewhile(seen.__contains__, request.blocks))
+            cached += min(len(blocks) * BLOCK, request.input)
+            seen.update(request.blocks)
+        return cached / total if total else 0.0
 
     def output_tokens(self, index: int) -> int:
         return self.requests[index].output

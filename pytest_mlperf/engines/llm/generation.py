@@ -62,6 +62,9 @@ class TokenPrompts:
 
     def _tokens(self, index: int) -> list[int]:
         prompt = self.dataset.input(index)
+        if isinstance(prompt, Mapping):
+            fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
+            raise refused_sample(index, fault)
         if isinstance(prompt, str) and self.tokenizer is not None:
             return list(self.tokenizer(prompt)["input_ids"])
         try:

@@ -36,6 +36,7 @@ from pytest_mlperf.engines.openai._capabilities import (
 )
 from pytest_mlperf.engines.openai._client import Bodies, Client
 from pytest_mlperf.engines.openai._connection import library, new_loop
+from pytest_mlperf.engines.openai._conversations import SALT_WORDS, TurnBodies, is_header
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic, allow_files
 from pytest_mlperf.engines.serving import Server, require_listening
 
@@ -76,6 +77,11 @@ class OpenAiOptions(TextOptions):
         request_timeout: Seconds that a stream which began may be silent, and all of them.
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
+        salt: Conversations under way each begin with ten words of their own, before the first
+            user's text: a server's cache of prefixes then knows no more of them than they said
+            themselves, and a system prompt that they share. Nothing else is salted.
+        session_header: Header that names the conversation under way to a router, e.g.
+            "X-Session-ID"; None sends none.
         weights: "checkpoint", or "dummy" where the server was started with random weights.
     """
 
@@ -91,6 +97,8 @@ class OpenAiOptions(TextOptions):
     request_timeout: float = 600
     api_key_env: str | None = DEFAULT_KEY
     extra: Mapping[str, Any] = field(default_factory=dict)
+    salt: bool = True
+    session_header: str | None = None
     weights: str = "checkpoint"
 
     def check(self) -> None:
@@ -101,6 +109,12 @@ class OpenAiOptions(TextOptions):
             one_of("weights", self.weights, WEIGHTS),
             number_of("concurrency", self.concurrency, "requests"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
+            (
+                "session_header",
+                self.session_header,
+                self.session_header is None or is_header(self.session_header),
+                'the name of a header that requests do not have anyway, as "X-Session-ID"',
+            ),
         )
         require_options("engine openai", rules)
         if self.api == "chat" and self.prompts == "tokens":
@@ -327,7 +341,8 @@ class OpenAiEngine(Engine):
         reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
         self._gives_output = self._capabilities.ids or reads_text
         tokenizer = self._tokenizer if reads_text else None
-        traffic.use(self._bodies, self._checks, self._generation, tokenizer)
+        header = self._options.session_header
+        traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)
         self._metrics, metrics = self._streams.run(metrics_page(client))
         self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
@@ -335,7 +350,10 @@ class OpenAiEngine(Engine):
     def _sources(self, config: Config) -> Bodies:
         if not len(self._dataset):
             raise engine_error("the data set has no samples")
-        is_text = isinstance(self._dataset.input(0), str)
+        first = self._dataset.input(0)
+        is_text, is_chat = isinstance(first, str), isinstance(first, Mapping)
+        if is_chat:
+            self._refuse_for_chats()
         as_they_are = (
             is_text
             and self._options.prompts != "tokens"
@@ -348,7 +366,8 @@ class OpenAiEngine(Engine):
         else:
             self._forms = ("tokens",)
         tokenizer = self._tokenizer if is_text and not as_they_are else None
-        return Bodies(
+        make = functools.partial(TurnBodies, salted=self._options.salt) if is_chat else Bodies
+        return make(
             dataset=self._dataset,
             chat=self._options.api == "chat",
             as_they_are=as_they_are,
@@ -357,6 +376,17 @@ class OpenAiEngine(Engine):
             ),
             tokenizer=lambda: self._tokenizer,
         )
+
+    def _refuse_for_chats(self) -> None:
+        """Refuse options that conversations cannot be asked with; take note of the salt."""
+        if self._options.api != "chat":
+            raise engine_error('the data set has conversations: set api = "chat"')
+        if self._generation.max_prompt_tokens is not None:
+            raise engine_error(
+                "the data set has conversations, which are not cut: leave max_prompt_tokens out"
+            )
+        salted = f"{SALT_WORDS} words for each conversation under way"
+        self._facts["salt"] = salted if self._options.salt else "none"
 
     def _ask(self, client: Client) -> Capabilities:
         path = None if self._folder is None else str(self._folder)

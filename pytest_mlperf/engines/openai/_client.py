@@ -68,9 +68,15 @@ class Client:
         ).encode()
         self.open, self.close = self._connections.open, self._connections.close
 
-    async def stream(self, body: bytes, answer: StreamedAnswer, listener: Listener) -> None:
-        """Send a request and read its stream until the answer is complete, then to its end."""
-        request = b"%b%d\r\n\r\n%b" % (self._post, len(body), body)
+    async def stream(
+        self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
+    ) -> None:
+        """Send a request and read its stream until the answer is complete, then to its end.
+
+        Args:
+            header: Further lines of the request's head, each with its end.
+        """
+        request = b"%b%d\r\n%b\r\n%b" % (self._post, len(body), header, body)
         try:
             await self._connections.ask(request, Streamed(answer, listener))
         except Failed as failure:  # an event may quote the key
@@ -250,6 +256,10 @@ class Body:
     data: bytes
     prompt_tokens: int | None
     length: int | None = None
+
+    def of(self, session: str) -> bytes:  # noqa: ARG002 - for those that differ by it
+        """Return what is sent for a conversation under way; "": the sample is asked alone."""
+        return self.data
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:

@@ -17,6 +17,7 @@ from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import EndWatch, Generation, too_short
 from pytest_mlperf.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.engines.openai._client import Bodies, Body, Client, Listener
+from pytest_mlperf.engines.openai._conversations import session_of
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -304,11 +305,23 @@ class Traffic:
         self.accepted = 0
         self._settled = 0
 
-    def use(self, bodies: Bodies, checks: Checks, generation: Generation, tokenizer: Any) -> None:
+    def use(
+        self,
+        bodies: Bodies,
+        checks: Checks,
+        generation: Generation,
+        tokenizer: Any,
+        session_header: str | None,
+    ) -> None:
         self._bodies = bodies
         self._checks = checks
         self._generation = generation
         self._tokenizer = tokenizer
+        self._session_header = session_header
+
+    def _header(self, session: str) -> bytes:
+        name = self._session_header
+        return f"{name}: {session}\r\n".encode() if name and session else b""
 
     async def answer(self, request: StreamedRequest) -> None:
         try:
@@ -343,9 +356,10 @@ class Traffic:
         answer = StreamedAnswer(keeps=request.sink.wants_output)
         body = self._bodies[request.index]
         flight = Flight(run, request, body, answer, self._report, task)
+        session = session_of(request.sink, request.sample)
         run.begin(flight)
         try:
-            await self._client.stream(body.data, answer, flight)
+            await self._client.stream(body.of(session), answer, flight, self._header(session))
         except Failed as failure:
             run.failed(flight, failure)
         except RunError as error:

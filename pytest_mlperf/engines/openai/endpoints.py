@@ -137,8 +137,14 @@ class EndpointsEngine(OpenAiEngine):
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Refuse answers of lengths of their own, for which the client has no field."""
+        """Refuse conversations, and answers of lengths of their own, which nothing asks for."""
         for index in indices:
+            if isinstance(self._dataset.input(index), Mapping):
+                raise refused_sample(
+                    index,
+                    "is a turn of a conversation, and MLCommons' client is asked for single "
+                    "prompts here: use engine openai, or import what their client measured",
+                )
             if own_length(self._dataset, index) is not None:
                 raise refused_sample(
                     index,

@@ -109,6 +109,11 @@ class SlowSink:
         """Note when these samples were issued."""
         self._issued_s.update(dict.fromkeys(ids, time.perf_counter()))
 
+    def session(self, sample: int) -> str:
+        """Hand through, see `Sink`."""
+        ask = getattr(self.sink, "session", None)
+        return str(ask(sample)) if callable(ask) else ""
+
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Wait, then report."""
         self._wait(ids)

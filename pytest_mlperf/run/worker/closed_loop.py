@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+import secrets
 import threading
 import time
 from array import array
@@ -23,6 +24,7 @@ from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
 from pytest_mlperf.run.worker._sink import LONGEST, Clock, Fail, GuardedSink
 from pytest_mlperf.run.worker.clocks import SHARES, TokenTimes, percentile
+from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
 from pytest_mlperf.stores import atomic
 
 LOG, SCHEMA = "curve.json", 2
@@ -38,13 +40,17 @@ Record = tuple[Any, ...]
 """What is kept of one request, see `COLUMNS`."""
 
 COLUMNS = (
-    *("point", "index", "status", "finish", "prompt_tokens", "output_tokens"),
+    *("point", "index", "conversation", "turn"),
+    *("status", "finish", "prompt_tokens", "output_tokens"),
     *("scheduled_s", "issued_s", "first_token_s", "last_token_s", "ttft_s", "tpot_s"),
 )
 """Of the file of requests, documented in docs/serving.md."""
 
 REQUESTS = "requests.jsonl.gz"
 """File of the requests that count, beside `LOG`, where somebody asks for it."""
+
+MOST_TURNS = 20
+"""Turns that are told apart; those from here on are told together."""
 
 WARM = 2
 """So often every slot is replaced before a point's window begins."""
@@ -82,6 +88,7 @@ class PointWindow:
         requests: That count.
         tokens: Of these; 0 where nobody counts them.
         under_way: Mean number of requests under way, each for as long as it was inside the window.
+        paused: Mean number of conversations that waited, as recorded, for their next turn.
         metrics: By name, SI units; rates are of what was completed in the window.
         parts: Requests that count and their tokens in equal parts of the window, by when they
             were completed, of an open loop by when they arrived, and their mean latency in
@@ -90,6 +97,8 @@ class PointWindow:
         finishes: How often answers that count ended for which reason; empty: nobody tells.
         open: Of an open loop.
         warm_requests, warm_s: Answered before the window began, and how long that took.
+        turns: Of conversations, for each turn from 1 on: requests that count, and the medians of
+            their latency and of their time to the first token, seconds, 0 where nobody timed it.
     """
 
     point: float
@@ -106,6 +115,8 @@ class PointWindow:
     open: OpenWindow | None = None
     warm_requests: int = 0
     warm_s: float = 0.0
+    paused: float = 0.0
+    turns: Sequence[tuple[int, int, float, float]] = ()
 
 
 @dataclass(slots=True)
@@ -117,7 +128,7 @@ class _Request:
         prompt: Tokens of its prompt, likewise.
     """
 
-    index: int
+    asked: Asked
     from_s: float
     issued_s: float
     slot: int
@@ -130,7 +141,7 @@ class SlotSink(GuardedSink):
     """Stamps requests, and frees the slot of each that is done.
 
     Attributes:
-        freed: The slots of completed requests.
+        freed: The slots of completed requests, and when they were completed.
         records: What each request that counts was, where they are kept; None: they are not.
         left: Requests that arrived in an open loop's window and are not completed.
     """
@@ -139,8 +150,10 @@ class SlotSink(GuardedSink):
         """Start outside any window; with `tokens` every request must have them and their count."""
         super().__init__(fail)
         self.times_tokens = self.needs_first_tokens = tokens
-        self.freed: SimpleQueue[int] = SimpleQueue()
+        self.freed: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._lock = threading.Lock()
+        self._run = secrets.token_hex(8)
+        self._pauses_s: list[tuple[float, float]] = []
         self._under_way: dict[int, _Request] = {}
         self._times = TokenTimes()
         self._begun_s: float | None = None
@@ -153,6 +166,7 @@ class SlotSink(GuardedSink):
     def _forget(self) -> None:
         self._placed_s, self._took_s, self._tokens = array("d"), array("d"), array("q")
         self._late_s = array("d")
+        self._turns: dict[int, list[tuple[float, float]]] = {}
         self._finishes: Counter[str] = Counter()
         self._area_s = 0.0
         self._served = self._served_tokens = 0
@@ -171,19 +185,30 @@ class SlotSink(GuardedSink):
         """Requests that are not over."""
         return len(self._under_way)
 
-    def take_slot(self, sample: int, index: int, slot: int) -> None:
+    def take_slot(self, sample: int, asked: Asked, slot: int) -> None:
         """Note a request that is about to be submitted."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
-            self._under_way[sample] = _Request(index, now_s, now_s, slot, counts=True)
+            self._under_way[sample] = _Request(asked, now_s, now_s, slot, counts=True)
+
+    def pause(self, begin_s: float, lasts_s: float) -> None:
+        """Note that a conversation waits so long for its next turn, as it was recorded."""
+        self._pauses_s.append((begin_s, begin_s + lasts_s))
+
+    def session(self, sample: int) -> str:
+        """Return a name of the conversation that a request belongs to; "": it is alone."""
+        request = self._under_way.get(sample)
+        if request is None or request.asked.conversation is None:
+            return ""
+        return f"{self._run}-{request.asked.conversation}"
 
     def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
         """Note a request of an open loop that is about to be submitted, and was due at `due_s`."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
-            self._under_way[sample] = _Request(index, due_s, now_s, 0, counts)
+            self._under_way[sample] = _Request(Asked(index), due_s, now_s, 0, counts)
             self._most = max(self._most, len(self._under_way))
             if counts:
                 self._late_s.append(now_s - due_s)
@@ -244,9 +269,10 @@ class SlotSink(GuardedSink):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
             if self._begun_s is not None:
                 self._keep(request, now_s, tokens, self._begun_s)
+                self._keep_turn(request, now_s, first_s)
                 if request.counts and self.records is not None:
                     self.records.append(self._record(request, "ok", first_s, now_s, tokens))
-        self.freed.put(request.slot)
+        self.freed.put((request.slot, now_s))
 
     def _record(
         self,
@@ -264,8 +290,12 @@ class SlotSink(GuardedSink):
         stamps = (request.from_s, request.issued_s, first_s, end_s)
         begun_s = self._begun_s
         times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
-        counts = (request.prompt, tokens or None)
-        return (self.point, request.index, status, request.finish, *counts, *times, ttft_s, tpot_s)
+        asked = request.asked
+        return (
+            *(self.point, asked.index, asked.conversation, asked.turn),
+            *(status, request.finish, request.prompt, tokens or None),
+            *(*times, ttft_s, tpot_s),
+        )
 
     def cut_records(self) -> list[Record]:
         """Return the records of a run that breaks off, also of what is under way."""
@@ -298,6 +328,12 @@ class SlotSink(GuardedSink):
             self.left -= is_open
             self._unanswered += not inside
 
+    def _keep_turn(self, request: _Request, now_s: float, first_s: float | None) -> None:
+        if turn := request.asked.turn:
+            ttft_s = 0.0 if first_s is None else first_s - request.from_s
+            kept = self._turns.setdefault(min(turn, MOST_TURNS), [])
+            kept.append((now_s - request.from_s, ttft_s))
+
     def begin(self, point: float, lasts_s: float = math.inf) -> float:
         """Open a window of a point, return when that was.
 
@@ -308,6 +344,7 @@ class SlotSink(GuardedSink):
             self._forget()
             self.point = point
             begun_s, self._began_s = perf_counter(), time.time()
+            self._pauses_s = [one for one in self._pauses_s if one[1] > begun_s]
             self._begun_s, self._until_s = begun_s, begun_s + lasts_s
             return begun_s
 
@@ -318,6 +355,10 @@ class SlotSink(GuardedSink):
             still = [one.from_s for one in self._under_way.values() if one.from_s < end_s]
             inside = sum(end_s - max(from_s, begun_s) for from_s in still)
             duration_s = end_s - begun_s
+            paused_s = sum(
+                max(0.0, min(until_s, end_s) - max(from_s, begun_s))
+                for from_s, until_s in self._pauses_s
+            )
             window = PointWindow(
                 point=self.point,
                 begin_s=self._began_s,
@@ -331,9 +372,16 @@ class SlotSink(GuardedSink):
                 notes=self._times.notes,
                 finishes=dict(self._finishes.most_common(MOST_FINISHES)),
                 open=self._open(len(still)) if self._until_s < math.inf else None,
+                paused=paused_s / duration_s,
+                turns=list(self._turn_medians()),
             )
             self._begun_s, self._until_s = None, math.inf
             return window
+
+    def _turn_medians(self) -> Iterator[tuple[int, int, float, float]]:
+        for turn, kept in sorted(self._turns.items()):
+            latencies_s, ttfts_s = (sorted(each) for each in zip(*kept, strict=True))
+            yield turn, len(kept), percentile(latencies_s, 0.5), percentile(ttfts_s, 0.5)
 
     def _open(self, still: int) -> OpenWindow:
         late = sorted(self._late_s) or [0.0]
@@ -360,6 +408,8 @@ class SlotSink(GuardedSink):
             metrics.update(self._times.metrics())
         if slow := metrics.get("tpot_p90"):
             metrics["tps_per_user"] = 1 / slow
+        if self._turns and tokens:
+            metrics["e2e_tps_per_user"] = tokens / sum(ordered)
         return metrics
 
     def _parts(self, begun_s: float, duration_s: float) -> Iterator[tuple[int, int, float]]:
@@ -410,17 +460,17 @@ class Loop:
         self,
         engine: Engine,
         sink: SlotSink,
-        loaded: Sequence[int],
+        asked: Conversations,
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
-        """Drive `engine` over the samples that are loaded.
+        """Drive `engine` over samples that are loaded.
 
         Args:
             trace: When each of them arrives, seconds; (): whenever the loop draws it.
         """
         self._engine, self._sink, self._trace = engine, sink, trace
-        self._loaded, self._settings = loaded, settings
+        self._asked, self._settings = asked, settings
         self._next_id = 1
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
@@ -458,10 +508,8 @@ class Loop:
         """Warm up, measure, and wait until nothing is under way."""
         raise NotImplementedError
 
-    def _drawn(self, point: float) -> Iterator[int]:
-        draw = random.Random(f"{self._settings.seeds.sample_index} {point}")
-        while True:
-            yield draw.choice(self._loaded)
+    def _draw(self, point: float) -> random.Random:
+        return random.Random(f"{self._settings.seeds.sample_index} {point}")
 
     def _id(self) -> int:
         self._next_id += 1
@@ -469,55 +517,72 @@ class Loop:
 
 
 class ClosedLoop(Loop):
-    """Keeps requests under way; drawn with replacement, in the same order in every run."""
+    """Keeps requests under way; drawn with replacement, in the same order in every run.
+
+    Of conversations it keeps so many under way: the turns of one follow each other in its slot,
+    each when the last one was answered and its pause is over.
+    """
+
+    _conversations = 0
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
         """Ramp, warm up and measure."""
-        settings, freed, concurrency = self._settings, self._sink.freed, int(point)
-        drawn = self._drawn(concurrency)
+        settings, sink, concurrency = self._settings, self._sink, int(point)
+        self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
         warming_s = perf_counter()
-        turns = self._ramp(concurrency, ramp_s, drawn)
+        turns = self._ramp(concurrency, ramp_s)
         while min(turns) < WARM:
-            slot = freed.get()
+            slot = self._freed(math.inf)
+            assert slot is not None
             turns[slot] += 1
-            self._issue(slot, drawn)
+            self._issue(slot)
         edge(first=True)
-        begun_s = self._sink.begin(concurrency)
+        begun_s = sink.begin(concurrency)
         until_s = begun_s + settings.min_duration_ms / 1000
-        while (left_s := until_s - perf_counter()) > 0:
-            try:
-                slot = freed.get(timeout=left_s)
-            except Empty:
-                break
-            self._issue(slot, drawn)
-        window = replace(self._sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
+        while (slot := self._freed(until_s)) is not None:
+            self._issue(slot)
+        window = replace(sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
         edge(first=False)
-        for _ in range(concurrency):
-            freed.get()
+        for _ in range(concurrency - self._slots.waiting):
+            sink.freed.get()
+        self._conversations = self._slots.count
         return window
 
-    def _ramp(self, concurrency: int, ramp_s: float, drawn: Iterator[int]) -> list[int]:
+    def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
         """Fill the slots one after the other: what begins together stays together.
 
         Returns:
             How often each slot was replaced meanwhile.
         """
-        freed, turns = self._sink.freed, [0] * concurrency
+        turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):
             due_s = begun_s + ramp_s * slot / concurrency
-            while (left_s := due_s - perf_counter()) > 0:
-                try:
-                    again = freed.get(timeout=left_s)
-                except Empty:
-                    break
+            while (again := self._freed(due_s)) is not None:
                 turns[again] += 1
-                self._issue(again, drawn)
-            self._issue(slot, drawn)
+                self._issue(again)
+            self._issue(slot)
         return turns
 
-    def _issue(self, slot: int, drawn: Iterator[int]) -> None:
-        sample, index = self._id(), next(drawn)
-        self._sink.take_slot(sample, index, slot)
-        self._engine.submit([sample], [index], self._sink)
+    def _freed(self, until_s: float) -> int | None:
+        """Wait for a slot that may ask again, and return it; None: there was none in time."""
+        slots = self._slots
+        while (now_s := perf_counter()) < until_s:
+            if slots.due_s <= now_s:
+                return slots.pop()
+            next_s = min(until_s, slots.due_s)
+            try:
+                left_s = None if next_s == math.inf else next_s - now_s
+                slot, ended_s = self._sink.freed.get(timeout=left_s)
+            except Empty:
+                continue
+            if not (pause_s := slots.pause(slot, ended_s)):
+                return slot
+            self._sink.pause(ended_s, pause_s)
+        return None
+
+    def _issue(self, slot: int) -> None:
+        sample, asked = self._id(), self._slots.next(slot)
+        self._sink.take_slot(sample, asked, slot)
+        self._engine.submit([sample], [asked.index], self._sink)

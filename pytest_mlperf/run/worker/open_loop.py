@@ -118,7 +118,7 @@ class OpenLoop(Loop):
         """
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
-            drawn = self._drawn(point)
+            drawn = self._drawn(self._draw(point))
             seed = f"{settings.seeds.schedule} {point}"
             times = window(settings, point, random.Random(f"{seed} window"))
             counted = list(zip(times, drawn, strict=False))
@@ -136,6 +136,11 @@ class OpenLoop(Loop):
         before, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
         after = ((at - end_s, index) for at, index in arrivals if at >= end_s)
         return before, counted, after, lasts_s
+
+    def _drawn(self, draw: random.Random) -> Iterator[int]:
+        """Yield samples, each asked alone, also of conversations."""
+        while True:
+            yield draw.choice(self._asked.indices)
 
     def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
         """Let requests arrive that do not count, until the server has its work."""

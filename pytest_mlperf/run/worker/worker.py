@@ -47,6 +47,7 @@ from pytest_mlperf.run.worker.closed_loop import (
     SlotSink,
     write_requests,
 )
+from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
@@ -221,14 +222,19 @@ class EngineWorker:
             self._dataset = as_dataset(build("dataset", self._spec.dataset))
             self._samples = count(self._dataset)
             check_count(self._samples, self._spec.expected)
-            drawn = min(self._spec.settings.performance_samples, self._samples)
+            settings = self._spec.settings
+            drawn = min(settings.performance_samples, self._samples)
+            self._asked = Conversations(range(drawn))
+            if settings.scenario == "Concurrency":
+                self._asked = conversations(self._dataset, range(drawn))
             facts = {
                 "digest": check_digest(self._dataset.digest, self._spec.expected),
                 "samples": self._samples,
-                "sizes": sizes(self._dataset, drawn),
+                "sizes": sizes(self._dataset, len(self._asked.indices)),
             }
-            if self._spec.settings.arrivals == "trace":
-                self._trace = recorded(self._dataset, self._spec.settings)
+            if settings.arrivals == "trace":
+                self._trace = recorded(self._dataset, settings)
+                self._asked = Conversations(range(len(self._trace)))
         with self._reporter.blaming("engine"):
             if self._spec.replicas:
                 self._engine = ReplicatedEngine(
@@ -253,7 +259,7 @@ class EngineWorker:
     def _measure(self) -> None:
         """Warm up, find the rate if it is not given, and make the performance run."""
         settings = self._spec.settings
-        loaded = range(len(self._trace) or min(settings.performance_samples, self._samples))
+        loaded = self._asked.indices
         with self._reporter.blaming("engine"):
             self._engine.load_samples(loaded)
             driver = Driver(self._engine, loaded, self._fail_engine)
@@ -264,7 +270,7 @@ class EngineWorker:
             self._spent["warmup_s"] = warmup_s
             self._reporter.event("warmed", warmup_s=warmup_s)
             if settings.points:
-                self._measure_curve(settings, loaded, driver.submit(1))
+                self._measure_curve(settings, driver.submit(1))
                 self._engine.unload_samples(loaded)
                 return
             rate = settings.target_qps
@@ -332,9 +338,7 @@ class EngineWorker:
             if plan.phase == "performance" and settings.scenario == "Server":
                 over_time.write(folder, sink.over_time)
 
-    def _measure_curve(
-        self, settings: LoadGenSettings, loaded: Sequence[int], alone_s: float
-    ) -> None:
+    def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:
         """Make one run of a curve and report it; a lone request takes `alone_s`."""
         folder = self._folder / "performance"
 
@@ -354,7 +358,7 @@ class EngineWorker:
                 log = measured(self._engine, settings, folder, pulse, window.look)
             else:
                 kind = OpenLoop if settings.arrivals else ClosedLoop
-                loop = kind(self._engine, sink, loaded, settings, self._trace)
+                loop = kind(self._engine, sink, self._asked, settings, self._trace)
                 log = loop.run(self._folder.name, alone_s, window.look)
             atomic.write_text(folder / LOG, json.dumps(log, indent=1) + "\n")
             if sink.records is not None and not pulse:  # a harness leaves events of its own

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.run.worker.closed_loop import LOG, REQUESTS
 from tests.engines.openai.echo import echo_server
 from tests.engines.openai.recorder import RUN_TOKENS, answering
 from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
@@ -81,3 +85,40 @@ def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(
     assert error["designed"]
     assert "x HTTP 429 (rate limit); first: sample" in error["message"]
     assert "finished" not in {told["event"] for told in events}
+
+
+def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
+    """From the file to the record of each request, in a worker process."""
+    turns = [
+        {"conversation_id": name, "turn": turn, "role": role, "content": f"{role} {turn}"}
+        for name in ("a", "b")
+        for turn, role in enumerate(("user", "assistant", "user", "assistant", "user"), 1)
+    ]
+    file = tmp_path / "turns.jsonl"
+    file.write_text("\n".join(map(json.dumps, turns)), "utf-8")
+    told = token_settings("Offline", 6)
+    with echo_server(TOKENS, service_ms=2) as url:
+        events, _ = run_to_end(
+            spec(
+                tmp_path,
+                engine="pytest_mlperf.engines.openai:OpenAiEngine",
+                options={"url": url, "api": "chat", "max_new_tokens": RUN_TOKENS},
+                dataset="pytest_mlperf.datasets.conversations:ConversationsDataset",
+                dataset_options={"path": str(file)},
+                precision="fp32",
+                settings=replace(
+                    told, scenario="Concurrency", points=[3], min_duration_ms=400, tokens=True
+                ),
+                requests=True,
+            )
+        )
+
+    assert events[-1]["event"] == "leaving", events[-1]
+    (loaded,) = (one for one in events if one["event"] == "loaded")
+    assert 0 < loaded["dataset"]["sizes"]["prefix_share"] < 1
+    (window,) = json.loads((tmp_path / "performance" / LOG).read_text("utf-8"))["points"]
+    assert [row[0] for row in window["turns"]] == [1, 2, 3]
+    with gzip.open(tmp_path / "performance" / REQUESTS, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    assert len(records) == window["requests"]
+    assert {(one["index"], one["turn"]) for one in records} == set(enumerate([1, 2, 3] * 2))

@@ -1,0 +1,160 @@
+"""Turns of conversations as requests: messages with all that came before, salt, session header."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines import refused_sample
+from pytest_mlperf.engines.llm.generation import own_length
+from pytest_mlperf.engines.openai._client import Bodies, Body, Prompt, encode, lengths
+
+SALT = (
+    "able also area away back ball band bank base bird blue boat body book born both call came "
+    "card care case city cold come cost dark data date days dead deal deep door down draw drop "
+    "each east easy even ever face fact fall farm fast feel feet felt fire fish five food foot "
+    "form four free full game gave girl give goes gold gone good grew half hall hand hard have "
+    "head hear held help here high hill home hope hour idea into iron just keep kept kind king "
+    "knew know lake land last late lead left less life line list live long look lost love made "
+    "main make many mark mean meet mind mine miss moon more most move much must name near need "
+    "next note once only open over page"
+)
+"""128 words that the usual vocabularies have whole, with the space before them."""
+
+SALT_WORDS = 10
+"""70 bits, and the same number of tokens in every salt."""
+
+OURS = frozenset(
+    {"host", "user-agent", "accept", "accept-encoding", "authorization", "connection", "upgrade"}
+    | {"content-type", "content-length", "transfer-encoding", "expect", "te", "trailer"}
+)
+"""Headers that requests have anyway, or that would change how they are read."""
+
+CONTENT = b'{"content":"'
+
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
+"""A header's name, RFC 9110."""
+
+
+def is_header(name: str) -> bool:
+    """Whether requests may have a further header of this name."""
+    return bool(HEADER.fullmatch(name)) and name.lower() not in OURS
+
+
+def session_of(sink: Sink, sample: int) -> str:
+    """Return what a sink calls the conversation under way; "": the sample is asked alone."""
+    ask = getattr(sink, "session", None)
+    return str(ask(sample)) if callable(ask) else ""
+
+
+def salt_of(session: str) -> bytes:
+    """Return words that no other conversation begins with, as a part of a JSON string."""
+    drawn = int.from_bytes(hashlib.sha256(session.encode()).digest())
+    words = SALT.split()
+    words = [words[(drawn >> 7 * place) % len(words)] for place in range(SALT_WORDS)]
+    return f"[{' '.join(words)}]\\n\\n".encode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnBody(Body):
+    """A turn of a conversation, in parts that it shares with the other turns.
+
+    Attributes:
+        data: Up to the text of the first user's message, before which a salt is put.
+        rest: That message's text, and further messages.
+        end: The other fields.
+    """
+
+    rest: Sequence[bytes]
+    end: bytes
+    salted: bool
+
+    def of(self, session: str) -> bytes:
+        salt = salt_of(session) if session and self.salted else b""
+        return b"".join((self.data, salt, b",".join(self.rest), self.end))
+
+
+@dataclass(kw_only=True, slots=True)
+class TurnBodies(Bodies):
+    """Turns of conversations as requests; what turns have in common is kept once.
+
+    Attributes:
+        salted: Each conversation under way begins with a text of its own.
+    """
+
+    salted: bool
+    _kept: dict[bytes, bytes] = field(default_factory=dict)
+
+    def prompt(self, index: int, form: str) -> Prompt:  # noqa: ARG002 - a chat has one form
+        return Prompt(fields=self._asked(index), tokens=None)
+
+    def load(
+        self,
+        indices: Sequence[int],
+        form: str,  # noqa: ARG002 - a chat has one form
+        fields: Mapping[str, Any],
+    ) -> None:
+        seen: dict[int, tuple[Any, bytes]] = {}
+        for index in indices:
+            if index in self._bodies:
+                continue
+            asked, length = self._asked(index), own_length(self.dataset, index)
+            more = {} if length is None else lengths(fields, length)
+            messages, parts = asked.pop("messages"), list[bytes]()
+            for message in messages:
+                # A message is kept beside its number, which no other one can have meanwhile.
+                kept = seen.get(id(message)) or (message, self._once(encode(message)))
+                seen[id(message)] = kept
+                parts.append(kept[1])
+            self._bodies[index] = self._turn(
+                index, messages, parts, {**asked, **fields, **more}, length
+            )
+
+    def unload(self, indices: Sequence[int]) -> None:
+        Bodies.unload(self, indices)
+        if not self._bodies:
+            self._kept.clear()
+
+    def _asked(self, index: int) -> dict[str, Any]:
+        asked = self.dataset.input(index)
+        messages = asked.get("messages") if isinstance(asked, Mapping) else None
+        if not messages or not all(isinstance(each, Mapping) for each in messages):
+            fault = "is no conversation, which has messages; a data set gives one or the other"
+            raise refused_sample(index, fault)
+        return dict(asked)
+
+    def _turn(
+        self,
+        index: int,
+        messages: Sequence[Mapping[str, Any]],
+        parts: Sequence[bytes],
+        fields: Mapping[str, Any],
+        length: int | None,
+    ) -> TurnBody:
+        """Cut the first user's message in two: a salt may come between."""
+        users = (
+            place
+            for place, message in enumerate(messages)
+            if message.get("role") == "user" and isinstance(message.get("content"), str)
+        )
+        if (first := next(users, None)) is None:
+            raise refused_sample(index, "is a conversation in which no user says anything")
+        user = dict(messages[first])
+        text = encode({"content": user.pop("content")})[len(CONTENT) :]
+        before = b"".join(part + b"," for part in parts[:first])
+        opening = encode({**user, "content": ""})[:-2]
+        return TurnBody(
+            data=self._once(b'{"messages":[' + before + opening),
+            prompt_tokens=None,
+            length=length,
+            rest=(self._once(text), *parts[first + 1 :]),
+            end=self._once(b"]," + encode(fields)[1:]),
+            salted=self.salted,
+        )
+
+    def _once(self, data: bytes) -> bytes:
+        return self._kept.setdefault(data, data)

@@ -1,0 +1,136 @@
+"""Which samples are the turns of a conversation, and what each slot of a closed loop asks next."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import reprlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a slot asks.
+
+    Attributes:
+        index: Of the sample.
+        conversation: Which one under way it belongs to, counted in a run; None: to none.
+        turn: Of these, counted from 1 in the recorded conversation.
+    """
+
+    index: int
+    conversation: int | None = None
+    turn: int | None = None
+
+
+class Conversations:
+    """Samples that follow each other; each that follows none begins a conversation.
+
+    Attributes:
+        indices: All samples, in order.
+        begins: Those that begin one.
+    """
+
+    def __init__(self, indices: Sequence[int], pauses_s: Sequence[float | None] = ()) -> None:
+        """Take the samples and, unless each is alone, the pause before each of them."""
+        self.indices = indices
+        self._pauses_s = pauses_s
+        self.begins = [n for n in indices if pauses_s[n] is None] if pauses_s else indices
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether samples are turns of conversations."""
+        return bool(self._pauses_s)
+
+    def pause_s(self, index: int) -> float | None:
+        """Return the time between a sample's answer and the next turn; None: there is none."""
+        following = index + 1
+        return self._pauses_s[following] if following < len(self._pauses_s) else None
+
+    def turn(self, index: int) -> int | None:
+        """Return which turn a sample is, from 1 on; None: it is alone."""
+        if not self.has_turns:
+            return None
+        return index + 1 - self.begins[bisect_right(self.begins, index) - 1]
+
+
+def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
+    """Return how the samples of a data set follow each other: all of them, or else those `alone`.
+
+    Raises:
+        RunError: The data set says of a turn what it cannot say.
+    """
+    ask = getattr(dataset, "pause_s", None)
+    if not callable(ask):
+        return Conversations(alone)
+    pauses_s: list[float | None] = [ask(index) for index in range(len(dataset))]
+    for index, pause_s in enumerate(pauses_s):
+        is_time = isinstance(pause_s, int | float) and 0 <= pause_s < math.inf
+        if (not is_time and pause_s is not None) or (index == 0 and is_time):
+            needed = "None, as the first sample follows none" if index == 0 else "seconds, or None"
+            raise RunError(
+                "dataset",
+                f"the data set's pause_s of sample {index} is {reprlib.repr(pause_s)}; {needed}, "
+                "is needed",
+            )
+    return Conversations(range(len(dataset)), pauses_s)
+
+
+class Slots:
+    """What each slot asks next, and which of them wait until their next turn is due."""
+
+    def __init__(self, asked: Conversations, draw: random.Random, first: int) -> None:
+        """Draw conversations with replacement; the first one has the number `first`."""
+        self._all, self._draw = asked, draw
+        # Of its own, so that which ones follow does not hang on when slots were filled.
+        self._young = random.Random(draw.random()) if asked.has_turns else draw
+        self._now: dict[int, Asked] = {}
+        self._due: list[tuple[float, int]] = []
+        self.count = first
+
+    def next(self, slot: int) -> Asked:
+        """Return what a slot asks now: its next turn, or what begins another conversation.
+
+        A slot's very first conversation begins with any turn, as drawn: so old ones and young ones
+        are mixed from the beginning on.
+        """
+        before = self._now.get(slot)
+        if before is not None and self._all.pause_s(before.index) is not None:
+            index, number = before.index + 1, before.conversation
+        else:
+            index = (
+                self._young.choice(self._all.indices)
+                if before is None
+                else self._draw.choice(self._all.begins)
+            )
+            number, self.count = self.count, self.count + 1
+        turn = self._all.turn(index)
+        self._now[slot] = Asked(index, number if turn else None, turn)
+        return self._now[slot]
+
+    def pause(self, slot: int, ended_s: float) -> float:
+        """Let a slot whose request has ended wait for its next turn; return for how long."""
+        pause_s = self._all.pause_s(self._now[slot].index) or 0.0
+        if pause_s:
+            heapq.heappush(self._due, (ended_s + pause_s, slot))
+        return pause_s
+
+    @property
+    def waiting(self) -> int:
+        """Slots that wait."""
+        return len(self._due)
+
+    @property
+    def due_s(self) -> float:
+        """When the next of them is due."""
+        return self._due[0][0] if self._due else math.inf
+
+    def pop(self) -> int:
+        """Return the slot that is due next."""
+        return heapq.heappop(self._due)[1]

@@ -1,0 +1,279 @@
+"""Recorded conversations, turn by turn: what is asked, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
+from pytest_mlperf.datasets.conversations import ConversationsDataset
+from pytest_mlperf.testing import check_dataset
+
+CALL = {
+    "id": "functions.bash:0",
+    "type": "function",
+    "function": {"name": "bash", "arguments": '{"cmd": "ls"}'},
+}
+TOOLS = [{"type": "function", "function": {"name": "bash"}}]
+
+
+def turn(conversation: str, number: int, role: str, content: Any = None, **more: Any) -> Any:
+    said = {} if content is None else {"content": content}
+    return {"conversation_id": conversation, "turn": number, "role": role, **said, **more}
+
+
+AGENT = [
+    turn("a\x1b[31m", 1, "user", "List the files.", system="You are terse.", tools=TOOLS),
+    turn("a\x1b[31m", 2, "assistant", reasoning_content="Use bash.", tool_calls=[CALL]),
+    turn(
+        "a\x1b[31m",
+        3,
+        "tool",
+        tool_results=[
+            {"tool_call_id": "functions.bash:0", "content": "a.txt"},
+            {"tool_call_id": "functions.bash:1", "content": ""},
+        ],
+        delay_seconds=1.5,
+    ),
+    turn("a\x1b[31m", 4, "assistant", "There is a.txt."),
+]
+"""As MLCommons' converter writes an agent's conversation."""
+
+CHAT = [
+    turn("b", 1, "user", "Hello — ü😀"),
+    turn("b", 2, "assistant", "Hi."),
+    turn("b", 3, "user", "And now?", delay_seconds=0),
+    turn("b", 4, "assistant", "Bye."),
+    turn("b", 5, "user", "Are you there?"),
+]
+
+
+def written(folder: Path, lines: Sequence[Any]) -> str:
+    path = folder / "turns.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return written(tmp_path, [{"_type": "dataset_metadata", "version": 1}, *AGENT, *CHAT])
+
+
+def test_a_sample_is_a_turn_that_asks_with_all_that_was_recorded_before(path: str) -> None:
+    dataset = ConversationsDataset(path=path)
+
+    assert len(dataset) == 5
+    assert dataset.input(1) == {
+        "messages": [
+            {"role": "system", "content": "You are terse."},
+            {"role": "user", "content": "List the files."},
+            {
+                "role": "assistant",
+                "reasoning_content": "Use bash.",
+                "tool_calls": [CALL],
+                "content": None,
+            },
+            {"role": "tool", "tool_call_id": "functions.bash:0", "content": "a.txt"},
+            {"role": "tool", "tool_call_id": "functions.bash:1", "content": ""},
+        ],
+        "tools": TOOLS,
+    }
+    assert dataset.input(2) == {"messages": [{"role": "user", "content": "Hello — ü😀"}]}
+    roles = [message["role"] for message in dataset.input(4)["messages"]]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+
+
+def test_turns_of_a_conversation_follow_each_other_after_their_delays(path: str) -> None:
+    dataset = ConversationsDataset(path=path)
+
+    assert [dataset.pause_s(index) for index in range(5)] == [None, 1.5, None, 0, 0]
+    assert [dataset.group(index) for index in range(5)] == ["a\x1b[31m"] * 2 + ["b"] * 3
+    hurried = ConversationsDataset(path=path, delays=False)
+    assert hurried.pause_s(1) == 0
+    assert hurried.digest != dataset.digest
+
+
+def test_the_recorded_answer_is_what_answers_are_compared_with(path: str) -> None:
+    dataset = ConversationsDataset(path=path)
+
+    assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
+    for index in (0, 4):  # a call of a tool; no answer
+        with pytest.raises(RunError, match=f"turn {index} has no recorded answer of text"):
+            dataset.reference(index)
+
+
+def test_turns_may_lie_in_any_order_inside_their_conversation(path: str, tmp_path: Path) -> None:
+    whole = ConversationsDataset(path=path)
+    (tmp_path / "other").mkdir()
+    other = written(tmp_path / "other", [*reversed(AGENT), *reversed(CHAT)])
+
+    assert ConversationsDataset(path=other).digest == whole.digest
+
+
+def test_count_is_of_conversations(path: str) -> None:
+    assert len(ConversationsDataset(path=path, count=1)) == 2
+    with pytest.raises(SuiteError, match="count = 3, but there are 2 conversations"):
+        ConversationsDataset(path=path, count=3)
+
+
+def test_the_first_turn_says_how_long_answers_are_unless_others_do(tmp_path: Path) -> None:
+    lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
+    dataset = ConversationsDataset(path=written(tmp_path, lines))
+
+    assert [dataset.output_tokens(index) for index in range(3)] == [64, 64, 8]
+
+
+def test_what_a_cache_of_prefixes_can_know_is_what_was_asked_before(tmp_path: Path) -> None:
+    """By their bytes: nothing of a first turn, most of a late one."""
+    text = "x" * 1000
+    lines = [
+        turn("a", number, "user" if number % 2 else "assistant", text) for number in range(1, 6)
+    ]
+    dataset = ConversationsDataset(path=written(tmp_path, lines))
+
+    assert dataset.sizes([0]) == {"prefix_share": 0}
+    # Prompts of 1, 3 and 5 messages; of the last two, 1 and 3 were asked before.
+    assert dataset.sizes(range(3))["prefix_share"] == pytest.approx(4 / 9, rel=0.01)
+
+
+def test_every_part_of_a_turn_counts_in_the_digest(path: str, tmp_path: Path) -> None:
+    changes: Sequence[dict[str, Any]] = [
+        {"content": "Hello"},
+        {"tools": TOOLS},
+        {"system": "x"},
+        {"name": "x"},
+    ]
+    digests = {ConversationsDataset(path=path).digest}
+    for change in changes:
+        lines = [*AGENT, {**CHAT[0], **change}, *CHAT[1:]]
+        digests.add(ConversationsDataset(path=written(tmp_path, lines)).digest)
+    for place, change in ((1, {"content": "Ho."}), (4, {"delay_seconds": 3})):
+        changed = [{**line, **change} if n == place else line for n, line in enumerate(CHAT)]
+        digests.add(ConversationsDataset(path=written(tmp_path, [*AGENT, *changed])).digest)
+
+    assert len(digests) == 7
+
+
+def changed(place: int, **change: Any) -> list[Any]:
+    """Return a conversation with something else in one line; ... leaves a key out."""
+    lines = [dict(line) for line in CHAT]
+    lines[place] = {k: v for k, v in {**lines[place], **change}.items() if v is not ...}
+    return lines
+
+
+BAD: dict[str, tuple[list[Any], str]] = {
+    "a gap": (CHAT[:1] + CHAT[2:], "line 2, column 'turn': it is 3, and 2 is missing before it"),
+    "no first": (CHAT[1:], "line 1, column 'turn': it is 2, and 1 is missing before it"),
+    "twice": (CHAT[:2] + CHAT[1:], "line 3, column 'turn': turn 2 comes twice"),
+    "no turn": (changed(1, turn=...), "line 2, column 'turn': it is missing; turns count from 1"),
+    "turn 0": (changed(1, turn=0), "line 2, column 'turn': 0 is no number of one"),
+    "turn true": (changed(0, turn=True), "line 1, column 'turn': True is no number of one"),
+    "unknown role": (
+        changed(1, role="asistant"),
+        "line 2, column 'role': 'asistant' is none of user, assistant, tool",
+    ),
+    "system": (changed(0, role="system"), "'system' is none of user, assistant, tool"),
+    "hostile role": (changed(1, role="\x1b[2J\n" * 9), r"'\x1b[2J\n\x1b[2J\n"),
+    "role list": (changed(1, role=["user"]), "['user'] is none of user, assistant, tool"),
+    "assistant first": (
+        [turn("b", 1, "assistant", "Hi.")],
+        "line 1, column 'role': assistant at the beginning, where user is expected",
+    ),
+    "user twice": (
+        changed(1, role="user"),
+        "line 2, column 'role': user after user, where assistant is expected",
+    ),
+    "tool uncalled": (
+        changed(2, role="tool", tool_results=[{"tool_call_id": "x", "content": ""}]),
+        "line 3, column 'role': tools answer, which nobody had called",
+    ),
+    "call unanswered": (
+        changed(1, tool_calls=[CALL]),
+        "line 3, column 'role': the user speaks before the tools that were called have answered",
+    ),
+    "no id": (
+        changed(2, conversation_id=...),
+        "line 3, column 'conversation_id': it is missing; every turn needs one, as text",
+    ),
+    "empty id": (changed(2, conversation_id=""), "line 3, column 'conversation_id': '' is no id"),
+    "apart": (
+        [*CHAT[:2], *AGENT, *CHAT[2:]],
+        "line 7, column 'conversation_id': its conversation began earlier, and another one lies",
+    ),
+    "no text": (changed(2, content=...), "line 3, column 'content': it is missing or empty"),
+    "empty": (changed(1, content=""), "line 2, column 'content': it is missing or empty"),
+    "parts": (changed(0, content=[{"type": "text"}]), "column 'content': [{'type': 'text'}] is no"),
+    "system no text": (changed(0, system=3), "line 1, column 'system': 3 is no text"),
+    "no results": (
+        [*AGENT[:2], {**AGENT[2], "tool_results": []}],
+        "line 3, column 'tool_results': it is no list of results, at least one",
+    ),
+    "half a result": (
+        [*AGENT[:2], {**AGENT[2], "tool_results": [{"content": "x"}]}],
+        "line 3, column 'tool_results': a result needs tool_call_id and content, both text",
+    ),
+    "no calls": (
+        [AGENT[0], {**AGENT[1], "tool_calls": []}],
+        "'tool_calls': it is no list of calls",
+    ),
+    "half a call": (
+        [AGENT[0], {**AGENT[1], "tool_calls": [{"id": "x", "type": "function"}]}],
+        "line 2, column 'tool_calls': it is no list of calls, each with id, type and function",
+    ),
+    "tools": (changed(0, tools="bash"), "line 1, column 'tools': it is no list of objects"),
+    "negative delay": (
+        changed(2, delay_seconds=-1),
+        "line 3, column 'delay_seconds': -1 is no time from 0 to 600 s",
+    ),
+    "endless delay": (changed(2, delay_seconds=1e400), "inf is no time from 0 to 600 s"),
+    "delay text": (changed(2, delay_seconds="3"), "'3' is no time from 0 to 600 s"),
+    "length": (changed(0, max_new_tokens=0), "line 1, column 'max_new_tokens': 0 is no number of"),
+    "some lengths": (
+        [{**AGENT[0], "max_new_tokens": 9}, *AGENT[1:], *CHAT],
+        "max_new_tokens is missing of 3 of 5 turns that ask for an answer; give it on the first",
+    ),
+    "snapshots": ([{"messages": []}], "line 1, column 'conversation_id': it is missing"),
+    "nothing": ([], "the file has no lines"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_conversation_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    lines, expected = BAD[name]
+
+    with pytest.raises(MlperfError, match=re.escape(expected)) as caught:
+        ConversationsDataset(path=written(tmp_path, lines))
+
+    assert str(caught.value).isprintable()
+
+
+def test_a_line_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, CHAT))
+    path.write_text(path.read_text("utf-8")[:-9], "utf-8")
+
+    with pytest.raises(RunError, match="line 5: it is no JSON"):
+        ConversationsDataset(path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"count": 0}, "data set conversations: count = 0 is not a number of conversations"),
+        ({"delays": "no"}, "data set conversations: delays = 'no' is not true or false"),
+    ],
+)
+def test_a_wrong_option_is_named(path: str, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SuiteError, match=re.escape(expected)):
+        ConversationsDataset(path=path, **options)
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_data_sets(tmp_path: Path) -> None:
+    path = written(tmp_path, CHAT[:4])
+
+    assert len(check_dataset(ConversationsDataset, options={"path": path})) == 2

@@ -1,0 +1,182 @@
+"""Turns of conversations over HTTP: messages as recorded, a salt and a header for each one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.openai import OpenAiEngine
+from pytest_mlperf.engines.openai._conversations import SALT, SALT_WORDS, salt_of
+from pytest_mlperf.run.worker.closed_loop import SlotSink
+from pytest_mlperf.run.worker.conversations import Asked
+from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
+from tests.engines.openai.scripted import Asked as Request
+from tests.engines.openai.scripted import Manner, Scripted
+from tests.engines.recording import SizedSamples
+
+pytest.importorskip("httptools")
+
+SYSTEM = {"role": "system", "content": "You are terse."}
+USER: dict[str, str] = {"name": "ann", "role": "user", "content": 'Say "ü😀"\n\x07'}
+CALL = {"id": "c0", "type": "function", "function": {"name": "bash", "arguments": '{"a": "b"}'}}
+ANSWER = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "c0", "content": "a.txt"}
+TOOLS = [{"type": "function", "function": {"name": "bash"}}]
+
+TURNS: list[dict[str, Any]] = [
+    {"messages": [SYSTEM, USER], "tools": TOOLS},
+    {"messages": [SYSTEM, USER, ANSWER, RESULT], "tools": TOOLS},
+    {"messages": [{"role": "user", "content": "Hello."}]},
+]
+
+CHAT: dict[str, Any] = {"api": "chat"}
+
+
+def asked_of(server: Scripted) -> list[Request]:
+    return [request for request in server.asked if in_a_run(request)]
+
+
+def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
+    """As accuracy runs and LoadGen's scenarios ask: each sample alone."""
+    sink = Recorder(3)
+    with Scripted(Manner()) as server:
+        run(server.url, TURNS, sink=sink, session_header="X-Session-ID", **CHAT)
+
+    requests = sorted(asked_of(server), key=lambda request: len(request.raw))
+    for turn, request in zip([TURNS[2], *TURNS[:2]], requests, strict=True):
+        assert request.body["messages"] == turn["messages"]
+        assert request.body.get("tools") == turn.get("tools")
+        assert "x-session-id" not in request.headers
+        assert request.body["max_tokens"] == RUN_TOKENS
+        assert request.body["stream"] is True
+
+
+def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], list[str]]:
+    """Ask turns one after the other as a closed loop does; return requests and sessions."""
+
+    def refuse(error: BaseException) -> None:
+        raise error
+
+    sink, sessions = SlotSink(refuse, tokens=True), list[str]()
+    with Scripted(Manner()) as server:
+        with open_engine(server.url, TURNS, **CHAT, **options) as engine:
+            engine.load_samples(range(len(TURNS)))
+            for sample, asked in enumerate(turns):
+                sink.take_slot(sample, asked, 0)
+                sessions.append(sink.session(sample))
+                engine.submit([sample], [asked.index], sink)
+                sink.freed.get(timeout=30)
+        return asked_of(server), sessions
+
+
+def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None:
+    first, later, again = under_way([Asked(0, 4, 1), Asked(1, 4, 2), Asked(0, 5, 1)])[0]
+
+    salt = first.body["messages"][1]["content"].removesuffix(USER["content"])
+    words = salt.removeprefix("[").removesuffix("]\n\n").split()
+    assert len(words) == SALT_WORDS
+    assert set(words) <= set(SALT.split())
+    for request, turn in ((first, TURNS[0]), (later, TURNS[1])):
+        salted = {**USER, "content": salt + USER["content"]}
+        assert request.body["messages"] == [SYSTEM, salted, *turn["messages"][2:]]
+        assert request.body["tools"] == TOOLS
+    assert first.body["messages"] != again.body["messages"]
+
+
+def test_a_later_turn_begins_with_what_the_one_before_was() -> None:
+    """Byte by byte, so that a cache of prefixes knows it."""
+    (first, later), _ = under_way([Asked(0, 4, 1), Asked(1, 4, 2)])
+
+    messages = first.raw[: first.raw.index(b"]," + b'"tools"')]
+    assert later.raw.startswith(messages)
+
+
+def test_without_a_salt_every_conversation_is_asked_as_recorded() -> None:
+    (first, again), _ = under_way([Asked(0, 4, 1), Asked(0, 5, 1)], salt=False)
+
+    assert first.raw == again.raw
+    assert first.body["messages"] == TURNS[0]["messages"]
+
+
+def test_a_header_names_the_conversation_to_routers() -> None:
+    turns = [Asked(0, 4, 1), Asked(1, 4, 2), Asked(2, 5, 1)]
+    requests, sessions = under_way(turns, session_header="X-Session-ID")
+
+    assert [request.headers["x-session-id"] for request in requests] == sessions
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert all(re.fullmatch(r"[0-9a-f]{16}-\d", session) for session in sessions)
+
+
+def test_salts_are_70_bits_in_as_many_words() -> None:
+    words = SALT.split()
+    salts = {salt_of(f"{number}") for number in range(1000)}
+
+    assert len(set(words)) == len(words) >= 128
+    assert len(salts) == 1000
+    assert {len(salt.split()) for salt in salts} == {SALT_WORDS}
+
+
+def test_answers_have_the_lengths_that_turns_say() -> None:
+    sink, dataset = Recorder(3), SizedSamples(TURNS, [3, 5, 7])
+    with Scripted(Manner(tokens=30)) as server:
+        given: dict[str, Any] = {"url": server.url, "max_new_tokens": RUN_TOKENS, **CHAT}
+        with OpenAiEngine(dataset=dataset, model=None, precision="fp32", **given) as engine:
+            engine.load_samples(range(3))
+            engine.submit([100, 101, 102], range(3), sink)
+            sink.wait_for_end()
+
+    assert sink.n_tokens == {100: 3, 101: 5, 102: 7}
+
+
+def test_the_salt_is_in_the_fingerprint_of_conversations_alone() -> None:
+    with Scripted(Manner()) as server:
+        with open_engine(server.url, TURNS, **CHAT) as engine:
+            assert engine.describe()["salt"] == "10 words for each conversation under way"
+        with open_engine(server.url, TURNS, salt=False, **CHAT) as engine:
+            assert engine.describe()["salt"] == "none"
+        with open_engine(server.url, ["x"], **CHAT) as engine:
+            assert "salt" not in engine.describe()
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "expected"),
+    [
+        (TURNS, {}, 'the data set has conversations: set api = "chat"'),
+        (
+            TURNS,
+            {**CHAT, "max_prompt_tokens": 9},
+            "the data set has conversations, which are not cut: leave max_prompt_tokens out",
+        ),
+        ([*TURNS, "x"], CHAT, "sample 3 of the data set is no conversation, which has messages"),
+        ([TURNS[0], {"messages": [1]}], CHAT, "sample 1 of the data set is no conversation"),
+        (
+            [TURNS[0], {"messages": [SYSTEM]}],
+            CHAT,
+            "sample 1 of the data set is a conversation in which",
+        ),
+        (
+            [TURNS[0], {"messages": [{"role": "user", "content": "a\ud800"}]}],
+            CHAT,
+            "a request cannot be sent: its text has a lone surrogate",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_a_run(
+    samples: Sequence[Any], options: dict[str, Any], expected: str
+) -> None:
+    with Scripted(Manner()) as server, pytest.raises(RunError, match=re.escape(expected)):
+        run(server.url, samples, sink=Recorder(1), **options)
+
+    assert not asked_of(server)
+
+
+@pytest.mark.parametrize(
+    "name", ["Content-Length", "host", "X Session", "X-A\r\nHost: b", "", "X-" + "a" * 64, "Ä"]
+)
+def test_a_header_that_is_none_or_ours_is_refused(name: str) -> None:
+    with pytest.raises(SuiteError, match="is not the name of a header that requests do not have"):
+        open_engine("http://127.0.0.1:1", TURNS, session_header=name, **CHAT)

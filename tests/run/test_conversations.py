@@ -1,0 +1,278 @@
+"""Conversations under way: which turn comes next and when, what is told of them, what is valid."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
+from pytest_mlperf.run.worker.closed_loop import COLUMNS, LOG, ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
+from tests.engines.recording import Samples
+from tests.run.harness import settings
+from tests.run.test_curve import Answers, log_of, point, refuse
+
+
+class Recorded(Samples):
+    """Samples of which some follow the one before."""
+
+    def __init__(self, pauses_s: Sequence[Any]) -> None:
+        super().__init__(["x"] * len(pauses_s))
+        self._pauses_s = pauses_s
+
+    def pause_s(self, index: int) -> Any:
+        return self._pauses_s[index]
+
+
+PAUSES_S = [None, 0.0, 0.005, None, None, 0.002]
+"""Conversations of three turns, of one, and of two."""
+
+
+class Seen(Answers):
+    """Keeps which sessions asked what, in order."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked: dict[str, list[int]] = defaultdict(list)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        assert isinstance(sink, SlotSink)
+        self.asked[sink.session(ids[0])] += indices
+        super().submit(ids, indices, sink)
+
+
+def run(
+    engine: Answers, points: Sequence[int], pauses_s: Sequence[Any] = PAUSES_S, *, ms: int = 150
+) -> tuple[dict[str, Any], SlotSink]:
+    sink = SlotSink(refuse, tokens=bool(engine.tokens), records=True)
+    asked = replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
+    loop = ClosedLoop(engine, sink, conversations(Recorded(pauses_s), range(0)), asked)
+    log = loop.run("run", 0.004, lambda: None)
+    assert sink.outstanding == sink.under_way == 0
+    assert sink.faults.count == 0
+    return log, sink
+
+
+def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
+    engine = Seen()
+    run(engine, [3])
+
+    assert "" not in engine.asked
+    assert len(engine.asked) > 6
+    whole = [[0, 1, 2], [3], [4, 5]]
+    for place, turns in enumerate(engine.asked.values()):
+        (recorded,) = (one for one in whole if turns[0] in one)
+        if place >= 3:  # the first of each slot begin anywhere
+            assert turns[0] == recorded[0]
+        begin = recorded.index(turns[0])
+        assert turns == recorded[begin : begin + len(turns)]
+    ended = [turns for turns in engine.asked.values() if turns[-1] in (2, 3, 5)]
+    assert len(ended) >= len(engine.asked) - 3, "at most one of each slot is broken off at the end"
+
+
+def test_no_more_conversations_are_under_way_than_asked_for() -> None:
+    engine = Seen()
+    run(engine, [1, 4])
+
+    assert engine.most == 4
+
+
+def test_a_session_is_of_one_conversation_under_way_in_one_run() -> None:
+    one, other = Seen(), Seen()
+    run(one, [1])
+    run(other, [1])
+
+    assert one.asked.keys().isdisjoint(other.asked)
+    both = min(len(one.seen), len(other.seen))
+    assert one.seen[:both] == other.seen[:both], "what is asked is the same"
+
+
+def test_what_is_alone_has_no_session() -> None:
+    sink = SlotSink(refuse, tokens=False)
+    sink.take_slot(1, Asked(5), 0)
+
+    assert sink.session(1) == sink.session(2) == ""
+
+
+def test_a_turn_is_asked_when_its_pause_is_over() -> None:
+    """The recorded pause lies between an answer and the next turn, on one clock."""
+    pause_s = 0.02
+    _, sink = run(Answers(), [2], [None, pause_s, pause_s, pause_s], ms=200)
+
+    ends: dict[tuple[int, int], float] = {}
+    assert sink.records
+    for record in sink.records:
+        one = dict(zip(COLUMNS, record, strict=True))
+        if (before := ends.get((one["conversation"], one["turn"] - 1))) is not None:
+            assert one["issued_s"] >= before + pause_s
+        ends[one["conversation"], one["turn"]] = one["last_token_s"]
+    assert len(ends) == len(sink.records)
+
+
+def test_pauses_are_no_requests_under_way_and_hold_a_slot_nevertheless(tmp_path: Path) -> None:
+    log, _ = run(Answers(), [3], [None, 0.02, 0.02, 0.02, 0.02], ms=300)
+
+    (window,) = log["points"]
+    assert window["paused"] > 1, "four of five turns wait five times as long as they are answered"
+    assert window["under_way"] + window["paused"] <= 3 * 1.001
+    (tmp_path / LOG).write_text(json.dumps(log))
+    assert read_curve(tmp_path / LOG).points[0].paused == window["paused"]
+
+
+def test_turns_are_told_apart(tmp_path: Path) -> None:
+    log, sink = run(Answers(tokens=3), [2], ms=200)
+
+    (window,) = log["points"]
+    assert [row[0] for row in window["turns"]] == [1, 2, 3]
+    assert sum(row[1] for row in window["turns"]) == window["requests"] == len(sink.records or ())
+    took_s = sum(
+        row[COLUMNS.index("last_token_s")] - row[COLUMNS.index("issued_s")]
+        for row in sink.records or ()
+    )
+    expected = window["tokens"] / took_s
+    assert window["metrics"]["e2e_tps_per_user"] == pytest.approx(expected, rel=1e-6)
+    assert all(0 < ttft_s <= latency_s for _, _, latency_s, ttft_s in window["turns"])
+    (tmp_path / LOG).write_text(json.dumps(log))
+    notes = curve_figures(read_curve(tmp_path / LOG), "cpu").notes
+    assert any(note.startswith("at 2: median TTFT ") for note in notes)
+
+
+def test_late_turns_are_told_together() -> None:
+    log, _ = run(Answers(takes_s=0.0005), [4], [None, *[0.0] * 39], ms=200)
+
+    turns = [row[0] for row in log["points"][0]["turns"]]
+    assert turns == sorted(set(turns))
+    assert turns[-1] == 20
+
+
+def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
+    held = point(4, under_way=1.0, paused=2.99, turns=[(1, 50, 0.4, 0.1), (2, 50, 0.2, 0.05)])
+    lost = replace(held, paused=2.5)
+
+    assert not curve_validity(log_of(held)).invalid
+    (reason,) = curve_validity(log_of(lost)).invalid
+    assert reason.key is Key.CONCURRENCY_NOT_HELD
+    assert reason.text == (
+        "at 4: 1 of 4 conversations had a request under way in the mean, and 2.5 waited for their "
+        "next turn: the engine takes no more at a time, or the client could not keep up"
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        (
+            [(1, 9, 0.4, 0.1), (2, 9, 0.2, 0.05), (5, 3, 0.3, 0.02)],
+            "TTFT 100 ms of first turns, 20",
+        ),
+        ([(1, 9, 0.4, 0.0), (2, 9, 0.2, 0.0)], "latency 400 ms of first turns, 200 to 200 ms of"),
+    ],
+)
+def test_a_note_sets_first_turns_beside_later_ones(turns: Any, expected: str) -> None:
+    (note,) = curve_figures(log_of(point(4, turns=turns)), "cpu").notes
+
+    assert note.startswith(f"at 4: median {expected}")
+
+
+def test_a_window_in_which_tools_work_is_not_stalled() -> None:
+    parts = [(10, 100, 0.4)] * 9 + [(0, 0, 0.0)]
+
+    assert curve_figures(log_of(point(4, parts=parts)), "cpu").notes
+    assert not curve_figures(log_of(point(4, parts=parts, paused=1.0)), "cpu").notes
+
+
+def test_without_later_turns_there_is_nothing_to_set_beside() -> None:
+    assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
+
+
+# --- which samples follow which ---------------------------------------------------------------
+
+
+def test_all_turns_are_asked_however_few_samples_a_run_holds() -> None:
+    assert len(conversations(Recorded(PAUSES_S), range(2)).indices) == 6
+    assert conversations(Samples(["x"] * 6), range(2)).indices == range(2)
+
+
+def test_turns_count_from_their_conversations_begin() -> None:
+    asked = conversations(Recorded(PAUSES_S), range(0))
+
+    assert [asked.turn(index) for index in range(6)] == [1, 2, 3, 1, 1, 2]
+    assert asked.begins == [0, 3, 4]
+    assert Conversations(range(6)).turn(3) is None
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "expected"),
+    [
+        ([0.0], "pause_s of sample 0 is 0.0; None, as the first sample follows none, is needed"),
+        ([None, -1.0], "pause_s of sample 1 is -1.0; seconds, or None, is needed"),
+        ([None, float("nan")], "pause_s of sample 1 is nan"),
+        ([None, "1"], "pause_s of sample 1 is '1'"),
+    ],
+)
+def test_a_data_set_that_says_what_cannot_be_is_refused(
+    pauses_s: Sequence[Any], expected: str
+) -> None:
+    with pytest.raises(RunError) as caught:
+        conversations(Recorded(pauses_s), range(0))
+
+    assert expected in str(caught.value)
+
+
+@given(st.lists(st.sampled_from([None, 0.0, 1.0]), max_size=30), st.integers(0, 9))
+def test_slots_ask_whole_conversations(pauses_s: list[float | None], seed: int) -> None:
+    """Whatever is recorded; a pause is always that of the turn that comes next."""
+    everything = [None, *pauses_s]
+    asked = Conversations(range(len(everything)), everything)
+    slots = Slots(asked, random.Random(seed), 0)
+    before = slots.next(0)
+    for step in range(60):
+        pause_s = slots.pause(0, float(step))
+        if pause_s:
+            assert slots.due_s == step + pause_s
+            assert slots.pop() == 0
+        now = slots.next(0)
+        if now.conversation == before.conversation:
+            assert now.index == before.index + 1
+            assert everything[now.index] == pause_s
+        else:
+            assert now.turn == 1
+            assert pause_s == 0
+        before = now
+
+
+def test_slots_are_due_in_the_order_of_their_pauses() -> None:
+    asked = Conversations(range(4), [None, 3.0, None, 1.0])
+    slots = Slots(asked, random.Random(1), 0)
+    first = {}
+    for slot in range(8):
+        first[slot] = slots.next(slot)
+        slots.pause(slot, 10.0)
+
+    due = [slots.pop() for _ in range(slots.waiting)]
+
+    assert due == sorted(due, key=lambda slot: (asked.pause_s(first[slot].index), slot))
+    assert {first[slot].index for slot in due} == {0, 2}
+    assert slots.waiting == 0
+
+
+def test_a_slow_sink_hands_the_session_through() -> None:
+    """With a handicap, routers see the same conversations."""
+    from pytest_mlperf.run.worker._handicap import SlowSink
+
+    sink = SlotSink(refuse, tokens=False)
+    sink.take_slot(1, Asked(5, 7, 1), 0)
+
+    assert SlowSink(sink, 0.1).session(1) == sink.session(1) != ""
