@@ -166,7 +166,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     client = client_findings(figures.metrics, result["client"], job)
     busy, watched = result["contention"], conditions.watched
     load = load_findings(job, busy, watched=watched, usual=evidence.usual)
-    server = served(evidence.server, timed)
+    shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
+    server = served(evidence.server, timed, shared)
     witnesses = [validity, figures, *energy, beside, unlike, client, load, server]
     witnesses.append(replica_findings(result))
     if may_have_light(job, evidence.subject.identity):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_mlperf.core.metrics import at_point, point_of
 from pytest_mlperf.core.server import (
     ServerReading,
     Windows,
@@ -32,6 +33,11 @@ STEPPED = (
     "the server's metrics are not known: the wall clock was set during the run, so that its window "
     "cannot be found"
 )
+
+HITS = "prefix_hit_share"
+
+APART = 0.1
+"""A cache's hits are told where they are so far from what the prompts share, as a share of all."""
 
 ENOUGH, FEWEST = 0.5, 4
 """Less than this share of the looks of a window is told, of a window of so many at least."""
@@ -84,8 +90,13 @@ def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[Server
             atomic.write_text(folder / FILE, json.dumps(content) + "\n")
 
 
-def served(log: ServerLog, timed: TimedLog) -> Served:
-    """Return what a server showed in the windows of a run."""
+def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Served:
+    """Return what a server showed in the windows of a run.
+
+    Args:
+        shared: Share of the prompts' tokens that earlier prompts begin with, as the data set says;
+            None: it does not.
+    """
     if log.lack:
         return Served(notes=(log.lack,))
     if not log.readings and not log.failures:
@@ -94,7 +105,27 @@ def served(log: ServerLog, timed: TimedLog) -> Served:
     if isinstance(timed, CurveLog):
         windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
     seen = server_seen(log.readings, windows)
-    return Served(server=seen.values, notes=(*seen.notes, *_missed(log, windows)))
+    prefixes = () if shared is None else _beside_prompts(seen.values, shared)
+    return Served(server=seen.values, notes=(*seen.notes, *_missed(log, windows), *prefixes))
+
+
+def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[str]:
+    """Yield where a cache of prefixes found other than what the data set's prompts share."""
+    for name, found in seen.items():
+        point = point_of(name)
+        at = "" if point is None else f"at {point:,}: "
+        is_share = name == (HITS if point is None else at_point(HITS, point))
+        if not is_share or abs(found - shared) <= APART:
+            continue
+        cause = (
+            "it is off, too small, or not the one that was asked before"
+            if found < shared
+            else "prompts came again, which more samples would not, or share more than is known"
+        )
+        yield (
+            f"{at}the server's cache of prefixes had {found:.0%} of the prompts' tokens, and the "
+            f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
+        )
 
 
 def _missed(log: ServerLog, windows: Windows) -> Iterator[str]:

@@ -180,6 +180,43 @@ def test_a_page_that_failed_for_most_of_the_window_is_told() -> None:
     assert served(ServerLog(), Window(10.0, 20.0)).server == {}
 
 
+@pytest.mark.parametrize(
+    ("shared", "notes"),
+    [
+        (None, ()),
+        (0.35, ()),
+        (
+            0.48,
+            (
+                "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
+                "prompts share 48% with earlier ones: it is off, too small, or not the one that "
+                "was asked before",
+            ),
+        ),
+        (
+            0.0,
+            (
+                "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
+                "prompts share 0% with earlier ones: prompts came again, which more samples would "
+                "not, or share more than is known",
+            ),
+        ),
+    ],
+)
+def test_hits_are_held_against_what_prompts_share(
+    shared: float | None, notes: tuple[str, ...]
+) -> None:
+    values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
+    log = ServerLog(
+        readings=[ServerReading(time_s=10.0 + n, values=each) for n, each in enumerate(values)]
+    )
+    points = (_point(8, 9.5),)
+
+    assert served(log, Window(9.5, 13.5), shared).notes == notes
+    of_curve = served(log, CurveLog(path="", samples=1, points=points), shared).notes
+    assert of_curve == tuple(f"at 8: {note}" for note in notes)
+
+
 def _point(point: float, begin_s: float) -> PointWindow:
     return PointWindow(
         point=point,
