@@ -183,6 +183,11 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
         windows = read_curve(folder / LOG).points
     except (ValueError, TypeError, KeyError, RunError) as error:
         raise MlperfError(f"{folder} is no folder of a curve: {error}") from None
+    if any(window.turns for window in windows):
+        raise MlperfError(
+            f"{folder} has a curve of conversations, and only curves of single prompts can be "
+            "written for MLPerf Endpoints"
+        )
     return [
         Point(
             concurrency=int(window.point),
