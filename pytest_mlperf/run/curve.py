@@ -16,7 +16,7 @@ from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu
-from pytest_mlperf.run.worker.closed_loop import SCHEMA, OpenWindow, PointWindow
+from pytest_mlperf.run.worker.closed_loop import MOST_TURNS, SCHEMA, OpenWindow, PointWindow
 
 HELD = 0.02
 """By Little's law requests/s times mean latency are the requests under way. By so much less than
@@ -295,10 +295,11 @@ def _of_turns(point: PointWindow) -> Iterator[str]:
         return
     name = "TTFT" if all(row[3] for row in point.turns) else "latency"
     low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
+    last = f"{max(medians)}{' and later' * (max(medians) == MOST_TURNS)}"
     waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
     yield (
         f"at {point.point:,}: median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} "
-        f"ms of turns 2 to {max(medians)}{waited}"
+        f"ms of turns 2 to {last}{waited}"
     )
 
 

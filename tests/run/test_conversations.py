@@ -177,7 +177,10 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
             [(1, 9, 0.4, 0.1), (2, 9, 0.2, 0.05), (5, 3, 0.3, 0.02)],
             "TTFT 100 ms of first turns, 20",
         ),
-        ([(1, 9, 0.4, 0.0), (2, 9, 0.2, 0.0)], "latency 400 ms of first turns, 200 to 200 ms of"),
+        (
+            [(1, 9, 0.4, 0.0), (20, 9, 0.2, 0.0)],
+            "latency 400 ms of first turns, 200 to 200 ms of turns 2 to 20 and later",
+        ),
     ],
 )
 def test_a_note_sets_first_turns_beside_later_ones(turns: Any, expected: str) -> None:
