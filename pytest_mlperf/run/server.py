@@ -111,19 +111,19 @@ def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Serv
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[str]:
     """Yield where a cache of prefixes found other than what the data set's prompts share."""
-    for name, found in seen.items():
+    for name, share in seen.items():
         point = point_of(name)
         at = "" if point is None else f"at {point:,}: "
         is_share = name == (HITS if point is None else at_point(HITS, point))
-        if not is_share or abs(found - shared) <= APART:
+        if not is_share or abs(share - shared) <= APART:
             continue
         cause = (
             "it is off, too small, or not the one that was asked before"
-            if found < shared
+            if share < shared
             else "prompts came again, which more samples would not, or share more than is known"
         )
         yield (
-            f"{at}the server's cache of prefixes had {found:.0%} of the prompts' tokens, and the "
+            f"{at}the server's cache of prefixes had {share:.0%} of the prompts' tokens, and the "
             f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
         )
 
