@@ -51,7 +51,7 @@ class Keeper:
 
     def watch(self) -> None:
         """Return when the server has ended or nobody wants it any more."""
-        while not (self._ended or self._released):
+        while not (self._ended or self._released or self._childless):
             self._wait(None)
 
     def end(self, grace_s: float) -> None:
@@ -118,7 +118,8 @@ def descendants(session: int) -> list[int]:
     return sorted((members | family) - {os.getpid()})
 
 
-def start(command: Sequence[str]) -> int:
+def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start it; who lets go of what is returned loses how a short-lived one ended."""
     control = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     if control:
         control(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -135,7 +136,7 @@ def start(command: Sequence[str]) -> int:
         stderr=2,
         start_new_session=True,
         preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
-    ).pid
+    )
 
 
 def tell(**event: object) -> None:
@@ -158,12 +159,12 @@ def wake_on_signals() -> int:
 def main(grace_s: float, parent: int, command: Sequence[str]) -> None:
     woken = wake_on_signals()
     try:
-        pid = start(command)
+        server = start(command)
     except OSError as error:
         tell(failed=error.strerror)
         return
-    tell(pid=pid)
-    keeper = Keeper(pid, woken, parent)
+    tell(pid=server.pid)
+    keeper = Keeper(server.pid, woken, parent)
     keeper.watch()
     keeper.end(grace_s)
 

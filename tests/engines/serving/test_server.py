@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -135,6 +136,33 @@ def test_ctrl_c_is_not_ignored_by_a_server_though_a_worker_ignores_it() -> None:
 
 
 # --- a server that ends ----------------------------------------------------------------------
+
+SHORT_LIVED = """
+import os, subprocess
+from pytest_mlperf.engines.serving import _launch
+
+class Slow(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+subprocess.Popen = Slow
+_launch.main(1.0, os.getppid(), ["sh", "-c", "exit 3"])
+"""
+
+
+def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
+    """Before the process that watches over it has looked for the first time."""
+    told = subprocess.run(
+        [sys.executable, "-c", SHORT_LIVED],
+        input=b"",
+        capture_output=True,
+        timeout=GONE_S,
+        check=True,
+    ).stdout
+
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert lines[1] == {"ended": 3}
 
 
 @pytest.mark.parametrize(
