@@ -252,6 +252,14 @@ class Engine:
         """
         return None
 
+    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
+        """Return the tokens of answers by a count of its own, made now, since it was last asked.
+
+        By id of the sample: in all, and those after the first piece of the answer. It may take its
+        time: nothing is timed meanwhile. None: what `sink.done` was told is all there is.
+        """
+        return None
+
     def describe(self) -> Mapping[str, str]:
         """Return versions and settings that belong to the fingerprint, e.g. library and weights."""
         return {}

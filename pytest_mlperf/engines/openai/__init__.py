@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
@@ -37,12 +38,14 @@ from pytest_mlperf.engines.openai._capabilities import (
 from pytest_mlperf.engines.openai._client import Bodies, Client
 from pytest_mlperf.engines.openai._connection import library, new_loop
 from pytest_mlperf.engines.openai._conversations import SALT_WORDS, TurnBodies, is_header
+from pytest_mlperf.engines.openai._count import ReferenceCount
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic, allow_files
 from pytest_mlperf.engines.serving import Server, require_listening
 
 APIS = ("completions", "chat")
 PROMPTS = ("auto", "tokens", "text")
 WEIGHTS = ("checkpoint", "dummy")
+COUNTS = ("server", "reference")
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Read where it is set; any other name that a suite gives must be set."""
@@ -82,6 +85,9 @@ class OpenAiOptions(TextOptions):
             themselves, and a system prompt that they share. Nothing else is salted.
         session_header: Header that names the conversation under way to a router, e.g.
             "X-Session-ID"; None sends none.
+        count_tokens: "server", or "reference": a tokenizer counts a curve's output tokens after
+            each window, as in MLPerf Endpoints.
+        tokenizer: Folder of that tokenizer; None: that of the workload's model.
         weights: "checkpoint", or "dummy" where the server was started with random weights.
     """
 
@@ -99,6 +105,8 @@ class OpenAiOptions(TextOptions):
     extra: Mapping[str, Any] = field(default_factory=dict)
     salt: bool = True
     session_header: str | None = None
+    count_tokens: str = "server"
+    tokenizer: str | None = None
     weights: str = "checkpoint"
 
     def check(self) -> None:
@@ -107,6 +115,7 @@ class OpenAiOptions(TextOptions):
             one_of("api", self.api, APIS),
             one_of("prompts", self.prompts, PROMPTS),
             one_of("weights", self.weights, WEIGHTS),
+            one_of("count_tokens", self.count_tokens, COUNTS),
             number_of("concurrency", self.concurrency, "requests"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
             (
@@ -129,7 +138,16 @@ class OpenAiOptions(TextOptions):
                 "its own options, as max_new_tokens",
                 option="extra",
             )
+        self._check_count()
         self._check_source()
+
+    def _check_count(self) -> None:
+        if self.tokenizer is not None and self.count_tokens != "reference":
+            raise SuiteError(
+                'engine openai: tokenizer is what count_tokens = "reference" counts by; set that, '
+                "or leave it out",
+                option=("tokenizer", "count_tokens"),
+            )
 
     def _check_source(self) -> None:
         if (self.url is None) == (self.serve is None):
@@ -203,6 +221,7 @@ class OpenAiEngine(Engine):
     _traffic: Traffic
     _accepted: int
     _metrics: str | None
+    _counter: ReferenceCount | None
 
     client: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("httptools",)
@@ -241,14 +260,29 @@ class OpenAiEngine(Engine):
             )
         self._key = api_key(asked.api_key_env)
         self._folder = None if model is None else find_model("openai", model)
+        self._counting_folder = self._folder
+        if asked.count_tokens == "reference":
+            self._counting_folder = self._counter_folder(asked.tokenizer)
         self._dataset = dataset
         self._concurrency = asked.concurrency or AT_A_TIME
         self._dummy = asked.weights == "dummy"
 
+    def _counter_folder(self, named: str | None) -> Path:
+        if named is not None:
+            parts = "a tokenizer's files"
+            return find_model("openai", named, file="tokenizer_config.json", parts=parts)
+        if self._folder is None:
+            raise SuiteError(
+                'engine openai: count_tokens = "reference" needs a tokenizer: set workload.model '
+                "to the folder that has it, or tokenizer",
+                option=("count_tokens", "tokenizer"),
+            )
+        return self._folder
+
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""
         library()
-        if has_tokenizer(self._folder):
+        if has_tokenizer(self._folder) or self._options.count_tokens == "reference":
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
         if has_weights(self._folder) and not self._dummy:
             purpose = "the fingerprint of the model's weights"
@@ -307,6 +341,12 @@ class OpenAiEngine(Engine):
         """Return the page that the server was seen to have."""
         return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
 
+    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
+        if self._counter is None:
+            return None
+        kept, self._traffic.kept = self._traffic.kept or {}, {}
+        return self._counter.counts(kept)
+
     def describe(self) -> Mapping[str, str]:
         described = {**self._facts, **self._generation.describe()}
         if self._options.api == "chat":  # the chat's template makes other prompts
@@ -346,6 +386,17 @@ class OpenAiEngine(Engine):
         self._metrics, metrics = self._streams.run(metrics_page(client))
         self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
+        self._open_counter()
+
+    def _open_counter(self) -> None:
+        self._counter = None
+        if self._options.count_tokens != "reference":
+            return
+        assert self._counting_folder is not None
+        tokenizer, digest = load_tokenizer("openai", self._counting_folder)
+        self._counter = ReferenceCount(tokenizer)
+        self._traffic.kept = {}
+        self._facts |= {"tokens_counted_by": "reference tokenizer", "counter_sha256": digest}
 
     def _sources(self, config: Config) -> Bodies:
         if not len(self._dataset):

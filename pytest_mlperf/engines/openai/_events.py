@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from pytest_mlperf.engines.openai._count import Piece
 from pytest_mlperf.engines.serving import whole_number, words
 
 END = b"[DONE]"
@@ -23,8 +25,15 @@ LARGEST_EVENT = 1 << 20
 
 IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
 
-BESIDE = ("reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
-"""What a piece of a chat's answer may have in place of text: its first token is the answer's."""
+BESIDE = {
+    "reasoning_content": "reasoning",
+    "reasoning": "reasoning",
+    "tool_calls": "tools",
+    "function_call": "tools",
+    "refusal": "text",
+}
+"""What a piece of a chat's answer may have in place of text, and of which kind it is: its first
+token is the answer's."""
 
 SHOWN = 120
 
@@ -112,6 +121,7 @@ class StreamedAnswer:
     """One answer, as its events tell it; text and token ids are kept where anyone reads them.
 
     Attributes:
+        pieces: What came in order, of any kind, kept as text is.
         n_ids: How many token ids came, kept or not.
         completion_tokens: The server's count; None until it says one, as that of the prompt's.
         accepted: Tokens of a draft or prediction that it accepted, where it says so.
@@ -122,6 +132,7 @@ class StreamedAnswer:
 
     keeps: bool
     text: list[str] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     n_ids: int = 0
     completion_tokens: int | None = None
@@ -206,6 +217,7 @@ class StreamedAnswer:
         if self.keeps:
             self.ids += map(whole_number, ids)
             self.text += [text] if text else []
+            self.pieces += _pieces(delta or {}, text)
         return len(ids) or int(first)
 
     def _usage(self, usage: dict[str, Any] | None) -> None:
@@ -219,6 +231,18 @@ class StreamedAnswer:
             self.accepted = whole_number(details["accepted_prediction_tokens"])
         # Before the end it is a running count.
         self.complete = self.finish is not None
+
+
+def _pieces(delta: dict[str, Any], text: str | None) -> Iterator[Piece]:
+    """Yield what an event adds to an answer, of each kind once: some servers send two names."""
+    added = {BESIDE[key]: delta[key] for key in reversed(BESIDE) if delta.get(key)}
+    for kind, value in added.items():
+        calls = [{"function": value}] if isinstance(value, dict) else value
+        if not isinstance(calls, list if kind == "tools" else str):
+            raise TypeError(f"{kind} is neither text nor calls")
+        yield kind, [each for each in calls if isinstance(each, dict)] if kind == "tools" else calls
+    if text:
+        yield "text", text
 
 
 def error_text(body: Any) -> str:

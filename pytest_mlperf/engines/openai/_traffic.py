@@ -18,6 +18,7 @@ from pytest_mlperf.engines.llm.generation import EndWatch, Generation, too_short
 from pytest_mlperf.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.engines.openai._client import Bodies, Body, Client, Listener
 from pytest_mlperf.engines.openai._conversations import session_of
+from pytest_mlperf.engines.openai._count import Piece
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -293,7 +294,8 @@ class Traffic:
     """Answers samples by requests; lives on the event loop's thread.
 
     `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
-    drafted tokens that the server says it accepted.
+    drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
+    took them, None: nobody does.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -301,6 +303,7 @@ class Traffic:
         self._server = server
         self._timeout_s = timeout_s
         self._run: SinkRequests | None = None
+        self.kept: dict[int, list[Piece]] | None = None
         self.submitted = 0
         self.accepted = 0
         self._settled = 0
@@ -341,6 +344,8 @@ class Traffic:
         output_bytes = None
         if request.sink.wants_output:
             output_bytes = output(answer, self._generation, self._tokenizer)
+        elif self.kept is not None:
+            self.kept[request.sample] = answer.pieces
         self.accepted += answer.accepted
         reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
         prompt = flight.body.prompt_tokens
@@ -353,7 +358,7 @@ class Traffic:
             return
         task = asyncio.current_task()
         assert task is not None
-        answer = StreamedAnswer(keeps=request.sink.wants_output)
+        answer = StreamedAnswer(keeps=request.sink.wants_output or self.kept is not None)
         body = self._bodies[request.index]
         flight = Flight(run, request, body, answer, self._report, task)
         session = session_of(request.sink, request.sample)

@@ -76,12 +76,16 @@ class EndpointsOptions(OpenAiOptions):
     tokenizer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def _check_count(self) -> None:
+        """The client has a tokenizer whoever counts."""
+
     def check(self) -> None:
         """Refuse also what the client cannot ask a server for."""
         super().check()
         unknown = {
             "ignore_eos": self.ignore_eos,
             "extra": self.extra,
+            'count_tokens = "reference"': self.count_tokens == "reference",
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
         for name, asked in unknown.items():

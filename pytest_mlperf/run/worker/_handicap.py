@@ -56,6 +56,10 @@ class EngineAround(Engine):
         """Hand through."""
         return self._engine.metrics_pages()
 
+    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
+        """Hand through."""
+        return self._engine.counted_again()
+
     def describe(self) -> Mapping[str, str]:
         """Hand through."""
         return self._engine.describe()

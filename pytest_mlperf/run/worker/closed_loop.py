@@ -25,6 +25,7 @@ from pytest_mlperf.run.worker._delivery import count_fault, token_fault
 from pytest_mlperf.run.worker._sink import LONGEST, Clock, Fail, GuardedSink
 from pytest_mlperf.run.worker.clocks import SHARES, TokenTimes, percentile
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
+from pytest_mlperf.run.worker.recount import NOTE, Ended, parts_of, recounted
 from pytest_mlperf.stores import atomic
 
 LOG, SCHEMA = "curve.json", 2
@@ -144,6 +145,7 @@ class SlotSink(GuardedSink):
         freed: The slots of completed requests, and when they were completed.
         records: What each request that counts was, where they are kept; None: they are not.
         left: Requests that arrived in an open loop's window and are not completed.
+        recounts: Tokens are counted again after a window, so that each request of it is kept.
     """
 
     def __init__(self, fail: Fail, *, tokens: bool, records: bool = False) -> None:
@@ -160,7 +162,9 @@ class SlotSink(GuardedSink):
         self._until_s = math.inf
         self._began_s = 0.0
         self.left, self.point = 0, 0.0
+        self.of_window: list[Ended] = []
         self.records: list[Record] | None = [] if records else None
+        self.recounts = False
         self._forget()
 
     def _forget(self) -> None:
@@ -168,6 +172,7 @@ class SlotSink(GuardedSink):
         self._late_s = array("d")
         self._turns: dict[int, list[tuple[float, float]]] = {}
         self._finishes: Counter[str] = Counter()
+        self._ended: list[tuple[int, bool, bool, float, int, float | None]] = []
         self._area_s = 0.0
         self._served = self._served_tokens = 0
         self._before = self._most = len(self._under_way)
@@ -270,6 +275,12 @@ class SlotSink(GuardedSink):
             if self._begun_s is not None:
                 self._keep(request, now_s, tokens, self._begun_s)
                 self._keep_turn(request, now_s, first_s)
+                if self.recounts:
+                    placed_s = request.from_s if self._until_s < math.inf else now_s
+                    decode_s = None if first_s is None else now_s - first_s
+                    served = now_s <= self._until_s
+                    row = (sample, served, request.counts, placed_s, tokens, decode_s)
+                    self._ended.append(row)
                 if request.counts and self.records is not None:
                     self.records.append(self._record(request, "ok", first_s, now_s, tokens))
         self.freed.put((request.slot, now_s))
@@ -375,6 +386,10 @@ class SlotSink(GuardedSink):
                 paused=paused_s / duration_s,
                 turns=list(self._turn_medians()),
             )
+            self.of_window = [
+                Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)
+                for sample, served, counts, at_s, tokens, decode_s in self._ended
+            ]
             self._begun_s, self._until_s = None, math.inf
             return window
 
@@ -415,12 +430,16 @@ class SlotSink(GuardedSink):
     def _parts(self, begun_s: float, duration_s: float) -> Iterator[tuple[int, int, float]]:
         requests, tokens, took_s = [0] * PARTS, [0] * PARTS, [0.0] * PARTS
         for at_s, one_s, count in zip(self._placed_s, self._took_s, self._tokens, strict=True):
-            part = min(PARTS - 1, max(0, int((at_s - begun_s) / duration_s * PARTS)))
+            part = _part(at_s, begun_s, duration_s)
             requests[part] += 1
             tokens[part] += count
             took_s[part] += one_s
         for part, count in enumerate(requests):
             yield count, tokens[part], took_s[part] / count if count else 0.0
+
+
+def _part(at_s: float, begun_s: float, duration_s: float) -> int:
+    return min(PARTS - 1, max(0, int((at_s - begun_s) / duration_s * PARTS)))
 
 
 def write_requests(folder: Path, records: Sequence[Record]) -> None:
@@ -493,8 +512,9 @@ class Loop:
             if not first and len(points) == len(places) - 1:
                 at_edges()
 
+        sink.recounts = self._engine.counted_again() is not None
         for point in places:
-            points.append(self._point(point, alone_s, edge))
+            points.append(self._counted(self._point(point, alone_s, edge)))
         return {
             "schema": SCHEMA,
             "samples": completed[-1] - completed[0],
@@ -507,6 +527,20 @@ class Loop:
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
         """Warm up, measure, and wait until nothing is under way."""
         raise NotImplementedError
+
+    def _counted(self, window: PointWindow) -> PointWindow:
+        """Return a window, over and drained, by the engine's second count where it has one."""
+        if not self._sink.recounts:
+            return window
+        counts, ended = self._engine.counted_again() or {}, self._sink.of_window
+        metrics, note = recounted(window.metrics, ended, counts, window.duration_s)
+        return replace(
+            window,
+            tokens=sum(counts[one.sample][0] for one in ended if one.counts),
+            metrics=metrics,
+            parts=parts_of(window.parts, ended, counts),
+            notes={**window.notes, **({NOTE: note} if note else {})},
+        )
 
     def _draw(self, point: float) -> random.Random:
         return random.Random(f"{self._settings.seeds.sample_index} {point}")

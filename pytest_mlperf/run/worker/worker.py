@@ -247,6 +247,12 @@ class EngineWorker:
             pages = self._engine.metrics_pages()
             if self._spec.settings.scenario == "Concurrency" and not self._engine.harness:
                 require_room(described, self._spec.settings.points)
+            if not self._spec.settings.points and self._engine.counted_again() is not None:
+                raise RunError(
+                    "engine",
+                    "tokens can be counted by a reference tokenizer in Concurrency and OpenLoop "
+                    'alone: LoadGen takes them as they come; set count_tokens = "server"',
+                )
         self._spent["load_s"] = perf_counter() - begun_s
         self._reporter.event(
             "loaded",

@@ -1,0 +1,106 @@
+"""A window by other counts of tokens: those of a reference tokenizer, made after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.worker.clocks import PER_USER, SHARES, percentile
+
+APART = 0.02
+"""By so much, as a share, may the engine's own count differ before it is told."""
+
+NOTE = "tokens_counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request of a window.
+
+    Attributes:
+        served: It was completed in the window, so that rates count it.
+        counts: It is one of those that latencies are of.
+        part: In which equal part of the window, from 0 on.
+        tokens: By the engine's own count.
+        decode_s: From its first token to its end; None: no first token was told.
+    """
+
+    sample: int
+    served: bool
+    counts: bool
+    part: int
+    tokens: int
+    decode_s: float | None
+
+
+def recounted(
+    metrics: Mapping[str, float],
+    ended: Sequence[Ended],
+    counts: Mapping[int, tuple[int, int]],
+    duration_s: float,
+) -> tuple[dict[str, float], str]:
+    """Return a window's metrics by other counts, and what is to be said of these.
+
+    Time per token is that after the first piece by the tokens after it, as MLPerf Endpoints has it;
+    times between two tokens, which are of the engine's own ones, are left out.
+
+    Args:
+        counts: By sample: its tokens in all, and those after its first piece.
+
+    Raises:
+        RunError: A request of the window was not counted.
+    """
+    missing = [one.sample for one in ended if one.sample not in counts]
+    if missing:
+        raise RunError("engine", f"{len(missing)} of {len(ended)} answers were not counted again")
+    theirs = sum(one.tokens for one in ended)
+    ours = sum(counts[one.sample][0] for one in ended)
+    kept = {
+        name: value
+        for name, value in metrics.items()
+        if not name.startswith(("itl_", "tpot_", "tokens_", "tps_")) and name != PER_USER
+    }
+    counting = [one for one in ended if one.counts]
+    served = sum(counts[one.sample][0] for one in ended if one.served)
+    if served:
+        kept["tokens_per_second"] = served / duration_s
+    if tokens := sum(counts[one.sample][0] for one in counting):
+        kept["tokens_per_sample"] = tokens / len(counting)
+    tpot_s = sorted(
+        one.decode_s / after
+        for one in counting
+        if one.decode_s and (after := counts[one.sample][1])
+    )
+    if tpot_s:
+        kept |= {f"tpot_{name}": percentile(tpot_s, share) for name, share in SHARES.items()}
+        kept["tps_per_user"] = 1 / kept["tpot_p90"]
+    note = ""
+    if theirs and abs(ours - theirs) > APART * theirs:
+        note = (
+            f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
+            f"({ours / theirs - 1:+.1%}): {_reading(ours, theirs)}"
+        )
+    return kept, note
+
+
+def _reading(ours: int, theirs: int) -> str:
+    if ours < theirs:
+        return "its end tokens or what it keeps to itself, or another tokenizer"
+    return "another tokenizer than that of the model it serves"
+
+
+def parts_of(
+    parts: Sequence[tuple[int, int, float]],
+    ended: Sequence[Ended],
+    counts: Mapping[int, tuple[int, int]],
+) -> list[tuple[int, int, float]]:
+    """Return the parts of a window with other counts of tokens."""
+    tokens = [0] * len(parts)
+    for one in ended:
+        if one.counts:
+            tokens[one.part] += counts[one.sample][0]
+    return [
+        (requests, count, took_s)
+        for (requests, _, took_s), count in zip(parts, tokens, strict=True)
+    ]

@@ -1,0 +1,221 @@
+"""Tokens by a reference tokenizer: text, reasoning and calls of tools, nothing added."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.openai import OpenAiEngine
+from pytest_mlperf.engines.openai._count import ReferenceCount, merged
+from pytest_mlperf.engines.openai._events import StreamedAnswer
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.recount import NOTE
+from tests.engines.openai.scripted import Manner, Scripted, event
+from tests.engines.recording import Samples
+from tests.run.harness import error_of, run_to_end, settings, spec
+
+pytest.importorskip("httptools")
+pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+TEMPLATE = (
+    "{% for m in messages %}start {{ m.role }} "
+    "{% if m.reasoning_content %}think {{ m.reasoning_content }} end {% endif %}{{ m.content }}"
+    "{% for call in m.tool_calls or [] %} call {{ call.function.name }}"
+    "{% for key, value in call.function.arguments.items() %} {{ key }} {{ value }}{% endfor %}"
+    "{% endfor %} stop {% endfor %}"
+)
+
+
+def tokenizer(*, template: str | None = TEMPLATE) -> Any:
+    """Return one of a token for each word, that begins every text with a token of its own."""
+    from transformers import PreTrainedTokenizerFast
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "^": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        single="^ $A", special_tokens=[("^", 1)]
+    )
+    made = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    made.chat_template = template
+    return made
+
+
+def test_text_is_counted_without_what_a_tokenizer_adds() -> None:
+    count = ReferenceCount(tokenizer())
+
+    answers = {7: [("text", "one two"), ("text", " three")], 8: [("text", "one")], 9: []}
+    assert count.counts(answers) == {7: (3, 1), 8: (1, 0), 9: (0, 0)}
+    assert len(tokenizer()("one two three")["input_ids"]) == 4
+
+
+def test_halves_of_a_character_are_put_together() -> None:
+    halves = [("text", "a \ud83d"), ("text", "\ude00 b")]
+
+    assert ReferenceCount(tokenizer()).counts({1: halves}) == {1: (3, 2)}
+
+
+CALLS = [
+    ("tools", [{"index": 0, "id": "x", "function": {"name": "find", "arguments": '{"what": '}}]),
+    ("tools", [{"index": 0, "function": {"arguments": '"shoes"}'}}]),
+]
+
+
+def test_reasoning_and_calls_go_through_the_template_less_its_frame() -> None:
+    """Words: think we should end, yes, call find what shoes."""
+    pieces = [("reasoning", "we"), ("reasoning", " should"), ("text", "yes"), *CALLS]
+
+    assert ReferenceCount(tokenizer()).counts({1: pieces}) == {1: (9, 8)}
+
+
+def test_without_a_template_each_kind_is_counted_by_itself() -> None:
+    pieces = [("reasoning", "we should"), ("text", "yes")]
+
+    assert ReferenceCount(tokenizer(template=None)).counts({1: pieces}) == {1: (3, 1)}
+
+
+def test_calls_that_came_in_pieces_are_whole() -> None:
+    function = {"name": "find", "arguments": {"what": "shoes"}}
+    assert merged([value for _, value in CALLS]) == [{"type": "function", "function": function}]
+    assert merged([[{"function": {"name": "x", "arguments": "{"}}]])[0]["function"] == {
+        "name": "x",
+        "arguments": "{",
+    }
+    assert merged([[{"index": "?", "function": 5}, {"function": {"arguments": {"a": 1}}}]]) == [
+        {"type": "function", "function": {"name": "", "arguments": {"a": 1}}}
+    ]
+
+
+def test_a_template_that_refuses_an_answer_is_named() -> None:
+    refusing = "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no') }}{% endif %}"
+    count = ReferenceCount(tokenizer(template=refusing + "{% endfor %}"))
+
+    with pytest.raises(RunError, match="chat template takes no such answer: no"):
+        count.counts({1: CALLS})
+
+
+def test_pieces_of_every_kind_are_kept_once() -> None:
+    """Some servers send reasoning under both of its names."""
+    answer = StreamedAnswer(keeps=True)
+    for delta in (
+        {"reasoning": "hm", "reasoning_content": "hm"},
+        {"content": "yes", "tool_calls": CALLS[0][1]},
+        {"function_call": {"name": "find"}},
+    ):
+        answer.take(event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))
+
+    assert answer.pieces == [
+        ("reasoning", "hm"),
+        CALLS[0],
+        ("text", "yes"),
+        ("tools", [{"function": {"name": "find"}}]),
+    ]
+    assert answer.text == ["yes"]
+
+
+def refuse(error: BaseException) -> None:
+    raise error
+
+
+def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path / "tokenizer")
+    asked = replace(settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300)
+    options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
+    with Scripted(Thinker(tokens=4)) as server:
+        engine = OpenAiEngine(
+            dataset=Samples(["a", "b"]),
+            model=None,
+            precision="fp32",
+            url=server.url,
+            max_new_tokens=9,
+            api="chat",
+            **options,
+        )
+        with engine:
+            engine.load_samples([0, 1])
+            sink = SlotSink(refuse, tokens=True)
+            log = ClosedLoop(engine, sink, Conversations([0, 1]), asked).run(
+                "run", 0.0, lambda: None
+            )
+            described = engine.describe()
+
+    (point,) = log["points"]
+    assert point["requests"] > 2
+    assert point["metrics"]["tokens_per_sample"] == 5  # think, hm, end, w0, w1
+    assert point["tokens"] == 5 * point["requests"]
+    assert "the reference tokenizer counts" in point["notes"][NOTE]
+    assert described["tokens_counted_by"] == "reference tokenizer"
+    assert len(described["counter_sha256"]) == 16
+
+
+class Thinker(Manner):
+    """Thinks a word and says two, and counts four tokens."""
+
+    def stream(self, asked: Any) -> Any:
+        reply = super().stream(asked)
+        first, *_, last, usage, done = reply.parts
+        del last
+        said = [{"reasoning": "hm"}, {"content": " w0"}, {"content": " w1"}]
+        pieces = [
+            event({"choices": [{"index": 0, "delta": each, "finish_reason": None}]})
+            for each in said
+        ]
+        end = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        return replace(reply, parts=[first, *pieces, end, usage, done])
+
+
+@pytest.mark.process
+def test_loadgen_takes_tokens_as_they_come(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path / "tokenizer")
+    with Scripted(Manner(tokens=4)) as server:
+        events, _ = run_to_end(
+            spec(
+                tmp_path,
+                engine="pytest_mlperf.engines.openai:OpenAiEngine",
+                options={
+                    "url": server.url,
+                    "max_new_tokens": 9,
+                    "count_tokens": "reference",
+                    "tokenizer": str(tmp_path / "tokenizer"),
+                },
+                dataset="tests.engines.recording:Samples",
+                dataset_options={"samples": ["a", "b"]},
+                precision="fp32",
+                settings=settings("Offline"),
+            )
+        )
+
+    assert "in Concurrency and OpenLoop alone" in error_of(events)["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count_tokens": "reference"}, "needs a tokenizer: set workload.model"),
+        ({"tokenizer": "x"}, "tokenizer is what count_tokens"),
+        ({"count_tokens": "both"}, "count_tokens"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SuiteError, match=message):
+        OpenAiEngine(
+            dataset=Samples(["x"]),
+            model=None,
+            precision="fp32",
+            url="http://127.0.0.1:1",
+            max_new_tokens=4,
+            **options,
+        )
+
+
+def test_json_of_calls_is_what_is_counted_without_a_template() -> None:
+    calls = merged([value for _, value in CALLS])
+    words = len(json.dumps(calls).split())
+
+    assert ReferenceCount(tokenizer(template=None)).counts({1: CALLS})[1][0] == words

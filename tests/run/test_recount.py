@@ -1,0 +1,116 @@
+"""A window by a count of tokens that is made after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.recount import NOTE, Ended, parts_of, recounted
+from tests.run.harness import settings
+from tests.run.test_curve import Answers, refuse
+
+METRICS = {
+    "throughput": 2.0,
+    "ttft_p90": 0.1,
+    "tpot_p90": 0.5,
+    "itl_p50": 0.4,
+    "tokens_per_second": 20.0,
+    "tokens_per_second_per_user": 3.0,
+    "tokens_per_sample": 10.0,
+    "tps_per_user": 2.0,
+}
+
+
+def ended(sample: int, tokens: int = 10, *, served: bool = True, counts: bool = True) -> Ended:
+    return Ended(sample, served, counts, sample % 2, tokens, 2.0)
+
+
+def test_rates_and_times_are_by_the_second_count() -> None:
+    """TPOT is the time after the first piece by the tokens after it."""
+    rows = [ended(1), ended(2), ended(3, counts=False), ended(4, served=False)]
+    counts = {1: (10, 8), 2: (10, 4), 3: (10, 8), 4: (10, 8), 99: (7, 7)}
+
+    metrics, note = recounted(METRICS, rows, counts, 2.0)
+
+    assert metrics == {
+        "throughput": 2.0,
+        "ttft_p90": 0.1,
+        "tokens_per_second": 15.0,
+        "tokens_per_sample": 10.0,
+        "tpot_p50": 0.25,
+        "tpot_p90": 0.5,
+        "tpot_p99": 0.5,
+        "tps_per_user": 2.0,
+    }
+    assert note == ""
+    assert parts_of([(1, 0, 0.5), (2, 0, 0.25)], rows, counts) == [(1, 20, 0.5), (2, 10, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [
+        (98, ""),
+        (
+            97,
+            "the reference tokenizer counts 97 tokens, the server 100 (-3.0%): its end tokens or "
+            "what it keeps to itself, or another tokenizer",
+        ),
+        (
+            103,
+            "the reference tokenizer counts 103 tokens, the server 100 (+3.0%): another tokenizer "
+            "than that of the model it serves",
+        ),
+    ],
+)
+def test_counts_that_are_apart_are_told(count: int, note: str) -> None:
+    assert recounted(METRICS, [ended(1, tokens=100)], {1: (count, 9)}, 1.0)[1] == note
+
+
+def test_an_answer_of_one_piece_has_no_time_per_token() -> None:
+    metrics, _ = recounted(METRICS, [ended(1)], {1: (10, 0)}, 1.0)
+
+    assert metrics["tokens_per_second"] == 10
+    assert not [name for name in metrics if name.startswith(("tpot_", "tps_"))]
+
+
+def test_an_answer_that_nobody_counted_is_an_error() -> None:
+    with pytest.raises(RunError, match="1 of 2 answers were not counted again"):
+        recounted(METRICS, [ended(1), ended(2)], {1: (10, 9)}, 1.0)
+
+
+class Counted(Answers):
+    """Counts twice what it told, and says how often it was asked while requests were under way."""
+
+    def __init__(self) -> None:
+        super().__init__(tokens=5)
+        self.answered: list[int] = []
+        self.asked_under_way: list[int] = []
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.answered += ids
+        super().submit(ids, indices, sink)
+
+    def counted_again(self) -> Mapping[int, tuple[int, int]]:
+        self.asked_under_way.append(self.under_way)
+        answered, self.answered = self.answered, []
+        return dict.fromkeys(answered, (10, 8))
+
+
+def test_a_loop_asks_when_nothing_is_under_way() -> None:
+    engine, sink = Counted(), SlotSink(refuse, tokens=True)
+    asked = replace(settings("Offline"), scenario="Concurrency", points=[1, 3], min_duration_ms=60)
+    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
+
+    assert engine.asked_under_way == [0, 0, 0]
+    for point in log["points"]:
+        assert point["tokens"] == 10 * point["requests"] == sum(n for _, n, _ in point["parts"])
+        assert point["metrics"]["tokens_per_sample"] == 10
+        rate = point["metrics"]["throughput"] * 10
+        assert point["metrics"]["tokens_per_second"] == pytest.approx(rate)
+        assert "(+100.0%)" in point["notes"][NOTE]
