@@ -86,6 +86,7 @@ class EndpointsOptions(OpenAiOptions):
             "ignore_eos": self.ignore_eos,
             "extra": self.extra,
             'count_tokens = "reference"': self.count_tokens == "reference",
+            "session_header": self.session_header,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
         for name, asked in unknown.items():

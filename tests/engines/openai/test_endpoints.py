@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.cli import main
-from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
 from pytest_mlperf.stores.results import read_results
@@ -254,6 +254,7 @@ def _until_the_client_works(pid: int) -> list[psutil.Process]:
     ("option", "value"),
     [
         ("ignore_eos", True),
+        ("session_header", "X-Session-ID"),
         ("extra", {"top_p": 0.5}),
         ("min_new_tokens", 4),
         ("settings", {"runtime": {}}),
@@ -270,6 +271,19 @@ def test_what_the_client_cannot_ask_for_is_refused(option: str, value: object) -
             **{option: value},
         )
     assert error.value.options == (option,)
+
+
+def test_conversations_are_not_asked_as_single_prompts() -> None:
+    engine = EndpointsEngine(
+        dataset=Samples([{"messages": [{"role": "user", "content": "x"}]}]),
+        model=None,
+        precision="fp32",
+        url="http://127.0.0.1:1",
+        client=["python"],
+    )
+
+    with pytest.raises(RunError, match="is a turn of a conversation, and MLCommons' client is"):
+        engine.load_samples([0])
 
 
 @pytest.mark.parametrize(
