@@ -52,6 +52,13 @@ def test_rates_and_times_are_by_the_second_count() -> None:
     assert parts_of([(1, 0, 0.5), (2, 0, 0.25)], rows, counts) == [(1, 20, 0.5), (2, 10, 0.25)]
 
 
+def test_what_turns_get_is_by_the_second_count_too() -> None:
+    metrics = {**METRICS, "e2e_tps_per_user": 5.0}
+
+    assert recounted(metrics, [ended(1)], {1: (8, 4)}, 2.0)[0]["e2e_tps_per_user"] == 4.0
+    assert "e2e_tps_per_user" not in recounted(metrics, [ended(1)], {1: (0, 0)}, 2.0)[0]
+
+
 @pytest.mark.parametrize(
     ("count", "note"),
     [

@@ -13,6 +13,8 @@ APART = 0.02
 
 NOTE = "tokens_counted"
 
+OF_TURNS = "e2e_tps_per_user"
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -59,7 +61,7 @@ def recounted(
     kept = {
         name: value
         for name, value in metrics.items()
-        if not name.startswith(("itl_", "tpot_", "tokens_", "tps_")) and name != PER_USER
+        if not name.startswith(("itl_", "tpot_", "tokens_", "tps_", "e2e_")) and name != PER_USER
     }
     counting = [one for one in ended if one.counts]
     served = sum(counts[one.sample][0] for one in ended if one.served)
@@ -67,6 +69,8 @@ def recounted(
         kept["tokens_per_second"] = served / duration_s
     if tokens := sum(counts[one.sample][0] for one in counting):
         kept["tokens_per_sample"] = tokens / len(counting)
+    if OF_TURNS in metrics:
+        kept[OF_TURNS] = metrics[OF_TURNS] * tokens / sum(one.tokens for one in counting)
     tpot_s = sorted(
         one.decode_s / after
         for one in counting
