@@ -69,7 +69,7 @@ def recounted(
         kept["tokens_per_second"] = served / duration_s
     if tokens := sum(counts[one.sample][0] for one in counting):
         kept["tokens_per_sample"] = tokens / len(counting)
-    if OF_TURNS in metrics:
+    if tokens and OF_TURNS in metrics:
         kept[OF_TURNS] = metrics[OF_TURNS] * tokens / sum(one.tokens for one in counting)
     tpot_s = sorted(
         one.decode_s / after
