@@ -19,6 +19,7 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.contention import busiest
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
+from pytest_mlperf.core.energy.exporter import LABEL as EXPORTER_LABEL
 from pytest_mlperf.core.energy.host import LABEL as HOST_LABEL
 from pytest_mlperf.core.energy.meter import LABEL as METER_LABEL
 from pytest_mlperf.core.errors import (
@@ -95,7 +96,7 @@ def require_power_source(case: Case) -> None:
     if case.accelerator == "cpu":
         lack = (
             "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
-            "file with --mlperf-meter"
+            "file with --mlperf-meter; of a server's GPUs, samples_per_joule_dcgm and --mlperf-dcgm"
         )
         raise UnavailableError(f"{case.accelerator} has {lack}")
 
@@ -149,6 +150,15 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
             f"{METER_LABEL}"
         )
     notes += wall.notes if wall is not None else ()
+    if (shown := runs[-1].exported) is not None:
+        if shown.joules is not None and shown.mean_w is not None:
+            asked = "" if shown.interval_s is None else f", asked every {shown.interval_s:.2g} s"
+            notes.append(
+                f"{shown.joules:,.0f} J ({_uncertain(shown.uncertainty_j)}) of {shown.gpus} in "
+                f"{shown.window_s:.1f} s, {shown.mean_w:,.0f} W{_per_unit(runs[-1], '_dcgm')}: "
+                f"{EXPORTER_LABEL}{asked}"
+            )
+        notes += shown.notes
     return list(dict.fromkeys(notes))
 
 

@@ -25,7 +25,7 @@ from pytest_mlperf.core.judge.sample import (
 )
 from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import BY_METER, METRICS, point_of
+from pytest_mlperf.core.metrics import BY_EXPORTER, BY_GPUS, BY_METER, METRICS, point_of
 from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.recording import APPEND_RUNS, detectable_notes, lacking, provable, recorded
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
@@ -347,10 +347,12 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 def _unknown(case: CaseRuns, name: str) -> str:
     """Return why a metric of efficiency was not measured."""
     run = case.runs[0]
-    if case.planned.case.accelerator == "cpu" and name not in BY_METER:
+    if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
         return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:
         return "no wall meter is read: name its file with --mlperf-meter"
+    if name in BY_EXPORTER:
+        return "no DCGM exporter is read: name its page with --mlperf-dcgm"
     return run.power_unknown or f"{name} needs what this engine does not count"

@@ -11,10 +11,11 @@ from statistics import fmean
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.control import Control, State
 from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.host import HostEnergy
 from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.extension import Leverage
-from pytest_mlperf.core.metrics import BY_METER, OF_ENERGY
+from pytest_mlperf.core.metrics import BY_EXPORTER, BY_METER, OF_ENERGY
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Reason, Sign
 from pytest_mlperf.core.roofline import Light
@@ -90,6 +91,7 @@ class Run:
         power: Energy of the timed part; None where it was not sampled.
         power_unknown: Why nothing could be sampled, where it should have been.
         wall: Energy of the whole machine in the timed part, by a wall meter; None without one.
+        exported: Energy of another machine's GPUs, by a DCGM exporter; None without one.
         host: Energy of the host's processors and memory; None where their counters may not be read.
         client: How late the client was by itself, seconds: "issue_p99" until a request began,
             "loop_p99" until an answer was seen; empty where the engine is no client.
@@ -131,6 +133,7 @@ class Run:
     power: Power | None = None
     power_unknown: str | None = None
     wall: WallEnergy | None = None
+    exported: ExportedEnergy | None = None
     host: HostEnergy | None = None
     client: Mapping[str, Number] = field(default_factory=dict)
     contention: Contention | None = None
@@ -147,8 +150,10 @@ class Run:
     finishes: Mapping[str, Count] = field(default_factory=dict)
     server: Mapping[str, NotNegative] = field(default_factory=dict)
 
-    def energy_of(self, metric: str) -> Power | WallEnergy | None:
+    def energy_of(self, metric: str) -> Power | WallEnergy | ExportedEnergy | None:
         """Return the energy that a metric of efficiency rests on; None: not sampled."""
+        if metric in BY_EXPORTER:
+            return self.exported
         return self.wall if metric in BY_METER else self.power
 
     def may_judge(self, metric: str) -> bool:

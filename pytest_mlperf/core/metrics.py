@@ -185,6 +185,20 @@ METRICS: dict[str, Metric] = _Table(
             0.05,
             unit="1/J",
         ),
+        Metric(
+            "samples_per_joule_dcgm",
+            "samples/J by DCGM",
+            Dimension.SAMPLES_PER_ENERGY,
+            0.05,
+            unit="1/J",
+        ),
+        Metric(
+            "tokens_per_joule_dcgm",
+            "tokens/J by DCGM",
+            Dimension.TOKENS_PER_ENERGY,
+            0.05,
+            unit="1/J",
+        ),
     )
 )
 
@@ -213,7 +227,10 @@ BY_GPUS = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
 BY_METER = frozenset(f"{name}_wall" for name in BY_GPUS)
 """Metrics of the energy of a whole machine, by a wall meter; never compared with `BY_GPUS`."""
 
-EFFICIENCY = BY_GPUS | BY_METER
+BY_EXPORTER = frozenset(f"{name}_dcgm" for name in BY_GPUS)
+"""Metrics of the energy of another machine's GPUs, by a DCGM exporter; never compared likewise."""
+
+EFFICIENCY = BY_GPUS | BY_METER | BY_EXPORTER
 """Metrics that need a power source; `test_efficiency` judges them."""
 
 OF_ENERGY = EFFICIENCY | {NET_JOULES_PER_SAMPLE}

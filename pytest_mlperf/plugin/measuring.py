@@ -23,6 +23,7 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import read_manifest
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
@@ -101,6 +102,7 @@ def bench_for(
         machine=machine,
         power=options.power != "off",
         meter=Meter(path=options.meter, offset_s=options.meter_offset) if options.meter else None,
+        exporter=find_exporter(options.dcgm, options.dcgm_gpus) if options.dcgm else None,
         control=options.control != "off",
         watched=options.control != "off",
         warmups=WarmUps(options.warmup, folder / NOTED),
@@ -124,7 +126,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
     """Return how many pairs of case and metric one test adds to those of the session."""
     if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
-    return gated_pairs(planned, kind, power=options.power != "off", meter=bool(options.meter))
+    return gated_pairs(planned, kind, power=options.power != "off", meter=options.metered)
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:

@@ -205,6 +205,18 @@ class Options:
         convert=number(float, lambda offset: abs(offset) < 1e9),
         ini_only=True,
     )
+    dcgm: str | None = _set_by(
+        "URL",
+        "also read the GPUs of a server through a DCGM exporter's page, as "
+        "http://gpu-box:9400/metrics: gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
+    )
+    dcgm_gpus: tuple[str, ...] = _set_by(
+        "GPU[,GPU...]",
+        "which GPUs of --mlperf-dcgm count, by UUID or name of their host (default: all)",
+        (),
+        convert=lambda text: tuple(text.replace(",", " ").split()),
+        ini_only=True,
+    )
     control: str = _set_by(
         "auto|off",
         "measure the machine by a short fixed benchmark before each run, and watch who else uses "
@@ -283,6 +295,11 @@ class Options:
     json: Path | None = _set_by("FILE", "also write the results to FILE", convert=Path)
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
+
+    @property
+    def metered(self) -> bool:
+        """Whether something else than this machine's GPUs tells of an energy."""
+        return bool(self.meter or self.dcgm)
 
 
 _OPTIONS = {one: one.metadata["option"] for one in fields(Options) if one.metadata}
@@ -381,7 +398,7 @@ def _check(options: Options) -> None:
     if options.update and (options.handicap or options.pretend):
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
         raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
-    if options.suspects or (options.meter and not options.plan):
+    if options.suspects or (options.metered and not options.plan):
         _read_once(options)
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
@@ -392,6 +409,7 @@ def _check(options: Options) -> None:
 def _read_once(options: Options) -> None:
     """Read the files that options name: a defect in one ends the session before any test."""
     from pytest_mlperf.core.errors import MlperfError
+    from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
     from pytest_mlperf.stores.suspects import load_given
 
@@ -399,6 +417,9 @@ def _read_once(options: Options) -> None:
     try:
         if options.meter and not options.plan:
             read_meter(options.meter, until_s=0.0, patience_s=0.0, local_offset_s=offset_s)
+        if options.dcgm and not options.plan:
+            name = "dcgm"
+            find_exporter(options.dcgm, options.dcgm_gpus)
         name = "suspects"
         if options.suspects:
             load_given(options.suspects)

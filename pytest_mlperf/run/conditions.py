@@ -27,6 +27,7 @@ from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.atomic import write_text
 
@@ -308,6 +309,7 @@ class Conditions:
     lease_limit_s: float = 21_600.0
     power: bool = True
     meter: Meter | None = None
+    exporter: Exporter | None = None
     control: bool = True
     watched: bool = False
     warmups: WarmUps | None = None

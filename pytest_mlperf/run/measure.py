@@ -31,6 +31,7 @@ from pytest_mlperf.run.conditions import (
     shortened,
 )
 from pytest_mlperf.run.gpu_memory import require_free
+from pytest_mlperf.run.power.exporter import watched_exporter
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.run.reading import Evidence, read_run, subject_of
@@ -220,6 +221,8 @@ def _observed(
         enter = stack.enter_context
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
+        exporter = case.conditions.exporter if task.performance else None
+        shown = enter(watched_exporter(exporter))
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = _subject(case, loaded, worker, build, checkpoint)
@@ -244,6 +247,7 @@ def _observed(
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
+        exporter=shown if exporter else None,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         usual=task.usual,
@@ -351,6 +355,7 @@ def _subject(
         build=build,
         python=worker.python,
         built=checkpoint.facts if checkpoint else {},
+        exporter=case.conditions.exporter,
     )
     if checkpoint:
         checkpoint.require(loaded["engine"])
@@ -388,7 +393,9 @@ def _warmed(
     names = conditions.machine.leases(job.accelerator)
     if not task.performance:
         return conditions.warmups.used(names)
-    alone = dataclasses.replace(conditions, warmups=None, control=False, power=False, meter=None)
+    alone = dataclasses.replace(
+        conditions, warmups=None, control=False, power=False, meter=None, exporter=None
+    )
     warmup = ProcessTask(
         target_qps=task.target_qps,
         performance=True,

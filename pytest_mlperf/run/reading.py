@@ -37,6 +37,7 @@ from pytest_mlperf.run.figures import (
 )
 from pytest_mlperf.run.light import Nearness, light_findings
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
+from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
@@ -53,18 +54,24 @@ def subject_of(
     build: Build | None = None,
     python: Event | None = None,
     built: Mapping[str, str] = MappingProxyType({}),
+    exporter: Exporter | None = None,
 ) -> Subject:
     """Return machine, engine and data of a process.
 
     Args:
         build: Where the worker ran, if not in this Python.
         built: How its checkpoint was made, where its entry builds one.
+        exporter: Through which its server's GPUs are watched.
     """
     beside = _beside(build, python) if build and python else {}
     return Subject(
         identity=machine.identity(job.accelerator),
         fingerprint={**_fingerprint(job, loaded), **beside, **built},
-        surroundings={**machine.surroundings(job.accelerator), "requests": _requests(job)},
+        surroundings={
+            **machine.surroundings(job.accelerator),
+            "requests": _requests(job),
+            **({"dcgm": exporter.gpus} if exporter else {}),
+        },
     )
 
 
@@ -119,6 +126,7 @@ class Evidence:
         usual: Share of speed that the baseline's runs lost to the machine's load; 0: not known.
         host: What the host's own counters showed, by their names; empty: none may be read.
         server: What its server's metrics were; empty: it has none.
+        exporter: What a DCGM exporter showed; None: none is named.
     """
 
     settings: LoadGenSettings
@@ -135,6 +143,7 @@ class Evidence:
     warmed: bool | None = None
     host: Mapping[str, Counted] = field(default_factory=dict)
     server: ServerLog = field(default_factory=ServerLog)
+    exporter: ExporterLog | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +237,7 @@ def together(*witnesses: Findings) -> dict[str, Any]:
 def _energy(
     evidence: Evidence, job: Job, conditions: Conditions, timed: TimedLog, figures: Figures
 ) -> list[Findings]:
-    """Return what the GPUs' sampler, the host's counters and a wall meter saw, where they did."""
+    """Return what sampler, host's counters, DCGM exporter and wall meter saw, where they did."""
     seen: list[Findings] = []
     if evidence.power:
         used = conditions.machine.used(job.accelerator, job.replicas)
@@ -237,6 +246,10 @@ def _energy(
         begin_s, end_s = timed.window_s
         shared = conditions.machine.shared
         seen.append(Hosted(host=host_energy(evidence.host, begin_s, end_s, shared=shared)))
+    if evidence.exporter:
+        count, kind = split(job.accelerator)
+        expected = None if kind == "cpu" else count
+        seen.append(exported(figures, evidence.exporter, timed, expected=expected))
     if conditions.meter:
         seen.append(metered(figures, conditions.meter, timed))
     return seen

@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.energy import Power
+from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import RuleR
@@ -77,7 +78,13 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize(
-    "metric", ["samples_per_joule", "samples_per_joule_wall", "net_joules_per_sample"]
+    "metric",
+    [
+        "samples_per_joule",
+        "samples_per_joule_wall",
+        "samples_per_joule_dcgm",
+        "net_joules_per_sample",
+    ],
 )
 def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) -> None:
     """What is told beside a run, such as the energy of a short window, is no baseline."""
@@ -99,7 +106,9 @@ def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) 
         window_s=3.0,
         gated=gated,
     )
-    run = replace(RUN, metrics={"throughput": 100.0, metric: 11.0}, power=power, wall=wall)
+    shown = ExportedEnergy(joules=9.0, uncertainty_j=1.0, mean_w=3.0, window_s=3.0, gated=gated)
+    metrics = {"throughput": 100.0, metric: 11.0}
+    run = replace(RUN, metrics=metrics, power=power, wall=wall, exported=shown)
 
     kept = baseline_run(run).metrics
 

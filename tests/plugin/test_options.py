@@ -12,6 +12,7 @@ from pytest_mlperf.plugin import options as option_values
 from pytest_mlperf.plugin.measuring import reproducing
 from pytest_mlperf.plugin.options import Options, read_options
 from pytest_mlperf.stores.results import read_results
+from tests.exporters import exporting, page
 from tests.plugin.project import OFFLINE, RATE, Project, last_line, near, section, spec_of
 
 NAMES = [
@@ -30,6 +31,7 @@ SETTINGS = [
     ("baseline-runs", "6", 6),
     ("control", "off", "off"),
     ("meter-offset", "-3600", -3600.0),
+    ("dcgm-gpus", "GPU-1, GPU-2", ("GPU-1", "GPU-2")),
     ("lease-timeout", "60", 60.0),
     ("power", "off", "off"),
     ("warmup", "always", "always"),
@@ -68,6 +70,18 @@ def test_what_is_seldom_set_is_set_in_ini_files_alone(
     assert field(by_override, name) == field(by_ini, name) == value
     with pytest.raises(pytest.UsageError, match="unrecognized arguments"):
         pytester.parseconfig(f"--mlperf-{name}={text}")
+
+
+def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.Pytester) -> None:
+    sample = 'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-a"} 7\n'
+    with exporting(page(sample)) as exporter:
+        by_option = read_options(pytester.parseconfig(f"--mlperf-dcgm={exporter.url}"))
+        pytester.makeini(f"[pytest]\nmlperf_dcgm = {exporter.url}\n")
+        by_ini = read_options(pytester.parseconfig())
+
+    assert by_option.dcgm == by_ini.dcgm == exporter.url
+    assert by_option.metered
+    assert exporter.asked == 1
 
 
 @pytest.mark.parametrize(
@@ -168,7 +182,7 @@ def test_a_reproduction_keeps_the_value_of_an_option_and_no_file(
 
 def test_every_option_is_covered_here() -> None:
     covered = {name for name, *_ in NAMES} | {name for name, *_ in SETTINGS} | set(PATHS)
-    covered |= {"plan", "report"}
+    covered |= {"plan", "report", "dcgm"}
 
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
 

@@ -121,6 +121,8 @@ METRICS: Mapping[str, str] = {
     "is the power beside the run. Reported, never gated.",
     "samples_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
     "tokens_per_joule_wall": "By a wall meter of the whole machine (`--mlperf-meter`).",
+    "samples_per_joule_dcgm": "By a DCGM exporter beside a server's GPUs (`--mlperf-dcgm`).",
+    "tokens_per_joule_dcgm": "By a DCGM exporter beside a server's GPUs (`--mlperf-dcgm`).",
 }
 
 SCORES: Mapping[str, tuple[str, str, str]] = {

@@ -1,0 +1,332 @@
+"""Energy of GPUs on another machine, by the counters that a DCGM exporter shows on a page.
+
+An exporter asks DCGM at an interval of its own, 30 s where nobody set another one, and shows what
+it got until it asks again: a look at the page never reads a sensor. When a value was taken is
+therefore known to about that interval alone, which is what the energy of a window is uncertain by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+
+from pytest_mlperf.core import energy
+from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
+from pytest_mlperf.core.prometheus import PageSample, page_samples
+
+POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+"""Watts of the moment, and millijoules since the driver was loaded."""
+
+MOST_W, MOST_MJ = 1e5, 1e14
+"""More is one of DCGM's words for "not known", as 2^47 or 2^63 - 14."""
+
+LABEL = "GPU board energy by a DCGM exporter, not MLPerf Power"
+"""How such figures are labelled."""
+
+UPDATES_S = 0.2
+"""A board renews its counter at least this often."""
+
+FEWEST = 10
+"""Values of a counter inside a window below which its energy is not judged."""
+
+GAP = 2.5
+"""A counter that stands still for so many intervals was not asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedGpu:
+    """What a page says of one GPU.
+
+    Attributes:
+        uuid: As its driver names it.
+        name: Its product name; "": the page does not say.
+        host: The machine that it is in; "" likewise.
+        joules: Of its counter; None: there is none.
+        watts: Its power; None likewise.
+        parts: It is split into MIG instances.
+    """
+
+    uuid: str
+    name: str = ""
+    host: str = ""
+    joules: float | None = None
+    watts: float | None = None
+    parts: bool = False
+
+
+def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
+    """Return the GPUs of an exporter's page, by UUID.
+
+    Args:
+        chosen: UUIDs, or names of hosts, of which they must have one; (): all of them.
+    """
+    gpus: dict[str, ExportedGpu] = {}
+    for sample in page_samples(page, {POWER, ENERGY}):
+        uuid, host = sample.labels.get("UUID", ""), sample.labels.get("Hostname", "")
+        if not uuid or (chosen and not {uuid, host}.intersection(chosen)):
+            continue
+        gpu = gpus.get(uuid) or ExportedGpu(
+            uuid=uuid, name=sample.labels.get("modelName", ""), host=host
+        )
+        gpus[uuid] = _with(gpu, sample)
+    return gpus
+
+
+def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
+    if sample.labels.get("GPU_I_ID"):
+        gpu = replace(gpu, parts=True)
+    if sample.name == ENERGY and 0 < sample.value < MOST_MJ:
+        return replace(gpu, joules=sample.value / 1000)
+    if sample.name == POWER and 0 <= sample.value < MOST_W:
+        return replace(gpu, watts=sample.value)
+    return gpu
+
+
+def models_of(gpus: Collection[ExportedGpu]) -> str:
+    """Return "8 x NVIDIA H200"."""
+    names = sorted(gpu.name or "GPU" for gpu in gpus)
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExporterLook:
+    """One look at a page: when, seconds since the epoch, and each GPU by UUID."""
+
+    time_s: float
+    gpus: Mapping[str, ExportedGpu]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedEnergy:
+    """Energy of GPUs in a window, by the page of a DCGM exporter.
+
+    Attributes:
+        joules: Of all of them together; None where it is not known of each.
+        uncertainty_j: By which it may be off either way: what the ends of the window may hide; None
+            where that is not known.
+        mean_w: Mean power of all together.
+        source: "counter", or "power" where a GPU has no counter.
+        gpus: How many there are, of which product: "8 x NVIDIA H200".
+        interval_s: How often the exporter asks, as its values changed; None: not seen.
+        readings: Values of the counter inside the window, of the GPU with the fewest.
+        window_s: Length of the window, seconds.
+        by_gpu: Joules by UUID.
+        gated: Good enough to fail a test with.
+        notes: What is to be known, and why something is not.
+    """
+
+    joules: NotNegative | None
+    uncertainty_j: NotNegative | None
+    mean_w: NotNegative | None
+    window_s: Seconds
+    source: str = "counter"
+    gpus: str = ""
+    interval_s: Seconds | None = None
+    readings: Count = 0
+    by_gpu: Mapping[str, NotNegative | None] = field(default_factory=dict)
+    gated: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Change:
+    """A value that was not there at the look before: it came between these times."""
+
+    time_s: float
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Counted:
+    """What the counter of one GPU gives for a window; `why_not` where it gives nothing."""
+
+    joules: float | None = None
+    uncertainty_j: float | None = None
+    interval_s: float | None = None
+    readings: int = 0
+    why_not: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+def exported_energy(
+    looks: Sequence[ExporterLook],
+    begin_s: float,
+    end_s: float,
+    *,
+    expected: int | None = None,
+    failure: str = "",
+) -> ExportedEnergy:
+    """Return the energy of a window, whose ends are seconds since the epoch.
+
+    Between the times at which a counter was seen to change it is taken to grow evenly. Each such
+    time may be late by an interval of the exporter, so that the energy of a window may be that of
+    one beside it: off by the interval, a look and `UPDATES_S`, times the highest power between two
+    changes. These bounds of several GPUs add up, as one exporter asks for all of them.
+
+    Args:
+        looks: In the order of time.
+        expected: GPUs that the case has; None: nobody knows.
+        failure: Why the last look failed that did.
+    """
+    window_s = end_s - begin_s
+    unknown = ExportedEnergy(joules=None, uncertainty_j=None, mean_w=None, window_s=window_s)
+    near = [look for look in looks if look.gpus]
+    if not near:
+        reason = f": {failure}" if failure else ""
+        return replace(unknown, notes=(f"the DCGM exporter showed no GPU{reason}",))
+    gpus = {uuid: gpu for look in near for uuid, gpu in look.gpus.items()}
+    unknown = replace(unknown, gpus=models_of(list(gpus.values())))
+    if all(gpu.joules is None for gpu in gpus.values()):
+        return _by_power(unknown, near, begin_s, end_s)
+    counted = {uuid: _counted(near, uuid, begin_s, end_s) for uuid in gpus}
+    whole = replace(
+        unknown,
+        interval_s=max((c.interval_s for c in counted.values() if c.interval_s), default=None),
+        readings=min(c.readings for c in counted.values()),
+        by_gpu={uuid: c.joules for uuid, c in counted.items()},
+    )
+    if why_not := _of_each({uuid: (c.why_not,) for uuid, c in counted.items() if c.why_not}, gpus):
+        return replace(whole, notes=why_not)
+    joules = sum(c.joules or 0.0 for c in counted.values())
+    whole = replace(
+        whole,
+        joules=joules,
+        mean_w=joules / window_s,
+        uncertainty_j=sum(c.uncertainty_j or 0.0 for c in counted.values()),
+    )
+    doubts = (
+        *_of_each({uuid: c.doubts for uuid, c in counted.items()}, gpus),
+        *_doubts(whole, gpus.values(), expected),
+    )
+    return replace(whole, notes=doubts, gated=not doubts)
+
+
+def _of_each(texts: Mapping[str, Sequence[str]], gpus: Collection[str]) -> tuple[str, ...]:
+    """Return sentences, each once, with whose they are where they are not of all GPUs."""
+    whose: dict[str, list[str]] = {}
+    for uuid, lines in texts.items():
+        for line in lines:
+            whose.setdefault(line, []).append(uuid)
+    return tuple(
+        line if len(uuids) == len(gpus) else f"{', '.join(uuids)}: {line}"
+        for line, uuids in whose.items()
+    )
+
+
+def _doubts(
+    whole: ExportedEnergy, gpus: Collection[ExportedGpu], expected: int | None
+) -> Iterator[str]:
+    """Yield why an energy that is known may not be judged."""
+    if any(gpu.parts for gpu in gpus):
+        yield "a GPU is split by MIG, and its counter is that of the whole board: not judged"
+    if expected is not None and len(gpus) != expected:
+        yield (
+            f"the case has {expected} GPUs, the DCGM exporter shows {len(gpus)}: not judged; name "
+            "those that serve it in mlperf_dcgm_gpus"
+        )
+    if whole.window_s < energy.GATED_S:
+        yield (
+            f"energy of {energy.floored(whole.window_s)} s is reported, not gated: that needs "
+            f"{energy.GATED_S:g} s"
+        )
+    share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
+    if share > energy.UNSURE:
+        yield (
+            f"energy that is uncertain by {share:.0%} is reported, not gated: the DCGM exporter "
+            f"asks every {whole.interval_s or 0:.2g} s; start it with --collect-interval=1000, or "
+            "let the run last longer"
+        )
+
+
+def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float) -> _Counted:
+    """Return what one GPU's counter gives for a window."""
+    series = [
+        (look.time_s, gpu.joules)
+        for look in looks
+        if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
+    ]
+    changes = list(_changes(series))
+    inside = [change for change in changes if begin_s <= change.time_s <= end_s]
+    if any(later.value < earlier.value for earlier, later in pairwise(changes)):
+        return _Counted(why_not="the energy counter was reset during the run")
+    if len(inside) < 2:
+        return _Counted(readings=len(inside), why_not=_stands_still(series, end_s - begin_s))
+    steps = [later.time_s - earlier.time_s for earlier, later in pairwise(inside)]
+    interval_s, look_s = median(steps), median(b - a for (a, _), (b, _) in pairwise(series))
+    late_s = inside[0].time_s - begin_s, end_s - inside[-1].time_s
+    watts = [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(changes)]
+    return _Counted(
+        joules=_at(changes, end_s) - _at(changes, begin_s),
+        uncertainty_j=(interval_s + look_s + UPDATES_S) * max(watts),
+        interval_s=interval_s,
+        readings=len(inside),
+        doubts=tuple(_sparse(len(inside), interval_s, max(*steps, *late_s))),
+    )
+
+
+def _changes(series: Sequence[tuple[float, float]]) -> Iterator[_Change]:
+    """Yield the values that were not there at the look before; the first look shows none."""
+    for (before_s, before), (time_s, value) in pairwise(series):
+        if value != before:
+            yield _Change(time_s=(before_s + time_s) / 2, value=value)
+
+
+def _stands_still(series: Sequence[object], window_s: float) -> str:
+    if not series:
+        return "the DCGM exporter shows no energy counter of it"
+    return (
+        f"the energy counter changed less than twice in {window_s:.0f} s: the DCGM exporter asks "
+        "more slowly than that, 30 s where nobody set it; start it with --collect-interval=1000"
+    )
+
+
+def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:
+    if readings < FEWEST:
+        yield (
+            f"{readings} values of the energy counter lie in the window, one every "
+            f"{interval_s:.2g} s, and {FEWEST} are needed: start the DCGM exporter with "
+            "--collect-interval=1000, or let the run last longer"
+        )
+    elif longest_s > GAP * interval_s:
+        yield (
+            f"the energy counter stood still for {longest_s:.1f} s, where it changed every "
+            f"{interval_s:.2g} s: not judged"
+        )
+
+
+def _at(changes: Sequence[_Change], time_s: float) -> float:
+    """Return a counter at a time, between two changes, or as it grew beside that time."""
+    place = next((n for n, one in enumerate(changes) if one.time_s >= time_s), len(changes))
+    place = min(max(place, 1), len(changes) - 1)
+    before, after = changes[place - 1], changes[place]
+    watts = (after.value - before.value) / (after.time_s - before.time_s)
+    return before.value + watts * (time_s - before.time_s)
+
+
+def _by_power(
+    unknown: ExportedEnergy, looks: Sequence[ExporterLook], begin_s: float, end_s: float
+) -> ExportedEnergy:
+    """Return an energy by powers alone, which are of some moments only: told, never judged."""
+    inside = [look for look in looks if begin_s <= look.time_s <= end_s]
+    watts = [
+        sum(gpu.watts for gpu in look.gpus.values() if gpu.watts is not None)
+        for look in inside
+        if all(gpu.watts is not None for gpu in look.gpus.values())
+    ]
+    if not watts:
+        return replace(unknown, notes=("the DCGM exporter showed no power in the window",))
+    mean_w = sum(watts) / len(watts)
+    note = (
+        f"the DCGM exporter shows no {ENERGY}: energy by powers of single moments, whose "
+        "uncertainty is not known, is not judged; have it show that field"
+    )
+    return replace(
+        unknown,
+        joules=mean_w * (end_s - begin_s),
+        mean_w=mean_w,
+        source="power",
+        readings=len(set(watts)),
+        notes=(note,),
+    )

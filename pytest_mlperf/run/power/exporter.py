@@ -1,0 +1,126 @@
+"""GPUs of another machine, watched through a DCGM exporter's page while a run is made."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from pytest_mlperf.core.energy.exporter import (
+    ENERGY,
+    ExportedEnergy,
+    ExporterLook,
+    exported_energy,
+    models_of,
+    read_exporter,
+)
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.run.figures import Figures, Findings
+from pytest_mlperf.run.logs import TimedLog
+from pytest_mlperf.run.power.figures import per_joule
+from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
+
+LOOK_S = 0.5
+"""Time between two looks: they tell when a value changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """A DCGM exporter that shows GPUs of a server.
+
+    Attributes:
+        url: Of its page, as "http://gpu-box:9400/metrics".
+        chosen: UUIDs or names of hosts of those that count; (): all.
+        gpus: What they are: "8 x NVIDIA H200".
+    """
+
+    url: str
+    chosen: tuple[str, ...] = ()
+    gpus: str = ""
+
+
+@dataclass(kw_only=True)
+class ExporterLog:
+    """What was read of an exporter while a run was made.
+
+    Attributes:
+        looks: In the order of time.
+        failures: Why others failed.
+        clock_stepped: The wall clock was set meanwhile, so that no window can be found.
+    """
+
+    looks: list[ExporterLook] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    clock_stepped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(Findings):
+    """What a DCGM exporter showed of a run."""
+
+    exported: ExportedEnergy
+
+
+@functools.lru_cache
+def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
+    """Return an exporter that was read, once in a session.
+
+    Raises:
+        SuiteError: Nobody answers there, or something else, or it shows none of these GPUs.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SuiteError(f'{url!r} is no address as "http://gpu-box:9400/metrics"')
+    page = MetricsPage(url)
+    try:
+        content = page.read()
+    except PageError as error:
+        raise SuiteError(
+            f"{error}; start the DCGM exporter first, or correct the address"
+        ) from None
+    finally:
+        page.close()
+    if not (shown := read_exporter(content)):
+        raise SuiteError(f"{url} shows no GPU's {ENERGY}: it is no DCGM exporter's page")
+    gpus = read_exporter(content, chosen)
+    for word in chosen:
+        if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
+            names = ", ".join(sorted({name for g in shown.values() for name in (g.uuid, g.host)}))
+            raise SuiteError(f"{url} shows no GPU {word}; mlperf_dcgm_gpus may name {names}")
+    return Exporter(url=url, chosen=chosen, gpus=models_of(list(gpus.values())))
+
+
+@contextlib.contextmanager
+def watched_exporter(exporter: Exporter | None) -> Iterator[ExporterLog]:
+    """Read an exporter's page while the block runs, where there is one."""
+    log = ExporterLog()
+
+    def take(time_s: float, pages: Sequence[bytes]) -> None:
+        assert exporter is not None
+        gpus = read_exporter(pages[0], exporter.chosen)
+        log.looks.append(ExporterLook(time_s=time_s, gpus=gpus))
+
+    urls = [exporter.url] if exporter else []
+    with Scraper(urls, take, period_s=LOOK_S) as scraper:
+        log.failures = scraper.failures
+        yield log
+    log.clock_stepped = scraper.clock_stepped
+
+
+def exported(
+    figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
+) -> Exported:
+    """Return the energy of a run's timed part, and samples and tokens per joule of it.
+
+    Args:
+        expected: GPUs that the case has; None: nobody knows.
+    """
+    begin_s, end_s = timed.window_s
+    failure = log.failures[-1] if log.failures else ""
+    looks = log.looks
+    if log.clock_stepped:
+        looks, failure = [], "the wall clock was set during the run"
+    seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
+    return Exported(metrics=per_joule(figures, seen.joules, "_dcgm"), exported=seen)

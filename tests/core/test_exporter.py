@@ -1,0 +1,224 @@
+"""The energy of a window by what a DCGM exporter shows, and when it may be judged."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from pytest_mlperf.core.energy.exporter import (
+    ExportedEnergy,
+    ExportedGpu,
+    ExporterLook,
+    exported_energy,
+    models_of,
+    read_exporter,
+)
+
+PAGE = b"""# HELP DCGM_FI_DEV_POWER_USAGE Power draw (in W).
+# TYPE DCGM_FI_DEV_POWER_USAGE gauge
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="box"} 412.5
+DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA H200",Hostname="box"} 120
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",modelName="NVIDIA H200",Hostname="box"} 5000250
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="1",UUID="GPU-b",modelName="NVIDIA H200",Hostname="box"} 9223372036854775794
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a"} 99
+"""  # noqa: E501 - a page as it is
+
+A = ExportedGpu(uuid="GPU-a", name="NVIDIA H200", host="box", joules=5000.25, watts=412.5)
+B = ExportedGpu(uuid="GPU-b", name="NVIDIA H200", host="box", watts=120.0)
+
+
+def test_gpus_of_a_page_and_what_dcgm_does_not_know_is_not_known() -> None:
+    assert read_exporter(PAGE) == {"GPU-a": A, "GPU-b": B}
+    assert models_of([A, B]) == "2 x NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({"GPU-b"}, ["GPU-b"]), ({"box"}, ["GPU-a", "GPU-b"]), ({"other"}, [])],
+)
+def test_gpus_are_chosen_by_uuid_or_host(chosen: set[str], expected: list[str]) -> None:
+    assert list(read_exporter(PAGE, chosen)) == expected
+
+
+def test_a_split_gpu_is_said_to_be_one() -> None:
+    page = PAGE.replace(b'gpu="0",', b'gpu="0",GPU_I_PROFILE="1g.18gb",GPU_I_ID="7",')
+
+    assert read_exporter(page)["GPU-a"].parts
+
+
+# --- energy --------------------------------------------------------------------------------------
+
+Watts = Callable[[float], float]
+
+
+def steady(_: float) -> float:
+    return 500.0
+
+
+def exported(
+    watts: Watts,
+    *,
+    interval_s: float = 1.0,
+    phase_s: float = 0.3,
+    age_s: float = 0.0,
+    until_s: float = 140.0,
+    base: float = 1e6,
+    uuid: str = "GPU-a",
+) -> list[ExporterLook]:
+    """Return looks twice a second at a counter that is asked every so often, and shown late."""
+    step_s = 0.01
+    energy = [base]
+    for n in range(round((until_s + 50) / step_s)):
+        energy.append(energy[-1] + watts(n * step_s - 50) * step_s)
+
+    def counter(time_s: float) -> float:
+        return energy[round((time_s + 50) / step_s)]
+
+    looks = []
+    for n in range(round(2 * until_s)):
+        asked_s = (n / 2 - phase_s) // interval_s * interval_s + phase_s
+        gpu = ExportedGpu(uuid=uuid, name="NVIDIA H200", joules=round(counter(asked_s - age_s), 3))
+        looks.append(ExporterLook(time_s=n / 2, gpus={uuid: gpu}))
+    return looks
+
+
+def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
+    return [
+        ExporterLook(
+            time_s=looks[0].time_s, gpus={k: v for look in looks for k, v in look.gpus.items()}
+        )
+        for looks in zip(*sides, strict=True)
+    ]
+
+
+def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged() -> None:
+    found = exported_energy(exported(steady), 40.2, 100.4, expected=1)
+
+    assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
+    assert found.mean_w == pytest.approx(500, rel=1e-3)
+    assert found.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
+    assert (found.interval_s, found.readings, found.gpus) == (1.0, 61, "1 x NVIDIA H200")
+    assert found.notes == ()
+    assert found.gated
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 2.0, 5.0])
+def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(
+    interval_s: float,
+) -> None:
+    """Simulated: square waves and a job between idle times, whatever the exporter's phase."""
+    draw = random.Random(7)
+    for _ in range(60):
+        period_s, begin_s = draw.uniform(0.3, 20), draw.uniform(30, 50)
+
+        def watts(time_s: float, period_s: float = period_s, begin_s: float = begin_s) -> float:
+            if period_s > 15:
+                return 620 if begin_s <= time_s <= begin_s + 60 else 80
+            return 620 if time_s % period_s < period_s / 2 else 80
+
+        looks = exported(
+            watts,
+            interval_s=interval_s,
+            phase_s=draw.uniform(0, interval_s),
+            age_s=draw.uniform(0, interval_s),
+        )
+        found = exported_energy(looks, begin_s, begin_s + 60)
+        true_j = sum(watts(begin_s + n / 1000) for n in range(60_000)) / 1000
+
+        assert found.joules is not None
+        assert found.uncertainty_j is not None
+        assert abs(found.joules - true_j) <= found.uncertainty_j
+
+
+def test_gpus_add_up_with_their_uncertainties() -> None:
+    looks = both(exported(steady), exported(lambda _: 300.0, uuid="GPU-b"))
+    one = exported_energy(exported(steady), 40.0, 100.0)
+    found = exported_energy(looks, 40.0, 100.0, expected=2)
+
+    assert found.joules == pytest.approx(800 * 60, rel=1e-3)
+    assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
+    assert found.gpus == "2 x NVIDIA H200"
+    assert set(found.by_gpu) == {"GPU-a", "GPU-b"}
+    assert found.gated
+
+
+STEADY = exported(steady)
+OTHER = exported(steady, uuid="GPU-b")
+
+
+def reset(looks: list[ExporterLook]) -> list[ExporterLook]:
+    return [
+        *(look for look in looks if look.time_s <= 70),
+        *with_gpu([look for look in looks if look.time_s > 70], joules=7.0),
+    ]
+
+
+def with_gpu(looks: list[ExporterLook], **changes: object) -> list[ExporterLook]:
+    return [
+        replace(look, gpus={k: replace(g, **changes) for k, g in look.gpus.items()})  # type: ignore[arg-type]
+        for look in looks
+    ]
+
+
+def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[ExporterLook]:
+    return [look for look in looks if not first_s < look.time_s < last_s]
+
+
+@pytest.mark.parametrize(
+    ("looks", "sentence"),
+    [
+        (exported(steady, interval_s=30.0), "changed less than twice|values of the energy counter"),
+        (exported(steady, interval_s=8.0), r"8 values .* one every 8 s, and 10 are needed"),
+        (silent(STEADY, 50, 90), r"stood still for \d+\.\d s, where it changed every 1 s"),
+        (silent(STEADY, 80, 140), r"stood still for \d+\.\d s"),
+        (silent(STEADY, -1, 70), r"stood still for \d+\.\d s"),
+        (reset(STEADY), "the energy counter was reset during the run"),
+        (with_gpu(STEADY, parts=True), "a GPU is split by MIG"),
+        (with_gpu(STEADY, joules=None, watts=500.0), "shows no DCGM_FI_DEV_TOTAL"),
+        (with_gpu(STEADY, joules=None), "showed no power in the window"),
+        (with_gpu(STEADY, joules=7.0), "changed less than twice in 60 s"),
+        ([], "the DCGM exporter showed no GPU: it went away"),
+        (both(STEADY, OTHER), "has 1 GPUs, .* shows 2"),
+        (
+            both(STEADY, with_gpu(OTHER, uuid="GPU-b", joules=None)),
+            "^GPU-b: the DCGM exporter shows no energy counter of it",
+        ),
+    ],
+    ids=[
+        "30 s", "8 s", "gap", "end", "begin", "reset", "mig", "power", "nothing", "still", "gone",
+        "too many", "one without",
+    ],
+)  # fmt: skip
+def test_what_may_not_be_judged_says_why(looks: list[ExporterLook], sentence: str) -> None:
+    found = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
+
+    assert any(re.search(sentence, note) for note in found.notes), found.notes
+    assert not found.gated
+
+
+def test_power_alone_gives_an_energy_that_is_told() -> None:
+    found = exported_energy(with_gpu(exported(steady), joules=None, watts=500.0), 40.0, 100.0)
+
+    assert (found.joules, found.source, found.uncertainty_j) == (30_000.0, "power", None)
+
+
+@pytest.mark.parametrize(
+    ("end_s", "interval_s", "sentence"),
+    [
+        (58.9, 1.0, r"energy of 18\.9 s is reported, not gated"),
+        (100.0, 6.0, r"uncertain by 11% is reported, not gated: the DCGM exporter asks every 6 s"),
+    ],
+)
+def test_a_window_that_is_too_short_for_the_exporter_is_told(
+    end_s: float, interval_s: float, sentence: str
+) -> None:
+    found: ExportedEnergy = exported_energy(exported(steady, interval_s=interval_s), 40.0, end_s)
+
+    assert found.joules is not None
+    assert not found.gated
+    assert any(re.search(sentence, note) for note in found.notes), found.notes
