@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -235,6 +236,18 @@ class Engine:
         client, or nobody knows.
         """
         return {}
+
+    def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
+        """Return this client on a server that computes nothing, for what it reaches at most.
+
+        It answers the samples that are loaded here, as long as it is open and none of this
+        engine's own are under way. None: this engine is no client, or cannot tell.
+
+        Args:
+            tokens: Of every answer.
+        """
+        del tokens
+        return None
 
     def accepted_drafts(self) -> int | None:
         """Return how many drafted tokens were accepted since it was last asked.

@@ -39,6 +39,9 @@ standard deviations of what is under way at two moments."""
 MIXED = 0.01
 """Above this share of answers that are cut, and below as much that are not, it is told."""
 
+NEEDED = 0.5
+"""Share of what the client reaches against a server that computes nothing which a run may need."""
+
 UNANSWERED = 0.5
 """Share of a window's arrivals that may be unanswered at its end, for whatever reason."""
 
@@ -154,16 +157,31 @@ def curve_validity(
     """
     seen: list[Findings] = []
     for point in log.points:
+        at_limit = [*_client_at_limit(point)]
         if point.open is None:
-            seen.append(Findings(invalid=tuple(_reasons(point))))
+            seen.append(Findings(invalid=(*at_limit, *_reasons(point))))
             continue
         late = _late(point, point.open, gated, client, at_a_time)
-        reasons = [*late.invalid, *_open_reasons(point, point.open, log)]
+        reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
         seen.append(Findings(invalid=tuple(reasons), notes=late.notes))
     return Findings(
         invalid=tuple(reason for one in seen for reason in one.invalid),
         notes=tuple(note for one in seen for note in one.notes),
     )
+
+
+def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
+    """Yield that the client had no room left, where what it reaches was measured."""
+    rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
+    if reach is not None and rate > NEEDED * reach:
+        length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
+        text = (
+            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} requests/s"
+            f"{length}, and against a server that computes nothing this client reaches "
+            f"{reach:,.0f}: take fewer requests under way or a lower rate, or a faster or quieter "
+            "machine to measure from"
+        )
+        yield Reason(key=Key.CLIENT_LATE, text=text)
 
 
 def _too_few(point: PointWindow, least: float) -> Iterator[Reason]:

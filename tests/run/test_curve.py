@@ -223,6 +223,9 @@ RISING = [(10, 80 + 5 * n, 0.4) for n in range(PARTS)]
         ({"parts": RISING}, Key.NOT_STEADY, "drifted up by 44%"),
         ({"parts": RISING[::-1]}, Key.NOT_STEADY, "drifted down by 44%"),
         ({"parts": [(10, 100 + n % 2, 0.4) for n in range(PARTS)]}, None, ""),
+        ({"client_busy": 1.0, "client_reach": 20.0}, None, ""),
+        ({"client_reach": 19.9}, Key.CLIENT_LATE, "10 requests/s of 10 tokens, and against a"),
+        ({"client_reach": 19.9, "tokens": 0}, Key.CLIENT_LATE, "10 requests/s, and against a"),
     ],
 )
 def test_a_window_must_be_held_full_long_enough_and_steady(
@@ -266,6 +269,16 @@ def test_a_log_that_is_none_is_named(tmp_path: Path, content: str, words: str) -
 
     with pytest.raises(RunError, match=words):
         read_curve(tmp_path / LOG)
+
+
+def test_a_log_of_an_earlier_build_does_not_tell_of_its_client(tmp_path: Path) -> None:
+    told = {key: value for key, value in asdict(point()).items() if "client" not in key}
+    rest = {"schema": 2, "samples": 1, "arrivals": "", "burstiness": None}
+    (tmp_path / LOG).write_text(json.dumps({**rest, "points": [told]}))
+
+    (read,) = read_curve(tmp_path / LOG).points
+
+    assert read.client_reach is None
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

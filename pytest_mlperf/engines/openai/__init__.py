@@ -36,9 +36,10 @@ from pytest_mlperf.engines.openai._capabilities import (
     server_facts,
 )
 from pytest_mlperf.engines.openai._client import Bodies, Client
-from pytest_mlperf.engines.openai._connection import library, new_loop
+from pytest_mlperf.engines.openai._connection import library
 from pytest_mlperf.engines.openai._conversations import SALT_WORDS, TurnBodies, is_header
 from pytest_mlperf.engines.openai._count import ReferenceCount
+from pytest_mlperf.engines.openai._null_client import NullClient, drive
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic, allow_files
 from pytest_mlperf.engines.serving import Server, require_listening
 
@@ -328,6 +329,21 @@ class OpenAiEngine(Engine):
     def client_lateness(self) -> Mapping[str, float]:
         return self._streams.take_lateness()
 
+    def null_client(self, tokens: int) -> NullClient:
+        """Return one whose answers come in as many pieces as this server's came."""
+        pieces, counted = self._traffic.pieces, self._traffic.counted
+        return NullClient(
+            tokens=tokens,
+            writes=max(1, min(tokens, round(tokens * pieces / counted))) if counted else tokens,
+            api=self._options.api,
+            path=PATHS[self._options.api],
+            ids=self._capabilities.ids,
+            bodies=self._bodies,
+            generation=self._generation,
+            concurrency=self._concurrency,
+            timeout_s=self._options.request_timeout,
+        )
+
     def accepted_drafts(self) -> int | None:
         """Return what answers say was accepted, else what the server's own counter says."""
         if accepted := self._traffic.accepted:
@@ -365,12 +381,8 @@ class OpenAiEngine(Engine):
         client = Client(url, PATHS[self._options.api], self._key, self._options.request_timeout)
         self._client, self._accepted = client, 0
         self._traffic = traffic = Traffic(client, self._server, self._options.request_timeout)
-        loop, self._facts["event_loop"] = new_loop()
         self._facts["httptools"] = library().__version__
-        self._streams = Streams(traffic.answer, concurrency=self._concurrency, loop=loop)
-        undo.callback(self._streams.close)
-        self._streams.run(client.open())
-        undo.callback(lambda: self._streams.run(traffic.close()))
+        self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
         self._generation = dataclasses.replace(self._generation, eos=config.eos)
         self._bodies = self._sources(config)

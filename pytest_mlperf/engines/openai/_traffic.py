@@ -49,6 +49,7 @@ class Flight(Listener):
 
     Attributes:
         heard_s: When its stream last said something, on the loop's clock.
+        pieces: In which it came so far: reads, of one event or of many.
         reported: Its sample is done, and its stream only has to end.
     """
 
@@ -61,8 +62,10 @@ class Flight(Listener):
     heard_s: float = 0.0
     begun: bool = False
     reported: bool = False
+    pieces: int = 0
 
     def heard(self) -> None:
+        self.pieces += 1
         self.run.heard(self)
 
     def tokens(self, count: int) -> None:
@@ -295,7 +298,8 @@ class Traffic:
 
     `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
     drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
-    took them, None: nobody does.
+    took them, None: nobody does; `counted` all tokens of answers, which
+    came in `pieces`.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -305,7 +309,7 @@ class Traffic:
         self._run: SinkRequests | None = None
         self.kept: dict[int, list[Piece]] | None = None
         self.submitted = 0
-        self.accepted = 0
+        self.accepted = self.counted = self.pieces = 0
         self._settled = 0
 
     def use(
@@ -347,6 +351,8 @@ class Traffic:
         elif self.kept is not None:
             self.kept[request.sample] = answer.pieces
         self.accepted += answer.accepted
+        self.counted += tokens
+        self.pieces += flight.pieces
         reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
         prompt = flight.body.prompt_tokens
         request.done(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -48,6 +49,10 @@ class EngineAround(Engine):
         """Hand through."""
         return self._engine.client_lateness()
 
+    def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
+        """Hand through."""
+        return self._engine.null_client(tokens)
+
     def accepted_drafts(self) -> int | None:
         """Hand through."""
         return self._engine.accepted_drafts()
@@ -87,6 +92,10 @@ class HandicapEngine(EngineAround):
     def client_lateness(self) -> Mapping[str, float]:
         """Return nothing: what waits here is late on purpose."""
         return {}
+
+    def null_client(self, tokens: int) -> None:
+        """Return nothing: what waits here is slow on purpose."""
+        del tokens
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Submit with a sink that waits."""

@@ -100,6 +100,9 @@ class PointWindow:
         warm_requests, warm_s: Answered before the window began, and how long that took.
         turns: Of conversations, for each turn from 1 on: requests that count, and the medians of
             their latency and of their time to the first token, seconds, 0 where nobody timed it.
+        client_busy: Cores that this process used from the window's begin to its close.
+        client_reach: Requests/s of this length that it reaches against a server that computes
+            nothing; None: not measured.
     """
 
     point: float
@@ -118,6 +121,8 @@ class PointWindow:
     warm_s: float = 0.0
     paused: float = 0.0
     turns: Sequence[tuple[int, int, float, float]] = ()
+    client_busy: float = 0.0
+    client_reach: float | None = None
 
 
 @dataclass(slots=True)
@@ -160,7 +165,7 @@ class SlotSink(GuardedSink):
         self._times = TokenTimes()
         self._begun_s: float | None = None
         self._until_s = math.inf
-        self._began_s = 0.0
+        self._began_s = self._cpu_s = 0.0
         self.left, self.point = 0, 0.0
         self.of_window: list[Ended] = []
         self.records: list[Record] | None = [] if records else None
@@ -357,12 +362,14 @@ class SlotSink(GuardedSink):
             begun_s, self._began_s = perf_counter(), time.time()
             self._pauses_s = [one for one in self._pauses_s if one[1] > begun_s]
             self._begun_s, self._until_s = begun_s, begun_s + lasts_s
+            self._cpu_s = time.process_time()
             return begun_s
 
     def close(self) -> PointWindow:
         """Close the window and return what was measured in it."""
         with self._lock:
-            end_s, begun_s = min(perf_counter(), self._until_s), self._begun_s or 0.0
+            now_s, begun_s = perf_counter(), self._begun_s or 0.0
+            end_s = min(now_s, self._until_s)
             still = [one.from_s for one in self._under_way.values() if one.from_s < end_s]
             inside = sum(end_s - max(from_s, begun_s) for from_s in still)
             duration_s = end_s - begun_s
@@ -385,6 +392,7 @@ class SlotSink(GuardedSink):
                 open=self._open(len(still)) if self._until_s < math.inf else None,
                 paused=paused_s / duration_s,
                 turns=list(self._turn_medians()),
+                client_busy=(time.process_time() - self._cpu_s) / (now_s - begun_s),
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)

@@ -36,6 +36,7 @@ from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from pytest_mlperf.run.worker import clocks as over_time
+from pytest_mlperf.run.worker._client_check import with_reach
 from pytest_mlperf.run.worker._handicap import HandicapEngine
 from pytest_mlperf.run.worker._harness import Pulse, measured
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
@@ -366,6 +367,9 @@ class EngineWorker:
                 kind = OpenLoop if settings.arrivals else ClosedLoop
                 loop = kind(self._engine, sink, self._asked, settings, self._trace)
                 log = loop.run(self._folder.name, alone_s, window.look)
+                log["points"] = with_reach(
+                    log["points"], self._engine, self._asked.indices, settings, self._fail_engine
+                )
             atomic.write_text(folder / LOG, json.dumps(log, indent=1) + "\n")
             if sink.records is not None and not pulse:  # a harness leaves events of its own
                 write_requests(folder, sink.records)

@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.cli import main
 from tests.engines.openai.echo import echo_server
 
-pytest.importorskip("aiohttp")
+pytest.importorskip("httptools")
 
 
 @pytest.mark.process

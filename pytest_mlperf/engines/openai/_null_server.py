@@ -1,0 +1,114 @@
+"""A server that computes nothing: every request is answered at once, by the same stream of tokens.
+
+Run as `python _null_server.py --tokens 8 --writes 8 --api chat`; it prints its port and serves
+until its stdin ends. All streams under way get their next write in turn, as from servers that
+compute a step for all. Nothing of the package is imported, and nothing outside Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+
+BACKLOG = 4096
+
+
+def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
+    """Return an answer's tokens, each an event, in so many writes at most."""
+    events = list(_events(tokens, chat=chat, ids=ids))
+    return [
+        b"".join(events[n * tokens // writes : (n + 1) * tokens // writes]) for n in range(writes)
+    ]
+
+
+def _events(tokens: int, *, chat: bool, ids: bool) -> Iterator[bytes]:
+    """Yield what is sent for each token, the first with the head and the last with the end."""
+    word = {"delta": {"content": " word"}} if chat else {"text": " word"}
+    told = {"token_ids": [1000]} if ids else {}
+    choice = {"index": 0, **word, "logprobs": None, "finish_reason": None, **told}
+    usual = _chunk(_event(choices=[choice], usage=None))
+    last = _event(choices=[{**choice, "finish_reason": "length"}], usage=None)
+    usage = _event(choices=[], usage={"prompt_tokens": 1, "completion_tokens": tokens})
+    end = _chunk(last) + _chunk(usage + b"data: [DONE]\n\n") + _chunk(b"")
+    for number in range(tokens):
+        yield (HEAD if number == 0 else b"") + (end if number == tokens - 1 else usual)
+
+
+def _event(**fields: object) -> bytes:
+    common = {"id": "cmpl-0123456789abcdef", "object": "chunk", "created": 1, "model": "null"}
+    return b"data: " + json.dumps({**common, **fields}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Connection(asyncio.Protocol):
+    """One connection; its requests come one after the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[bytes]) -> None:
+        """Answer each request with these pieces."""
+        self._loop = loop
+        self._pieces = pieces
+        self._came = bytearray()
+        self._needed = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep where to write."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is whole."""
+        self._came += data
+        if not self._needed and (end := self._came.find(b"\r\n\r\n")) >= 0:
+            length = LENGTH.search(self._came, 0, end + 2)
+            self._needed = end + 4 + (int(length[1]) if length else 0)
+        if 0 < self._needed <= len(self._came):
+            del self._came[: self._needed]
+            self._needed = 0
+            self._write(0)
+
+    def _write(self, number: int) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(self._pieces[number])
+        if number + 1 < len(self._pieces):
+            self._loop.call_soon(self._write, number + 1)
+
+
+async def serve(pieces: Sequence[bytes]) -> None:
+    """Serve until stdin ends."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: Connection(loop, pieces), "127.0.0.1", 0, backlog=BACKLOG
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+def main() -> None:
+    """Serve as the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, required=True)
+    parser.add_argument("--writes", type=int, required=True)
+    parser.add_argument("--api", choices=("chat", "completions"), required=True)
+    parser.add_argument("--ids", action="store_true")
+    given = parser.parse_args()
+    chat = given.api == "chat"
+    asyncio.run(serve(answer(given.tokens, given.writes, chat=chat, ids=given.ids)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The client is measured on a server that computes nothing, where it had much to do."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.run.worker._client_check import BUSY, TOKENS_UNDER_WAY, with_reach
+from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
+from pytest_mlperf.run.worker.closed_loop import OpenWindow
+from tests.run.harness import settings
+from tests.run.test_curve import Answers, point, refuse
+
+LOADED = range(10)
+
+
+class Asked(Answers):
+    """Is a client; keeps how long the answers of its null server were to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.null = Answers(tokens=2, takes_s=0.05)
+
+    def null_client(self, tokens: int) -> AbstractContextManager[Engine]:
+        self.asked.append(tokens)
+        return contextlib.nullcontext(self.null)
+
+
+def checked(engine: Engine, **changes: Any) -> float | None:
+    """Return what the client reaches at a point, in windows of 50 ms."""
+    told = replace(settings("Offline"), scenario="Concurrency", tokens=True)
+    given = asdict(point(**{"client_busy": BUSY, **changes}))
+    (one,) = with_reach([given], engine, LOADED, told, refuse, lasts_ms=50)
+    assert {**given, "client_reach": one["client_reach"]} == one
+    reach: float | None = one["client_reach"]
+    return reach
+
+
+def test_it_has_as_many_under_way_and_answers_as_long() -> None:
+    engine = Asked()
+
+    reach = checked(engine, concurrency=4)
+
+    assert engine.asked == [10]
+    assert engine.null.most == 4
+    assert set(engine.null.seen) <= set(LOADED)
+    assert reach is not None
+    assert 0 < reach < 4 / engine.null.takes_s
+    assert not engine.seen
+
+
+def test_an_open_loop_has_as_many_as_were_under_way_and_sixteen_at_least() -> None:
+    window = OpenWindow(before=1, after=1, most=40, unanswered=0, late={})
+    few, many = Asked(), Asked()
+
+    checked(few, point=9.5, open=window, under_way=3.0)
+    checked(many, point=9.5, open=window, under_way=30.2)
+
+    assert (few.null.most, many.null.most) == (16, 31)
+
+
+def test_long_answers_are_cut_and_count_as_what_they_are() -> None:
+    whole, cut = Asked(), Asked()
+
+    checked(whole, concurrency=4, requests=10, tokens=10 * TOKENS_UNDER_WAY // 4)
+    reach = checked(cut, concurrency=4, requests=10, tokens=1000 * TOKENS_UNDER_WAY)
+
+    assert whole.asked == cut.asked == [TOKENS_UNDER_WAY // 4]
+    assert reach is not None
+    assert reach < 4 / cut.null.takes_s / 400
+
+
+@pytest.mark.parametrize("idle", [{"client_busy": BUSY / 2}, {"requests": 0, "tokens": 0}])
+def test_a_client_that_had_little_to_do_is_not_measured(idle: dict[str, Any]) -> None:
+    engine = Asked()
+
+    assert checked(engine, **idle) is None
+    assert not engine.asked
+
+
+@pytest.mark.parametrize("around", [lambda one: one, EngineAround])
+def test_an_engine_that_is_no_client_has_no_reach(around: Any) -> None:
+    assert checked(around(Answers())) is None
+
+
+def test_what_is_slow_on_purpose_is_no_client() -> None:
+    engine = Asked()
+
+    assert checked(HandicapEngine(engine, 0.1)) is None
+    assert checked(EngineAround(engine)) is not None
