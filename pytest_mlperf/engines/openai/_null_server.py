@@ -35,8 +35,8 @@ def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
 def _events(tokens: int, *, chat: bool, ids: bool) -> Iterator[bytes]:
     """Yield what is sent for each token, the first with the head and the last with the end."""
     word = {"delta": {"content": " word"}} if chat else {"text": " word"}
-    told = {"token_ids": [1000]} if ids else {}
-    choice = {"index": 0, **word, "logprobs": None, "finish_reason": None, **told}
+    with_ids = {"token_ids": [1000]} if ids else {}
+    choice = {"index": 0, **word, "logprobs": None, "finish_reason": None, **with_ids}
     usual = _chunk(_event(choices=[choice], usage=None))
     last = _event(choices=[{**choice, "finish_reason": "length"}], usage=None)
     usage = _event(choices=[], usage={"prompt_tokens": 1, "completion_tokens": tokens})
@@ -54,7 +54,7 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-class Connection(asyncio.Protocol):
+class NullConnection(asyncio.Protocol):
     """One connection; its requests come one after the other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pieces: Sequence[bytes]) -> None:
@@ -92,7 +92,7 @@ async def serve(pieces: Sequence[bytes]) -> None:
     """Serve until stdin ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Connection(loop, pieces), "127.0.0.1", 0, backlog=BACKLOG
+        lambda: NullConnection(loop, pieces), "127.0.0.1", 0, backlog=BACKLOG
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
@@ -105,9 +105,9 @@ def main() -> None:
     parser.add_argument("--writes", type=int, required=True)
     parser.add_argument("--api", choices=("chat", "completions"), required=True)
     parser.add_argument("--ids", action="store_true")
-    given = parser.parse_args()
-    chat = given.api == "chat"
-    asyncio.run(serve(answer(given.tokens, given.writes, chat=chat, ids=given.ids)))
+    arguments = parser.parse_args()
+    chat = arguments.api == "chat"
+    asyncio.run(serve(answer(arguments.tokens, arguments.writes, chat=chat, ids=arguments.ids)))
 
 
 if __name__ == "__main__":
