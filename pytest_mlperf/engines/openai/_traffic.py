@@ -298,8 +298,7 @@ class Traffic:
 
     `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
     drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
-    took them, None: nobody does; `counted` all tokens of answers, which
-    came in `pieces`.
+    took them, None: nobody does; `counted` are all tokens of answers, which came in `pieces`.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
