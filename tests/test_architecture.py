@@ -37,7 +37,12 @@ ONLY = {
     "jinja2": {"reports.html"},
     "vl_convert": {"reports.html"},
     "mlperf_loadgen": {"run.worker"},
-    "pynvml": {"hardware.memory", "hardware.nvidia", "hardware.sampler"},
+    "pynvml": {
+        "hardware.memory",
+        "hardware.nvidia",
+        "hardware.power_limit",
+        "hardware.sampler",
+    },
     "onnxruntime": {"engines.onnxruntime"},
     "pycocotools": {"scorers.detection"},
     "torch": {

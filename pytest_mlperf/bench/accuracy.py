@@ -62,7 +62,7 @@ class CaseAccuracy:
         entry, case = planned.accuracy_reference, planned.case
         self._planned = planned
         self._whole = whole
-        self.by_reference = None if entry is planned.engine else entry.full_label
+        self.by_reference = None if entry is planned.entry else entry.full_label
         self.file = accuracy_baselines.path_for(
             root, workload=case.workload, engine=entry.label, precision=entry.precision
         )
@@ -285,7 +285,7 @@ class CaseAccuracy:
         return AccuracyBaseline(
             round=self._planned.suite.round,
             workload=case.workload,
-            engine=case.engine,
+            engine=self._planned.entry.label,
             precision=case.precision,
             scenario=case.scenario,
             samples=accuracy.samples,

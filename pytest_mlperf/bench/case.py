@@ -49,8 +49,9 @@ class CaseRuns(CaseRunner):
     ) -> None:
         """Load the baseline: a defect in it must not cost a measurement."""
         case = planned.case
-        calibrated = conditions.machine.identity(case.accelerator)
-        machine = replace(conditions.machine, harness=planned.harness)
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        calibrated = machine.identity(case.accelerator)
+        machine = replace(machine, harness=planned.harness)
         conditions = replace(conditions, machine=machine)
         identity = machine.identity(case.accelerator)
         self.policy = policy

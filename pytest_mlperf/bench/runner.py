@@ -271,7 +271,8 @@ class CaseRunner:
         self.runs: list[Run] = []
         self.invalid_runs: list[Run] = []
         self.subject: Subject | None = None
-        self._conditions = conditions
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        self._conditions = replace(conditions, machine=machine)
         self._show = show
         self._build = build
         self._label = label

@@ -280,11 +280,11 @@ def argument(text: str) -> TurnsArgument:
         raise MlperfError(f"{file} holds {len(more) + 1} suites; name one of them")
     planned = plan_suite(path)
     suite = planned[0].suite
-    if not label and len(suite.engines) > 1:
-        names = ", ".join(entry.full_label for entry in suite.engines)
+    if not label and len(suite.entries) > 1:
+        names = ", ".join(entry.full_label for entry in suite.entries)
         raise MlperfError(f"{file} has several engine entries: write {file}::LABEL, of {names}")
     try:
-        entry = side_of(suite, label) if label else (suite.engines[0], None)
+        entry = side_of(suite, label) if label else (suite.entries[0], None)
     except LookupError as error:
         raise MlperfError(f"{file}: {error.args[0]}") from None
     baseline = text.endswith(BASELINE)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.hardware import host as surroundings
-from pytest_mlperf.hardware import nvidia
+from pytest_mlperf.hardware import nvidia, power_limit
 from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.leases import lease_place
+from pytest_mlperf.hardware.power_limit import LimitNote
 from pytest_mlperf.processes import answer_of, last_line
 
 DEVICES, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -124,6 +126,7 @@ class Machine:
         shared: Other cases may be measured on its other GPUs at the same time.
         harness: Who measures on it in place of LoadGen and our own loop; figures of one are never
             compared with another's.
+        limit_w: The power limit that its GPUs are set to for a case, watts; None: as they are.
     """
 
     cpu: Mapping[str, Property]
@@ -135,6 +138,7 @@ class Machine:
     nvml_trouble: str | None = None
     shared: bool = False
     harness: str = ""
+    limit_w: int | None = None
 
     @property
     def classes(self) -> Counter[str]:
@@ -179,6 +183,8 @@ class Machine:
             properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
         if self.shared:
             properties["shared_host"] = True
+        if self.limit_w is not None:
+            properties["power_limit_set"] = True
         return {"gpus": len(used), **properties, **by}
 
     def _topology(self, uuids: Sequence[str]) -> str | None:
@@ -205,9 +211,14 @@ class Machine:
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return the machine, with neighbours and the harness that an identity has."""
-        harness = str(identity.get("harness") or "")
-        return replace(self, shared=identity.get("shared_host") is True, harness=harness)
+        """Return the machine, with neighbours, harness and set power limit of an identity."""
+        limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
+        return replace(
+            self,
+            shared=identity.get("shared_host") is True,
+            harness=str(identity.get("harness") or ""),
+            limit_w=limit_w if isinstance(limit_w, int) else None,
+        )
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
         """Return the machine with these GPUs of an accelerator's class, and no others of it."""
@@ -307,7 +318,10 @@ class Machine:
 
     def _used(self, accelerator: str) -> list[Mapping[str, Property]]:
         count, name = split(accelerator)
-        return [gpu for gpu in self.gpus if _class(gpu) == name][:count]
+        used = [gpu for gpu in self.gpus if _class(gpu) == name][:count]
+        if self.limit_w is None:
+            return used
+        return [{**gpu, "power_limit_w": self.limit_w} for gpu in used]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,12 +412,15 @@ def detect(*, gpus: bool) -> Machine:
     here, host = cpu.identity(), surroundings.read()
     if not gpus:
         return Machine(cpu=here, host=host)
+    noted = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
         seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
         trouble = report["trouble"] or (None if seen else _all_hidden(report["gpus"]))
     except AmbiguousOrder as error:
         seen, trouble = [], str(error)
+    for gpu in report["gpus"]:
+        gpu["identity"] |= _own_limit(gpu, {**noted, **power_limit.noted(lease_place())})
     by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
     # CUDA need not count what is divided or may not be asked, and numbers behind it would shift.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
@@ -424,6 +441,14 @@ def detect(*, gpus: bool) -> Machine:
         paths={uuid: by_uuid[uuid]["paths"] for uuid in seen},
         nvml_trouble=trouble,
     )
+
+
+def _own_limit(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
+    """Return the power limit that a GPU will have again, where a case has set it just now."""
+    note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
+    if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):
+        return {}
+    return {"power_limit_w": nvidia.rounded_w(note.enforced_mw / 1000)}
 
 
 def ask_nvml(limit_s: float = LIMIT_S) -> nvidia.NvmlReport:

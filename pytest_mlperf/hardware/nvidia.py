@@ -66,13 +66,18 @@ def properties(
         "memory_gib": _number(gpu["memory_gib"]),
         "pci_id": _pci_id(gpu),
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
-        "power_limit_w": round(limit / 5) * 5 if isinstance(limit, float) else None,
+        "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
         "clocks": _clocks(device, reasons),
         "virtualization": _choice(VIRTUALIZATION, gpu["virtualization"]),
         "power_scope": scope(gpu, asked["power_w"]) if gpu["name"] else None,
         "energy": counted or ("trace" if traced else None),
     }
+
+
+def rounded_w(limit_w: float) -> int:
+    """Return a power limit as it is in an identity, to 5 W."""
+    return round(limit_w / 5) * 5
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:

@@ -7,9 +7,7 @@ import fcntl
 import json
 import math
 import os
-import re
 import signal
-import stat
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,42 +22,18 @@ from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.hardware.leases import file_name, lease_folder
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
+from pytest_mlperf.run.power_limit import limited, restored
 from pytest_mlperf.stores.atomic import write_text
 
 Value = TypeVar("Value")
 
 POLL_S = 0.1
-
-MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never a link
-"""Where all who measure on a machine meet, whatever TMPDIR each of them has."""
-
-
-def lease_folder() -> Path:
-    """Return the folder of the lease files, shared by all users (mode 1777), made if absent."""
-    path = Path(os.environ.get("PYTEST_MLPERF_LEASES") or MACHINE_WIDE) / "pytest-mlperf"
-    try:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-            path.chmod(0o1777)
-    except OSError as error:
-        raise RunError(
-            "lease",
-            f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
-            "PYTEST_MLPERF_LEASES to a folder that all users share",
-        ) from None
-    if not stat.S_ISDIR(path.lstat().st_mode):
-        raise RunError(
-            "lease",
-            f"{path} is no folder (a link or a file); leases are kept there: remove it, "
-            "or set PYTEST_MLPERF_LEASES to a folder that all users share",
-        )
-    return path
-
 
 TURN = "turn"
 """The lease of who is next: taken before all others, and given back once these are held."""
@@ -76,6 +50,14 @@ class _Busy(Exception):
         self.name, self.path, self.holder = name, path, holder or "another process"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What is held: GPUs by UUID, and the descriptors of the files that are locked for it."""
+
+    gpus: tuple[str, ...]
+    leases: tuple[int, ...]
+
+
 @contextlib.contextmanager
 def hold(
     gpus: Sequence[str],
@@ -85,7 +67,7 @@ def hold(
     limit_s: float,
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[Held]:
     """Hold the processors, and the first GPUs that are free; only the turn is kept while waiting.
 
     Args:
@@ -95,7 +77,7 @@ def hold(
         fits: Whether some of them will do together.
 
     Yields:
-        The GPUs, in the order of `gpus`.
+        The GPUs, in the order of `gpus`, with the leases.
     """
     patiently = partial(
         _patiently, until_s=time.monotonic() + limit_s, limit_s=limit_s, waiting=waiting
@@ -139,17 +121,18 @@ def _take(
     fits: Callable[[Collection[str]], bool],
     *,
     alone: bool,
-) -> tuple[str, ...]:
+) -> Held:
     """Take what is wanted at once, or nothing."""
     free: dict[str, contextlib.ExitStack] = {}
+    leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
     refused: _Busy | None = None
     with contextlib.ExitStack() as taken:
-        taken.enter_context(_leased(PROCESSORS, shared=not alone))
+        processors = taken.enter_context(_leased(PROCESSORS, shared=not alone))
         for name in gpus:
             try:
                 free[name] = taken.enter_context(contextlib.ExitStack())
-                free[name].enter_context(_leased(name))
+                leases[name] = free[name].enter_context(_leased(name))
             except _Busy as busy:
                 del free[name]
                 refused = refused or busy
@@ -162,13 +145,13 @@ def _take(
         for name in free.keys() - set(held):
             free[name].close()
         stack.push(taken.pop_all())
-    return held
+    return Held(gpus=held, leases=(processors, *(leases[name] for name in held)))
 
 
 @contextlib.contextmanager
-def _leased(name: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold one lease, or raise `_Busy` at once."""
-    path = lease_folder() / (_file_name(name) + ".lock")
+def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
+    """Hold one lease and yield the descriptor of its file, or raise `_Busy` at once."""
+    path = lease_folder() / (file_name(name) + ".lock")
     descriptor = _open(path)
     try:
         try:
@@ -187,7 +170,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -348,10 +331,13 @@ def placed(
     """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
 
     They are of one identity with the first ones, by which the case's baseline was looked up. One
-    that the session lost is passed over.
+    that the session lost is passed over. They have the machine's power limit as long as they are
+    held, where it has one, and their own again before anybody else gets them.
 
     Raises:
-        RunError: Somebody else kept them too long, or too few of one identity are not lost.
+        RunError: Somebody else kept them too long, too few of one identity are not lost, or a power
+            limit could not be set or restored.
+        SuiteError, UnavailableError: A GPU cannot have the power limit; this user may not set it.
     """
     if conditions.is_held:
         yield Placement(conditions=conditions)
@@ -377,12 +363,16 @@ def placed(
             "; reset the GPU, or reboot, and start another session",
         )
     with hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits) as held:
-        chosen = machine.only(accelerator, held) if held else machine
-        yield Placement(
-            conditions=replace(conditions, machine=chosen, is_held=True),
-            waited_s=time.monotonic() - began_s,
-            notes=tuple(f"passed over, earlier in this session: {text}" for text in lost.values()),
-        )
+        chosen = machine.only(accelerator, held.gpus) if held.gpus else machine
+        waited_s = time.monotonic() - began_s
+        passed = [f"passed over, earlier in this session: {text}" for text in lost.values()]
+        left = [f"a process that was killed had set it: {done}" for done in restored(held.gpus)]
+        with limited(held.gpus, machine.limit_w, held.leases):
+            yield Placement(
+                conditions=replace(conditions, machine=chosen, is_held=True),
+                waited_s=waited_s,
+                notes=(*passed, *left),
+            )
 
 
 LOST = ".lost"
@@ -416,12 +406,7 @@ class LostGpus:
         return texts
 
     def _file(self, uuid: str) -> Path:
-        return self.folder / _file_name(uuid)
-
-
-def _file_name(name: str) -> str:
-    """Return a name of a file for a GPU or the processors."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        return self.folder / file_name(uuid)
 
 
 Mode = Literal["auto", "always", "never"]
@@ -471,7 +456,7 @@ class WarmUps:
         return True not in first
 
     def _is_first(self, name: str) -> bool:
-        file = self.folder / _file_name(name)
+        file = self.folder / file_name(name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

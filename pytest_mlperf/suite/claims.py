@@ -35,10 +35,11 @@ def side_of(suite: Suite, text: str) -> Side:
     Raises:
         LookupError: None is called so, or several are; says which there are.
     """
-    whole: list[Side] = [(e, None) for e in suite.engines if text in (e.label, e.full_label)]
+    entries = suite.entries
+    whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [
         (e, name)
-        for e in suite.engines
+        for e in entries
         for name in e.accelerators
         if text in (f"{e.label}-{name}", f"{e.full_label}-{name}")
     ]
@@ -50,7 +51,7 @@ def side_of(suite: Suite, text: str) -> Side:
         raise LookupError(
             f"several engine entries are called {text!r}: write one of {', '.join(names)}"
         )
-    labels = dict.fromkeys(label for e in suite.engines for label in (e.label, e.full_label))
+    labels = dict.fromkeys(label for e in entries for label in (e.label, e.full_label))
     raise LookupError(f"no engine entry is called {text!r}{nearest(text, labels)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -158,6 +159,11 @@ class Suite(Table):
     def is_mlperf(self) -> bool:
         """The workload is MLPerf's own, so MLPerf's gate may be claimed."""
         return self.workload.twin_of is None and self.rules is not None
+
+    @property
+    def entries(self) -> list[EngineEntry]:
+        """The engine entries, each once for every power limit that it has."""
+        return [one for entry in self.engines for one in entry.at_limits]
 
     @property
     def reference_engine(self) -> EngineEntry | None:
@@ -396,16 +402,17 @@ def _engines(suite: Suite) -> Iterator[Defect]:
                 (*where, "techniques"),
                 f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
             )
-        for accelerator in entry.accelerators:
+        yield from _power_limits(entry, index)
+        for one, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: another split into name and precision is the same id.
-            key = f"{entry.label}-{entry.precision}-{accelerator}"
+            key = f"{one.label}-{one.precision}-{accelerator}"
             if first.setdefault(key, index) != index:
                 yield (
                     where,
                     f"duplicate case {key}: engines[{first[key]}] makes it too; "
                     'give one a name of its own (name = "...")',
                 )
-            elif entry.accelerators.count(accelerator) > 1:
+            elif one.accelerators.count(accelerator) > 1:
                 message = f"duplicate case: {accelerator!r} is listed twice"
                 yield (*where, "accelerators"), message
         for name in entry.on:
@@ -414,12 +421,33 @@ def _engines(suite: Suite) -> Iterator[Defect]:
                 yield (*where, "on", name), message + ", ".join(entry.accelerators)
 
 
+MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
+"""In the class of an accelerator that is a part of a GPU: "H200_1g.18gb"."""
+
+
+def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
+    """Check that what is to be limited has a power limit of its own."""
+    for name in dict.fromkeys(entry.accelerators):
+        here = entry.on[name].power_limit_w if name in entry.on else None
+        kind = split(name)[1]
+        lack = "has no power limit to set" if kind == "cpu" else ""
+        if MIG_INSTANCE.search(kind):
+            lack = "is a part of a GPU, whose power limit is that of all its parts"
+        if lack and entry.limits_on(name):
+            where = ("on", name, "power_limit_w") if here else ("power_limit_w",)
+            yield (
+                ("engines", index, *where),
+                f"{name} {lack}; where other accelerators of the entry are meant, write it under "
+                '[engines.on."H200"]',
+            )
+
+
 def _expected_failures(suite: Suite) -> Iterator[Defect]:
     """Check that each entry can match something: one that never does hides a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],
-        "engine": [engine.label for engine in suite.engines],
+        "engine": [entry.label for entry in suite.entries],
         "precision": [engine.precision for engine in suite.engines],
         "accelerator": [name for engine in suite.engines for name in engine.accelerators],
         "metric": [*METRICS, *reference],

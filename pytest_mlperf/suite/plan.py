@@ -124,7 +124,8 @@ class Planned:
         suite: The parsed suite, shared by all its cases.
         path: The suite file.
         line: Line of the engine entry.
-        engine: The suite's engine entry.
+        engine: The suite's engine entry, at one of its power limits where it has any.
+        index: Of that entry in the suite.
         scenario: The suite's scenario entry.
         fewest_runs: Runs before anything can be decided.
     """
@@ -133,6 +134,7 @@ class Planned:
     suite: Suite
     path: Path
     line: int
+    index: int
     engine: EngineEntry
     scenario: ScenarioEntry
     fewest_runs: int = 1
@@ -151,6 +153,11 @@ class Planned:
     def options(self) -> Mapping[str, Any]:
         """What the suite says to the engine on this accelerator."""
         return self.engine.options_on(self.case.accelerator)
+
+    @property
+    def limit_w(self) -> int | None:
+        """The power limit that its GPUs are set to, watts; None: as they are."""
+        return self.engine.limit_w
 
     @property
     def elsewhere(self) -> str:
@@ -188,8 +195,16 @@ class Planned:
 
     @property
     def accuracy_reference(self) -> EngineEntry:
-        """The engine entry whose scores this case's are compared with: its own, or the suite's."""
-        return self.suite.reference_engine or self.engine
+        """The engine entry whose scores this case's are compared with: its own, or the suite's.
+
+        All power limits of an entry share its scores.
+        """
+        return self.suite.reference_engine or self.entry
+
+    @property
+    def entry(self) -> EngineEntry:
+        """The engine entry as the suite writes it, with all its power limits."""
+        return self.suite.engines[self.index]
 
     def margin(self, metric: str) -> Margin:
         """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
@@ -286,7 +301,7 @@ class Planned:
     @property
     def engine_key(self) -> Key:
         """The key of the engine entry."""
-        return "engines", self.suite.engines.index(self.engine)
+        return "engines", self.index
 
     def place(self, key: Key) -> str:
         """Return file and line of a key of the suite."""
@@ -334,10 +349,12 @@ def planned_cases(suite: Suite, path: Path, line: Callable[[int], int]) -> list[
             suite=suite,
             path=path,
             line=line(index),
+            index=index,
             engine=engine,
             scenario=scenario,
         )
-        for index, engine in enumerate(suite.engines)
+        for index, entry in enumerate(suite.engines)
+        for engine in entry.at_limits
         for accelerator in engine.accelerators
         for scenario in suite.scenarios
     ]

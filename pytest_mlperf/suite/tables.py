@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
 
 from pydantic import (
@@ -12,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -32,6 +34,7 @@ from pytest_mlperf.suite.values import (
     Maximum,
     Name,
     Points,
+    PowerLimits,
     Rate,
     Rates,
     Replicas,
@@ -249,6 +252,9 @@ class OnAccelerator(Table):
     replicas: Replicas | None = Field(
         default=None, description="Processes on this accelerator; default: those of the entry."
     )
+    power_limit_w: PowerLimits | None = Field(
+        default=None, description="Power limits on this accelerator; default: those of the entry."
+    )
     options: Options = Field(
         default_factory=dict,
         description="Options that are other ones, or further ones, on this accelerator.",
@@ -296,12 +302,18 @@ class EngineEntry(Table):
         description="Processes that each load the engine, with equal shares of the accelerator's "
         'GPUs and one LoadGen before them; "all": one for each GPU.',
     )
+    power_limit_w: PowerLimits | None = Field(
+        default=None,
+        description="Watts that each GPU is set to while a case has it, where this user may; of a "
+        "list each makes a case of its own. Default: as the GPU is.",
+    )
     options: Options = Field(default_factory=dict)
     on: dict[Accelerator, OnAccelerator] = Field(
         default_factory=dict,
         description='What holds on one accelerator only: [engines.on."8xH100"].',
         json_schema_extra={"additionalProperties": False},
     )
+    _limit_w: int | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -311,9 +323,39 @@ class EngineEntry(Table):
 
     @property
     def label(self) -> str:
-        """The name in test ids: `name`, else the registered name or the class's; with a recipe."""
+        """The name in test ids: `name`, else the registered name or the class's.
+
+        With a recipe, and with the power limit that it is at: "vllm-500W".
+        """
         use = self.use.rpartition(":")[2]
-        return self.build.label(self.name, use, self.precision) if self.build else self.name or use
+        name = self.build.label(self.name, use, self.precision) if self.build else self.name or use
+        return name if self._limit_w is None else f"{name}-{self._limit_w}W"
+
+    @property
+    def limit_w(self) -> int | None:
+        """The power limit that it is at, watts; None: as the GPUs are, or not one of its limits."""
+        return self._limit_w
+
+    def limits_on(self, accelerator: str) -> tuple[int, ...]:
+        """Return the power limits on one of its accelerators; (): it is left as it is."""
+        here = self.on[accelerator].power_limit_w if accelerator in self.on else None
+        return here or self.power_limit_w or ()
+
+    @cached_property
+    def at_limits(self) -> tuple[EngineEntry, ...]:
+        """The entry at each of its power limits, with the accelerators that have it."""
+        having: dict[int | None, list[str]] = {}
+        for accelerator in self.accelerators:
+            for watts in self.limits_on(accelerator) or (None,):
+                having.setdefault(watts, []).append(accelerator)
+        if not having.keys() - {None}:
+            return (self,)
+        return tuple(self._at(watts, names) for watts, names in having.items())
+
+    def _at(self, watts: int | None, accelerators: list[str]) -> EngineEntry:
+        one = self.model_copy(update={"accelerators": accelerators})
+        one._limit_w = watts
+        return one
 
     def replicas_on(self, accelerator: str) -> int:
         """Return how many processes load the engine on one of its accelerators."""

@@ -135,6 +135,24 @@ def _replicas(value: object) -> int | Literal["all"]:
     )
 
 
+STEP_W, MOST_W = 5, 5000
+"""Power limits are whole steps, as in a machine's identity; no board takes as much as the most."""
+
+
+def _power_limits(value: object) -> tuple[int, ...]:
+    """Return one power limit or several."""
+    limits = value if isinstance(value, list | tuple) else [value]
+    wrong = [x for x in limits if type(x) is not int or not 0 < x <= MOST_W or x % STEP_W]
+    if wrong or not limits:
+        raise ValueError(
+            f"{shown(wrong[0] if wrong else value)} is no power limit; write whole watts in steps "
+            f"of {STEP_W}: 500, or several: [400, 550, 700]"
+        )
+    if twice := [x for x in limits if limits.count(x) > 1]:
+        raise ValueError(f"{twice[0]} is listed twice")
+    return tuple(limits)
+
+
 MOST_POINTS, MOST_UNDER_WAY = 32, 65_536
 """Points of a curve (MLPerf Endpoints allows as many) and requests under way, or a second, at
 most."""
@@ -208,6 +226,19 @@ Replicas = Annotated[
     BeforeValidator(_replicas),
     WithJsonSchema(
         {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS}, {"const": "all"}]}
+    ),
+]
+_LIMIT_SCHEMA = {"type": "integer", "minimum": STEP_W, "maximum": MOST_W, "multipleOf": STEP_W}
+PowerLimits = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_power_limits),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _LIMIT_SCHEMA,
+                {"type": "array", "items": _LIMIT_SCHEMA, "minItems": 1, "uniqueItems": True},
+            ]
+        }
     ),
 ]
 Seconds = Annotated[

@@ -16,7 +16,7 @@
  *   wave const W | square LOW HIGH PERIOD [DUTY] | sine MEAN SWING PERIOD | steps AT:W ...
  *   energy PERIOD_MS [phase= lag= base= reset=] | energy none       (lag, phase in ms, base in J)
  *   instant REFRESH_MS WINDOW_MS | instant none | average none | module none|only
- *   limit W [default= min= max= later= at=] | temp C [rise=C_PER_S memory= slowdown=] | clocks SM MEM | pstate N
+ *   limit W [default= min= max= later= at= enforced=] (what a process sets is in SCENARIO.limit.DEVICE) | temp C [rise=C_PER_S memory= slowdown=] | clocks SM MEM | pstate N
  *   mem TOTAL USED [more=BYTES after= until=] | util GPU MEM [after= until= mean=MS steps=MS] | xid NUMBER at= | ecc CURRENT PENDING [corrected= uncorrected= after=]
  *   pcie GEN WIDTH MAX_GEN MAX_WIDTH [replay= after= width= at=] | remapped PENDING
  *   mig INSTANCES [pending= energy=parent] | event MASK [after= until= sm=]
@@ -81,7 +81,7 @@ typedef struct device {
     double a, b, period, duty, step_at[STEPS], step_w[STEPS];
     double quantum, phase, lag, base, reset, refresh, window;
     int has_energy, has_instant, has_average, has_module, only_module, has_counters;
-    double limit, limit_default, limit_min, limit_max, limit_later, limit_at;
+    double limit, limit_default, limit_min, limit_max, limit_later, limit_at, limit_enforced;
     double temp, rise, memory_temp, slowdown_temp;
     double util_after, util_until, util_mean, util_steps;
     unsigned sm, mem_clock, pstate, util_gpu, util_mem;
@@ -207,6 +207,7 @@ static void of_device(device_t *d, const char *key, const char *rest) {
         d->limit_max = option(rest, "max", d->limit);
         d->limit_later = option(rest, "later", d->limit);
         d->limit_at = option(rest, "at", 1e18);
+        d->limit_enforced = option(rest, "enforced", 1e18);
     }
     if (!strcmp(key, "temp")) {
         d->temp = atof(rest);
@@ -546,8 +547,32 @@ READ(nvmlDeviceGetArchitecture, unsigned, d->arch)
 READ(nvmlDeviceGetPersistenceMode, unsigned, 1)
 READ(nvmlDeviceGetComputeMode, unsigned, 0)
 READ(nvmlDeviceGetVirtualizationMode, unsigned, d->virtualization)
-READ(nvmlDeviceGetEnforcedPowerLimit, unsigned,
-     lround((now() >= d->limit_at ? d->limit_later : d->limit) * 1e3))
+/* What was set is kept beside the scenario, so that every process sees it. */
+static const char *limit_file(const device_t *d) {
+    static __thread char path[600];
+    snprintf(path, sizeof path, "%s.limit.%d", s.path, d->number);
+    return path;
+}
+static unsigned managed_mw(const device_t *d) {
+    unsigned mw = lround((now() >= d->limit_at ? d->limit_later : d->limit) * 1e3);
+    FILE *file = now() < d->limit_at ? fopen(limit_file(d), "r") : NULL;
+    if (file && fscanf(file, "%u", &mw) != 1) mw = 0;
+    if (file) fclose(file);
+    return mw;
+}
+READ_IF(nvmlDeviceGetPowerManagementLimit, unsigned, !d->parent, managed_mw(d))
+READ(nvmlDeviceGetEnforcedPowerLimit, unsigned, fmin(managed_mw(d), d->limit_enforced * 1e3))
+int nvmlDeviceSetPowerManagementLimit(device_t *d, unsigned mw) {
+    START(d->number);
+    if (d->parent) RETURN(d->number, NOT_SUPPORTED);
+    if (mw < d->limit_min * 1e3 || mw > d->limit_max * 1e3) RETURN(d->number, INVALID);
+    char draft[640];
+    snprintf(draft, sizeof draft, "%s.%ld", limit_file(d), (long)syscall(SYS_gettid));
+    FILE *file = fopen(draft, "w");
+    if (!file) RETURN(d->number, 999);
+    fprintf(file, "%u", mw), fclose(file);
+    RETURN(d->number, rename(draft, limit_file(d)) ? 999 : OK);
+}
 READ(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, lround(d->limit_default * 1e3))
 int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
     START(d->number);

@@ -48,6 +48,10 @@ def setters() -> list[str]:
     return sorted(name for name in called if not re.search(reads, name))
 
 
+SIMULATED = frozenset({"nvmlDeviceSetPowerManagementLimit"})
+"""Setters that set something; of the others only the call shows."""
+
+
 @functools.cache
 def build() -> Path:
     """Compile the library once per session; return the folder to put into LD_LIBRARY_PATH.
@@ -60,10 +64,11 @@ def build() -> Path:
         pytest.skip("the NVML library of these tests needs Linux and a C compiler called cc")
     _REMOVED_AT_EXIT.append(tempfile.TemporaryDirectory(prefix="fake-nvml-"))
     folder = Path(_REMOVED_AT_EXIT[-1].name)
-    (folder / "setters.inc").write_text("".join(f"SETTER({name})\n" for name in setters()))
-    plain = [compiler, "-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", f"-I{folder}"]
+    plain = [name for name in setters() if name not in SIMULATED]
+    (folder / "setters.inc").write_text("".join(f"SETTER({name})\n" for name in plain))
+    options = [compiler, "-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", f"-I{folder}"]
     for name, more in ((SONAME, [f"-Wl,-soname,{SONAME}"]), ("inside.so", [])):
-        command = [*plain, *more, "-o", str(folder / name), str(SOURCE), "-lm"]
+        command = [*options, *more, "-o", str(folder / name), str(SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True)
     return folder
 
@@ -114,6 +119,11 @@ class Fake:
         """Replace the scenario; its times count from now."""
         self.t0 = time.monotonic()
         self.write(*lines)
+
+    def limit_w(self, device: int = 0) -> float | None:
+        """Return the power limit that was set last, watts; None: nobody set one."""
+        file = self.folder / f"scenario.limit.{device}"
+        return float(file.read_text("ascii")) / 1e3 if file.exists() else None
 
     def joules(self, begin_s: float, end_s: float, device: int = 0) -> float:
         """Return the exact energy between two monotonic times."""

@@ -19,9 +19,11 @@ from typing import NoReturn
 import pytest
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.hardware.leases import MACHINE_WIDE, lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import conditions
 from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.conditions import Held
 
 HOLDER = """
 import sys, time
@@ -47,7 +49,7 @@ def hold(
     alone: bool = True,
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
-) -> AbstractContextManager[tuple[str, ...]]:
+) -> AbstractContextManager[Held]:
     """Hold the processors, and so many of some GPUs."""
     return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
@@ -116,9 +118,9 @@ def test_neighbours_take_the_next_free_gpus() -> None:
     four = [f"GPU-{n}" for n in range(4)]
     with holder(*four, count=2, alone=False):
         with hold(*four, alone=False) as third, hold(*four, alone=False) as last:
-            assert (third, last) == (("GPU-2",), ("GPU-3",))
+            assert (third.gpus, last.gpus) == (("GPU-2",), ("GPU-3",))
         with hold(*four, count=2, alone=False) as both:
-            assert both == ("GPU-2", "GPU-3")
+            assert both.gpus == ("GPU-2", "GPU-3")
         with (
             pytest.raises(RunError, match="waited 0 s for GPU-0, held by"),
             hold(*four, count=3, alone=False, limit_s=0.0, waiting=lambda _: None),
@@ -345,7 +347,7 @@ def test_a_lease_folder_that_cannot_be_made_is_one_sentence(
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "file"))
 
     with pytest.raises(RunError, match="cannot be made: Not a directory; set PYTEST_MLPERF_LEASES"):
-        conditions.lease_folder()
+        lease_folder()
 
 
 def test_temporary_folders_of_ones_own_do_not_part_sessions(
@@ -357,7 +359,7 @@ def test_temporary_folders_of_ones_own_do_not_part_sessions(
     monkeypatch.setattr(tempfile, "tempdir", None)
 
     assert tempfile.gettempdir() == str(tmp_path)
-    assert conditions.lease_folder() == Path(conditions.MACHINE_WIDE) / "pytest-mlperf"
+    assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
 
 
 @pytest.mark.process

@@ -198,10 +198,9 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
     """Return what the performance baseline promises, what there is, and how it is damaged."""
     case = planned.case
     file = baseline_file(root, case, planned.suite.profile)
-    calibrated, machine = (
-        machine.identity(case.accelerator),
-        replace(machine, harness=planned.harness),
-    )
+    machine = replace(machine, limit_w=planned.limit_w)
+    calibrated = machine.identity(case.accelerator)
+    machine = replace(machine, harness=planned.harness)
     identity = machine.identity(case.accelerator)
     try:
         loaded = load_checked(file, case)

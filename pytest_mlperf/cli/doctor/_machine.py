@@ -34,10 +34,10 @@ from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.hardware import rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.leases import lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import WorkerSpec
-from pytest_mlperf.run.conditions import lease_folder
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.suite.libraries import declared, extras, is_here
 

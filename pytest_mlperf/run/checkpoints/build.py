@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,8 @@ class _Making:
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
         """Let the builder write; nothing else uses the accelerator meanwhile."""
         step, conditions = self._step, self._conditions
+        # A build is one for all power limits of its entry.
+        conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
         begun = time.monotonic()
         with (
             placed(self._accelerator, conditions, self._show) as place,

@@ -1,0 +1,293 @@
+"""Set the power limit of GPUs for a case, and give each back the one it had.
+
+    python -m pytest_mlperf.hardware.power_limit set FOLDER WATTS UUID ...
+    python -m pytest_mlperf.hardware.power_limit restore FOLDER UUID ...
+
+`set` says so and then waits for the end of its stdin, which ends with the process that started it,
+however that ends; signals end its waiting too. Before a limit is set, the one before it is noted in
+a file in FOLDER, so that `restore` can give it back where `set` itself was killed. A limit that
+somebody else set meanwhile is left alone. While NVML is open the driver stays loaded and forgets
+no limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import stat
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from pytest_mlperf.hardware._nvml import (
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    NvmlDevice,
+    NvmlLibrary,
+    UnavailableNvml,
+    find,
+    patiently,
+    words,
+)
+from pytest_mlperf.hardware.leases import file_name
+
+SUFFIX = ".power-limit.json"
+
+LONGEST_NOTE, MOST_MW = 4096, 10_000_000
+"""Bytes of a note, and milliwatts that one may hold: what is beyond was not written here."""
+
+OFF_MW = 1000
+"""A limit that is read back is the one that was set where it is this near."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitNote:
+    """The power limit that a GPU had before a case set another.
+
+    Attributes:
+        was_mw: What it was set to, milliwatts.
+        enforced_mw: What it kept to, which something else may hold lower.
+        set_mw: What the case set.
+    """
+
+    uuid: str
+    was_mw: int
+    enforced_mw: int
+    set_mw: int
+
+
+class Refused(Exception):
+    """A limit cannot be set; `layer` is what is at fault: "suite", "permission" or "gpu"."""
+
+    def __init__(self, layer: str, text: str) -> None:
+        """Keep the layer beside the sentence."""
+        super().__init__(text)
+        self.layer = layer
+
+
+# --- notes -----------------------------------------------------------------------------------
+
+
+def noted(folder: Path) -> dict[str, LimitNote]:
+    """Return the notes in a folder by UUID: of GPUs whose limit a case has set, or had set."""
+    with contextlib.suppress(OSError):
+        files = [path for path in folder.iterdir() if path.name.endswith(SUFFIX)]
+        return {note.uuid: note for note in map(_read, files) if note}
+    return {}
+
+
+def _read(path: Path) -> LimitNote | None:
+    """Return a note; None where there is none that root or this user wrote."""
+    try:
+        # Everybody may write to the folder: no link is followed, and no pipe is waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_uid not in {0, os.geteuid()}:
+                return None
+            note = LimitNote(**json.loads(file.read(LONGEST_NOTE)))
+        watts = (note.was_mw, note.enforced_mw, note.set_mw)
+        right = all(type(mw) is int and 0 < mw <= MOST_MW for mw in watts)
+        return note if right and path.name == file_name(note.uuid) + SUFFIX else None
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _write(folder: Path, note: LimitNote) -> None:
+    path = folder / (file_name(note.uuid) + SUFFIX)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            os.fchmod(file.fileno(), 0o644)
+            json.dump(asdict(note), file)
+        draft.replace(path)
+    except OSError as error:
+        raise Refused(
+            "gpu",
+            f"{path}: the power limit that {note.uuid} has is noted there before another is set, "
+            f"and it cannot be written: {error.strerror}",
+        ) from None
+
+
+def _forget(folder: Path, uuid: str) -> None:
+    with contextlib.suppress(OSError):
+        (folder / (file_name(uuid) + SUFFIX)).unlink()
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
+    """Set the power limit of a GPU, once the one before it is noted; nothing where it has it.
+
+    Raises:
+        Refused: It cannot have this limit, or this user may not set one.
+    """
+    nvml, handle, uuid = device.library.nvml, device.handle, device.uuid
+    if device.instance or device.instances != 0:
+        raise Refused(
+            "suite", f"{uuid} is divided by MIG: its power limit is that of all instances"
+        )
+    low, high = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    if not low <= watts * 1000 <= high:
+        takes = f"{low / 1000:g} to {high / 1000:g} W"
+        raise Refused("suite", f"power_limit_w = {watts}: {uuid} can be set to {takes}")
+    was = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+    enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    if abs(was - watts * 1000) > OFF_MW:
+        note = LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000)
+        _write(folder, note)
+        try:
+            patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
+        except nvml.NVMLError as error:
+            _forget(folder, uuid)
+            raise _refusal(error, uuid, watts) from None
+        enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    if abs(enforced - watts * 1000) > OFF_MW:
+        raise Refused(
+            "gpu",
+            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something outside of "
+            "the driver limits it too (nvidia-smi -q -d POWER)",
+        )
+
+
+def _refusal(error: Any, uuid: str, watts: int) -> Refused:
+    if error.value == NO_PERMISSION:
+        return Refused(
+            "permission",
+            f"power_limit_w = {watts}: this user may not set the power limit of {uuid}; run as "
+            f"root (CAP_SYS_ADMIN), or have it set before: sudo nvidia-smi -i {uuid} -pl {watts}",
+        )
+    if error.value == NOT_SUPPORTED:
+        return Refused("suite", f"power_limit_w = {watts}: the limit of {uuid} cannot be set")
+    return Refused("gpu", f"{uuid} could not be set to {watts} W: {words(error)}")
+
+
+def restore(library: NvmlLibrary, note: LimitNote, folder: Path) -> str:
+    """Give a GPU back the limit of its note, and forget that; say what was done.
+
+    Raises:
+        Refused: It could not be given back; the note stays.
+    """
+    nvml, uuid = library.nvml, note.uuid
+    was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
+    try:
+        handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
+        now = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        done = f"{uuid} has its power limit of {was} back, from {ours}"
+        if abs(now - note.set_mw) > OFF_MW:
+            done = f"{uuid} keeps its power limit of {now / 1000:g} W, which somebody else set"
+        else:
+            patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
+            now = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+            if abs(now - note.was_mw) > OFF_MW:
+                raise Refused("gpu", f"{uuid} was set back to {was} and has {now / 1000:g} W")
+    except nvml.NVMLError as error:
+        raise Refused(
+            "gpu",
+            f"{uuid} still has the power limit of {ours} that a case set, and had {was} before "
+            f"({words(error)}): sudo nvidia-smi -i {uuid} -pl {note.was_mw / 1000:g}",
+        ) from None
+    _forget(folder, uuid)
+    return done
+
+
+def restore_all(library: NvmlLibrary, uuids: Sequence[str], folder: Path) -> dict[str, list[str]]:
+    """Give GPUs back what is noted of them; return what was done, and what could not be."""
+    done: list[str] = []
+    troubles: list[str] = []
+    notes = noted(folder)
+    for note in (notes[uuid] for uuid in uuids if uuid in notes):
+        try:
+            done.append(restore(library, note, folder))
+        except Refused as error:
+            troubles.append(str(error))
+    return {"done": done, "troubles": troubles}
+
+
+# --- the process -----------------------------------------------------------------------------
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def keep(library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
+    """Set the limit of GPUs until stdin ends; return whether all have theirs back."""
+    try:
+        refused = _set_all(library, uuids, watts, folder)
+        _say({"layer": refused.layer, "refused": str(refused)} if refused else {})
+        if not refused:
+            sys.stdin.buffer.read()
+    finally:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        restored = restore_all(library, uuids, folder)
+        _say(restored)
+    return not restored["troubles"]
+
+
+def _set_all(
+    library: NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path
+) -> Refused | None:
+    try:
+        for uuid in uuids:
+            set_limit(find(library, uuid), watts, folder)
+    except Refused as error:
+        return error
+    except UnavailableNvml as error:
+        return Refused("gpu", str(error))
+    except library.nvml.NVMLError as error:
+        return Refused("gpu", f"the power limit cannot be set: {words(error)}")
+    return None
+
+
+def _say(answer: object) -> None:
+    with contextlib.suppress(OSError):  # who started this may be gone
+        print(json.dumps(answer), flush=True)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def _library() -> Iterator[NvmlLibrary]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
+        nvml = importlib.import_module("pynvml")
+    library = NvmlLibrary(nvml)
+    try:
+        yield library
+    finally:
+        library.close()
+
+
+def main() -> None:
+    """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
+    what, folder, *rest = sys.argv[1:]
+    for number in ENDING:
+        signal.signal(number, _end)
+    try:
+        with _library() as library:
+            if what == "set":
+                well = keep(library, rest[1:], int(rest[0]), Path(folder))
+            else:
+                restored = restore_all(library, rest, Path(folder))
+                _say(restored)
+                well = not restored["troubles"]
+    except UnavailableNvml as error:
+        raise SystemExit(str(error)) from None
+    raise SystemExit(not well)
+
+
+if __name__ == "__main__":
+    main()

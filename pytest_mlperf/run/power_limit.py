@@ -1,0 +1,115 @@
+"""Hold the GPUs of a case at a power limit, and see that they get back the one they had.
+
+A process of its own sets it and gives it back, see `pytest_mlperf.hardware.power_limit`. It has the
+case's leases as well: nobody else gets the GPUs before their limit is restored, also where this
+process was killed. Where that one was killed too, whoever holds the GPUs next restores it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.hardware import power_limit
+from pytest_mlperf.hardware.leases import lease_folder
+from pytest_mlperf.processes import ChildProcess, answer_of, ended, last_line
+
+LIMIT_S = 60.0
+"""NVML starts and sets a limit within a second or two; a driver that needs longer hangs."""
+
+KILLED_S = 5.0
+"""A process that hangs in a driver may outlive its end; nobody waits for it longer."""
+
+LONGEST = 1 << 16
+"""Bytes of an answer."""
+
+_COMMAND = (sys.executable, "-m", power_limit.__name__)
+
+
+@contextlib.contextmanager
+def limited(gpus: Sequence[str], watts: int | None, leases: Sequence[int]) -> Iterator[None]:
+    """Hold GPUs at a power limit; nothing where none is asked for, or there is no GPU.
+
+    Args:
+        gpus: UUIDs; whoever calls this holds them.
+        leases: Descriptors of the files that are locked for it.
+
+    Raises:
+        SuiteError: A GPU cannot have this limit.
+        UnavailableError: This user may not set it.
+        RunError: It could not be set, or not be restored.
+    """
+    if watts is None or not gpus:
+        yield
+        return
+    command = [*_COMMAND, "set", str(lease_folder()), str(watts), *gpus]
+    pipe = subprocess.PIPE
+    try:
+        guard = ChildProcess(command, stdout=pipe, stderr=pipe, descriptors=leases)
+    except OSError as error:
+        raise RunError("gpu", f"no process can be started to set it: {error.strerror}") from None
+    try:
+        _require_set(guard)
+        yield
+    finally:
+        guard.end(alone_s=LIMIT_S, killed_s=KILLED_S)
+        guard.close()
+        if guard.returncode != 0:
+            restored(gpus)
+
+
+def _require_set(guard: ChildProcess) -> None:
+    """Wait until the limit is set; else raise why it is not."""
+    try:
+        line = guard.line(time.monotonic() + LIMIT_S, LONGEST)
+    except EOFError:
+        guard.ends_within(KILLED_S)
+        code = guard.poll()
+        how = "ended" if code is None else ended(code)
+        why = broken(last_line(guard.stderr.read()))[:200] if guard.stderr else ""
+        raise RunError("gpu", f"the process that sets the power limit {how}: {why}") from None
+    if line is None:
+        raise RunError("gpu", f"the driver did not set the power limit within {LIMIT_S:g} s")
+    answer: dict[str, Any] = json.loads(line)
+    match answer:
+        case {"layer": "suite", "refused": text}:
+            raise SuiteError(text)
+        case {"layer": "permission", "refused": text}:
+            raise UnavailableError(text)
+        case {"refused": text}:
+            raise RunError("gpu", text)
+
+
+def restored(gpus: Sequence[str]) -> tuple[str, ...]:
+    """Give GPUs back the limits that a process which was killed had set.
+
+    Args:
+        gpus: UUIDs; whoever calls this holds them.
+
+    Returns:
+        A sentence for each of which there was a note.
+
+    Raises:
+        RunError: One could not be given back.
+    """
+    folder = lease_folder() if gpus else None
+    left = sorted(set(gpus) & power_limit.noted(folder).keys()) if folder else []
+    if not left:
+        return ()
+    command = [*_COMMAND, "restore", str(folder), *left]
+    try:
+        answer = answer_of(command, limit_s=LIMIT_S, killed_s=KILLED_S)
+        said = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
+    except (OSError, ValueError):
+        said = {"troubles": [f"{', '.join(left)}: NVML could not be asked"]}
+    if said["troubles"]:
+        why = "; ".join(said["troubles"])
+        raise RunError("gpu", f"a power limit that a case set is not restored: {why}")
+    return tuple(said["done"])
