@@ -120,10 +120,10 @@ class Fake:
         self.t0 = time.monotonic()
         self.write(*lines)
 
-    def limit_w(self, device: int = 0) -> float | None:
+    def limit_w(self, device: int = 0) -> int | None:
         """Return the power limit that was set last, watts; None: nobody set one."""
         file = self.folder / f"scenario.limit.{device}"
-        return float(file.read_text("ascii")) / 1e3 if file.exists() else None
+        return int(file.read_text("ascii")) // 1000 if file.exists() else None
 
     def joules(self, begin_s: float, end_s: float, device: int = 0) -> float:
         """Return the exact energy between two monotonic times."""

@@ -1,0 +1,348 @@
+"""A power limit is set for a case, and every GPU has its own again however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.hardware import machine, power_limit
+from pytest_mlperf.hardware._nvml import NvmlLibrary, find
+from pytest_mlperf.hardware.power_limit import LimitNote, Refused, noted
+from tests.nvml.library import Fake, binding
+
+pytestmark = pytest.mark.process  # the library is compiled
+
+H200 = "limit 700 min=200 max=700"
+TWO = ("device", H200, "device", H200)
+
+
+@pytest.fixture(scope="module")
+def pynvml() -> ModuleType:
+    return binding()
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[Fake]:
+    """Two GPUs at 700 W, which can be set to 200 to 700 W."""
+    found = Fake(tmp_path)
+    found.write(*TWO)
+    with found.here():
+        yield found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of leases and notes."""
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
+    place = tmp_path / "pytest-mlperf"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def library(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
+    opened = NvmlLibrary(pynvml)
+    yield opened
+    opened.close()
+
+
+def set_to(library: NvmlLibrary, folder: Path, watts: int, uuid: str = "GPU-0") -> None:
+    power_limit.set_limit(find(library, uuid), watts, folder)
+
+
+def note(**changes: Any) -> LimitNote:
+    usual = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
+    return LimitNote(**{**usual, **changes})
+
+
+def leave(folder: Path, **changes: Any) -> Path:
+    """Write a note as a guard that was killed leaves it."""
+    place = folder / "GPU-0.power-limit.json"
+    content = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
+    place.write_text(json.dumps({**content, **changes}))
+    return place
+
+
+def test_the_limit_before_is_noted_and_given_back(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    set_to(library, folder, 500)
+    during = fake.limit_w(), noted(folder)
+
+    done = power_limit.restore_all(library, ["GPU-0", "GPU-1"], folder)
+
+    assert during == (500, {"GPU-0": note()})
+    assert (fake.limit_w(), noted(folder)) == (700, {})
+    assert done["done"] == ["GPU-0 has its power limit of 700 W back, from 500 W"]
+    assert fake.limit_w(1) is None
+
+
+def test_a_limit_that_is_there_already_needs_no_right(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    """Nothing is set, and there is nothing to give back."""
+    fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *TWO)
+
+    set_to(library, folder, 700)
+
+    assert noted(folder) == {}
+    assert "nvmlDeviceSetPowerManagementLimit" not in fake.calls()
+
+
+@pytest.mark.parametrize(
+    ("lines", "uuid", "watts", "layer", "told"),
+    [
+        (TWO, "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 can be set to 200 to 700 W"),
+        (TWO, "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
+        (
+            ("fail nvmlDeviceSetPowerManagementLimit 4", *TWO),
+            "GPU-0",
+            500,
+            "permission",
+            r"this user may not set .* of GPU-0; run as root .* sudo nvidia-smi -i GPU-0 -pl 500",
+        ),
+        (
+            ("fail nvmlDeviceSetPowerManagementLimit 3", *TWO),
+            "GPU-0",
+            500,
+            "suite",
+            "the limit of GPU-0 cannot be set",
+        ),
+        (
+            ("fail nvmlDeviceSetPowerManagementLimit 999", *TWO),
+            "GPU-0",
+            500,
+            "gpu",
+            r"GPU-0 could not be set to 500 W: .*\(999\)",
+        ),
+        (("device", H200, "mig 2"), "GPU-0", 500, "suite", "GPU-0 is divided by MIG"),
+        (("device", H200, "mig 2"), "MIG-0-1", 500, "suite", "MIG-0-1 is divided by MIG"),
+    ],
+    ids=["above", "below", "no right", "not supported", "broken", "divided", "instance"],
+)
+def test_what_cannot_be_set_is_refused_in_one_sentence(
+    fake: Fake,
+    library: NvmlLibrary,
+    folder: Path,
+    lines: tuple[str, ...],
+    uuid: str,
+    watts: int,
+    layer: str,
+    told: str,
+) -> None:
+    """Nothing is set, and no note stays."""
+    fake.write(*lines)
+
+    with pytest.raises(Refused, match=told) as error:
+        set_to(library, folder, watts, uuid)
+
+    assert error.value.layer == layer
+    assert (fake.limit_w(), noted(folder)) == (None, {})
+
+
+def test_a_limit_that_is_not_kept_to_is_refused(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    """Something else holds the board lower; what was set is given back all the same."""
+    fake.write("device", f"{H200} enforced=450")
+
+    with pytest.raises(Refused, match="GPU-0 was set to 500 W and keeps to 450 W"):
+        set_to(library, folder, 500)
+    power_limit.restore_all(library, ["GPU-0"], folder)
+
+    assert fake.limit_w() == 700
+
+
+def test_what_somebody_else_set_meanwhile_is_left_alone(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    """As an administrator does, or a reboot: the note is of no use any more."""
+    set_to(library, folder, 500)
+    library.nvml.nvmlDeviceSetPowerManagementLimit(find(library, "GPU-0").handle, 600_000)
+
+    done = power_limit.restore_all(library, ["GPU-0"], folder)
+
+    assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which somebody else set"]
+    assert (fake.limit_w(), noted(folder)) == (600, {})
+
+
+def test_what_cannot_be_given_back_says_how_to(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    """The note stays for who may; other GPUs have theirs back."""
+    for uuid in ("GPU-0", "GPU-1"):
+        set_to(library, folder, 500, uuid)
+    fake.write("fail nvmlDeviceSetPowerManagementLimit 4 dev=0", *TWO)
+
+    said = power_limit.restore_all(library, ["GPU-0", "GPU-1"], folder)
+
+    (trouble,) = said["troubles"]
+    assert trouble.startswith("GPU-0 still has the power limit of 500 W that a case set, and had")
+    assert trouble.endswith("sudo nvidia-smi -i GPU-0 -pl 700")
+    assert (fake.limit_w(0), fake.limit_w(1)) == (500, 700)
+    assert noted(folder).keys() == {"GPU-0"}
+
+
+def test_a_note_that_cannot_be_written_lets_nothing_be_set(
+    fake: Fake, library: NvmlLibrary, folder: Path
+) -> None:
+    """Another user may put anything in its place."""
+    (folder / "GPU-0.power-limit.json").mkdir()
+
+    with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
+        set_to(library, folder, 500)
+
+    assert fake.limit_w() is None
+    assert noted(folder) == {}
+
+
+def link(place: Path) -> None:
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to(place.with_name("elsewhere"))
+
+
+def pipe(place: Path) -> None:
+    place.unlink()
+    os.mkfifo(place)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        link,
+        pipe,
+        lambda place: place.write_text("{"),
+        lambda place: place.write_text("[" * 4000),
+        lambda place: place.write_text('"text"'),
+        lambda place: leave(place.parent, was_mw="700000"),
+        lambda place: leave(place.parent, was_mw=-1),
+        lambda place: leave(place.parent, set_mw=10**12),
+        lambda place: leave(place.parent, uuid="GPU-1"),
+        lambda place: leave(place.parent, more=1),
+    ],
+    ids=["link", "pipe", "cut", "deep", "text", "words", "negative", "huge", "other's", "more"],
+)
+def test_what_is_no_note_is_none(folder: Path, spoil: Callable[[Path], object]) -> None:
+    """Everybody may write to the folder."""
+    place = leave(folder)
+    assert noted(folder) == {"GPU-0": note()}
+
+    spoil(place)
+
+    assert noted(folder) == {}
+
+
+def test_a_note_of_another_user_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He could have any limit set by who may; root's are trusted."""
+    leave(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    assert noted(folder) == ({"GPU-0": note()} if os.getuid() == 0 else {})
+
+
+# --- the process -----------------------------------------------------------------------------
+
+
+class Guard:
+    """The process that sets a limit, started as the package starts it."""
+
+    def __init__(self, fake: Fake, folder: Path, watts: int, *gpus: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", power_limit.__name__, "set", str(folder), str(watts), *gpus],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=fake.environment,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.first = json.loads(self.process.stdout.readline())
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, dict[str, Any]]:
+        """End it by a signal, or by its stdin; return its exit code and its last word."""
+        if number:
+            self.process.send_signal(number)
+            self.process.wait(30)
+        rest, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, json.loads(rest or "{}")
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_limit_lasts_until_the_process_is_to_end(
+    fake: Fake, folder: Path, number: signal.Signals | None
+) -> None:
+    """By the end of its stdin, as where its parent died, and by each signal that asks for it."""
+    guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
+    during = fake.limit_w(0), fake.limit_w(1)
+    code, said = guard.end(number)
+
+    assert guard.first == {}
+    assert during == (500, 500)
+    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, 700, {})
+    assert said["troubles"] == []
+    assert code == (128 + number if number else 0)
+
+
+def test_a_limit_that_one_gpu_cannot_have_is_set_on_none(fake: Fake, folder: Path) -> None:
+    fake.write("device", H200, "device", "limit 400 min=200 max=400")
+
+    guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
+    code, _ = guard.end()
+
+    assert guard.first == {
+        "layer": "suite",
+        "refused": "power_limit_w = 500: GPU-1 can be set to 200 to 400 W",
+    }
+    assert code == 0
+    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, None, {})
+
+
+def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) -> None:
+    guard = Guard(fake, folder, 500, "GPU-0")
+    guard.end(signal.SIGKILL)
+    left = fake.limit_w(), noted(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", power_limit.__name__, "restore", str(folder), "GPU-0"],
+        env=fake.environment,
+        capture_output=True,
+        check=True,
+    )
+
+    assert left == (500, {"GPU-0": note()})
+    assert json.loads(done.stdout)["troubles"] == []
+    assert (fake.limit_w(), noted(folder)) == (700, {})
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+def test_a_session_sees_the_limit_that_a_gpu_will_have_again(
+    fake: Fake, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another one's case has it set, or where that was killed; else what is there."""
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+    guard = Guard(fake, folder, 500, "GPU-0")
+    seen = []
+    for _ in ("set", "restored"):
+        found = machine.detect.__wrapped__(gpus=True)
+        seen.append((fake.limit_w(), [gpu["power_limit_w"] for gpu in found.gpus]))
+        guard.end()
+
+    assert seen == [(500, [700, 700]), (700, [700, 700])]
+
+
+def test_a_note_of_a_limit_that_is_no_more_counts_nothing(folder: Path) -> None:
+    """Somebody set another one since: that is what the GPU has."""
+    leave(folder)
+    seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
+
+    assert machine._own_limit(seen, noted(folder)) == {}

@@ -1,0 +1,250 @@
+"""Cases at power limits of their own on a simulated GPU: set while measured, always restored."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.results import read_results
+from tests.nvml.library import Fake
+from tests.plugin.project import OPTIONS, SUITE, Project, case
+from tests.plugin.test_efficiency import WORKING
+from tests.plugin.test_interruption import left_of, measuring
+
+GPU = ("device", "limit 700 min=200 max=700")
+COLD = ("-omlperf_warmup=never", "-omlperf_baseline_runs=1")
+
+LIMITED = """
+from pathlib import Path
+
+import working
+
+LIMIT = Path(f"{working.SCENARIO}.limit.0")
+
+
+class Limited(working.Working):
+    # Keeps what the GPU was set to when it was loaded.
+    def __enter__(self):
+        with Path("loaded").open("a") as file:
+            print(LIMIT.read_text() if LIMIT.exists() else "", file=file)
+        return super().__enter__()
+
+
+class Breaks(Limited):
+    def submit(self, ids, indices, sink):
+        raise OSError("out of memory")
+
+
+class Overruled(Limited):
+    # An administrator sets another limit while it runs.
+    def submit(self, ids, indices, sink):
+        LIMIT.write_text("650000")
+        super().submit(ids, indices, sink)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """An H200 at 700 W, which may be set to 200 to 700 W."""
+    found = Fake(tmp_path)
+    found.write(*GPU)
+    for name, value in found.environment.items():
+        if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO", "FAKE_NVML_LOG"}:
+            monkeypatch.setenv(name, value)
+    project.pytester.makepyfile(working=WORKING, engines=LIMITED)
+    return found
+
+
+def suite(
+    project: Project,
+    limits: str = "[400, 700]",
+    engine: str = "Limited",
+    duration: str = "300ms",
+    name: str = "first",
+) -> None:
+    project.suite(
+        name=name,
+        engines=f'[[engines]]\nuse = "engines:{engine}"\naccelerators = ["H200"]\n'
+        f"options = {OPTIONS}\npower_limit_w = {limits}\n",
+        scenarios='[[scenarios]]\nname = "Offline"\ntarget_qps = 500\n'
+        f'min_duration = "{duration}"\n',
+    )
+
+
+def record(project: Project, *more: str) -> pytest.RunResult:
+    return project.run_process("suites", *COLD, "--mlperf-update=missing", *more)
+
+
+def results(project: Project) -> dict[str, CaseResult]:
+    """Return the results of the last session by engine."""
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    return {each.verdict.case.engine: each for each in read_results(newest).cases}
+
+
+def outcomes(project: Project) -> dict[str, Outcome]:
+    return {name: result.verdict.outcome for name, result in results(project).items()}
+
+
+def notes(tmp_path: Path) -> list[Path]:
+    return list(tmp_path.glob("leases/pytest-mlperf/*.power-limit.json"))
+
+
+def loaded(project: Project) -> list[str]:
+    """Return the limits that the GPU had been set to when engines were loaded."""
+    return (project.path / "loaded").read_text().split()
+
+
+def test_each_limit_is_set_for_its_case_and_restored(
+    fake: Fake, project: Project, tmp_path: Path
+) -> None:
+    """Each has a baseline of its own, of a GPU at that limit; the judged run is at it too."""
+    suite(project)
+
+    record(project)
+    first = results(project)
+    again = project.run_process("suites", *COLD)
+    second = results(project)
+
+    assert loaded(project) == ["400000", "700000"] * 2
+    assert (fake.limit_w(), notes(tmp_path)) == (700, [])
+    assert {n: r.verdict.outcome for n, r in first.items()} == dict.fromkeys(
+        ("Limited-400W", "Limited-700W"), Outcome.RECORDED
+    )
+    for watts in (400, 700):
+        of = case(engine=f"Limited-{watts}W", accelerator="H200")
+        identity = project.recorded(of).identity
+        assert (identity["power_limit_w"], identity["power_limit_set"]) == (watts, True)
+        subject = second[of.engine].verdict.subject
+        assert subject is not None
+        assert subject.identity == identity
+    assert "power limit changed" not in again.stdout.str()
+
+
+def test_nothing_is_set_where_no_limit_is_asked_for(fake: Fake, project: Project) -> None:
+    suite(project, "700")
+
+    record(project)
+
+    assert outcomes(project) == {"Limited-700W": Outcome.RECORDED}
+    assert "nvmlDeviceSetPowerManagementLimit" not in fake.calls()
+
+
+def test_the_limit_is_restored_after_an_error(fake: Fake, project: Project, tmp_path: Path) -> None:
+    suite(project, "500", "Breaks")
+
+    record(project)
+
+    assert outcomes(project) == {"Breaks-500W": Outcome.ERROR}
+    assert loaded(project) == ["500000"]
+    assert (fake.limit_w(), notes(tmp_path)) == (700, [])
+
+
+def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project: Project) -> None:
+    """The limit that the GPU has is measured all the same."""
+    fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *GPU)
+    suite(project)
+
+    result = record(project, "-rs")
+
+    result.assert_outcomes(skipped=1)
+    told = " ".join(result.stdout.str().split())
+    assert "power_limit_w = 400: this user may not set the power limit of GPU-0; run as" in told
+    assert "sudo nvidia-smi -i GPU-0 -pl 400" in told
+    assert outcomes(project) == {"Limited-700W": Outcome.RECORDED}
+
+
+def test_a_limit_that_the_board_cannot_have_is_one_sentence(fake: Fake, project: Project) -> None:
+    """Before anything is loaded."""
+    suite(project, "800")
+
+    result = record(project)
+
+    assert result.ret != 0
+    told = " ".join(result.stdout.str().split())
+    assert "power_limit_w = 800: GPU-0 can be set to 200 to 700 W" in told
+    assert not (project.path / "loaded").exists()
+    assert fake.limit_w() is None
+
+
+def test_a_limit_that_somebody_changes_meanwhile_is_invalid(fake: Fake, project: Project) -> None:
+    """And stays what they set."""
+    suite(project, "500", "Overruled", duration="1500ms")
+
+    record(project)
+
+    (result,) = results(project).values()
+    assert [reason.key for reason in result.verdict.reasons] == [Key.POWER_LIMIT_CHANGED]
+    assert fake.limit_w() == 650
+
+
+GUARD = "pytest_mlperf.hardware.power_limit"
+
+
+def guard_of(family: list[psutil.Process]) -> psutil.Process:
+    (guard,) = [one for one in family if GUARD in one.cmdline()]
+    return guard
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_the_limit_is_restored_after_pytest_was_killed(
+    fake: Fake, project: Project, tmp_path: Path, *, whole_group: bool
+) -> None:
+    """Its process group as well, as a shell or a scheduler may."""
+    suite(project, "500", duration="10min", name="long")
+    with measuring(project, SUITE, "-omlperf_warmup=never") as (process, family):
+        guard, during = guard_of(family), fake.limit_w()
+        if whole_group:
+            assert os.getpgid(guard.pid) != os.getpgid(process.pid)
+        process.send_signal(signal.SIGKILL)
+        left = left_of(family)
+
+    assert during == 500
+    assert left == []
+    assert (fake.limit_w(), notes(tmp_path)) == (700, [])
+
+
+@pytest.mark.quiet
+def test_the_next_session_restores_what_a_killed_guard_left(
+    fake: Fake, project: Project, tmp_path: Path
+) -> None:
+    """It says so, and its baseline is of the GPU's own limit."""
+    suite(project, "500", duration="10min", name="long")
+    with measuring(project, SUITE, "-omlperf_warmup=never") as (process, family):
+        guard_of(family).kill()
+        process.kill()
+        left_of(family)
+    left = fake.limit_w(), len(notes(tmp_path))
+    (project.path / "suites/first.mlperf.toml").unlink()
+    project.suite(accelerators=["H200"])
+    result = record(project)
+
+    assert left == (500, 1)
+    assert (fake.limit_w(), notes(tmp_path)) == (700, [])
+    assert outcomes(project) == {"null": Outcome.RECORDED}
+    identity = project.recorded(case(accelerator="H200")).identity
+    assert identity["power_limit_w"] == 700
+    assert "power_limit_set" not in identity
+    told = " ".join(result.stdout.str().split())
+    assert "a process that was killed had set it: GPU-0 has its power limit of 700 W back" in told
+
+
+@pytest.mark.quiet
+def test_a_session_whose_guard_was_killed_restores_the_limit_itself(
+    fake: Fake, project: Project, tmp_path: Path
+) -> None:
+    suite(project, "500", duration="10min", name="long")
+    with measuring(project, SUITE, "-omlperf_warmup=never") as (process, family):
+        guard_of(family).kill()
+        process.send_signal(signal.SIGINT)
+        left = left_of(family)
+
+    assert left == []
+    assert (fake.limit_w(), notes(tmp_path)) == (700, [])

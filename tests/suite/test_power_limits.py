@@ -1,0 +1,136 @@
+"""Power limits of an engine entry: each makes cases of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.suite.pairs import plan_pairs
+from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.suite.texts import with_
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "s.mlperf.toml"
+
+
+def plan(file: Path, entry: str, more: str = "") -> list[Planned]:
+    file.write_text(with_(('accelerators = ["cpu"]', entry), more=more), "utf-8")
+    return plan_suite(file)
+
+
+def seen(planned: list[Planned]) -> dict[str, int | None]:
+    return {one.case.id.removeprefix("mine-Offline-"): one.limit_w for one in planned}
+
+
+@pytest.mark.parametrize(
+    ("entry", "cases"),
+    [
+        ('accelerators = ["H200"]', {"null-fp32-H200": None}),
+        ('accelerators = ["H200"]\npower_limit_w = 500', {"null-500W-fp32-H200": 500}),
+        (
+            'accelerators = ["H200", "8xH200"]\npower_limit_w = [700, 400]',
+            {
+                "null-700W-fp32-H200": 700,
+                "null-700W-fp32-8xH200": 700,
+                "null-400W-fp32-H200": 400,
+                "null-400W-fp32-8xH200": 400,
+            },
+        ),
+        (
+            'accelerators = ["cpu", "H200", "H100"]\non = { H200.power_limit_w = [400, 700] }',
+            {
+                "null-fp32-cpu": None,
+                "null-fp32-H100": None,
+                "null-400W-fp32-H200": 400,
+                "null-700W-fp32-H200": 700,
+            },
+        ),
+        (
+            'accelerators = ["H200", "H100"]\npower_limit_w = 400\n'
+            "on = { H100.power_limit_w = 300 }",
+            {"null-400W-fp32-H200": 400, "null-300W-fp32-H100": 300},
+        ),
+    ],
+    ids=["none", "one", "several", "on one", "otherwise on one"],
+)
+def test_each_limit_makes_a_case(file: Path, entry: str, cases: dict[str, int | None]) -> None:
+    planned = plan(file, entry)
+
+    assert seen(planned) == cases
+    assert {one.engine_key for one in planned} == {("engines", 0)}
+
+
+def test_scores_are_of_the_entry_at_whatever_power(file: Path) -> None:
+    """One accuracy baseline serves all limits, named as if there were none."""
+    first, second = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]')
+
+    assert first.accuracy_reference is second.accuracy_reference
+    assert first.accuracy_reference.label == "null"
+
+
+def test_two_limits_can_be_set_against_each_other(file: Path) -> None:
+    """And a failure may be expected at one of them."""
+    pair = '\n[[pairs]]\na = "null-700W"\nb = "null-400W"\nexpect = ">= 1.1x"\n'
+    known = '[[expected_failures]]\nengine = "null-400W"\nreason = "slow"\nuntil = 2027-01-31\n'
+    planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]', pair + known)
+    (claim,) = plan_pairs(planned)
+
+    assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
+
+
+NO_LIMIT = "is no power limit; write whole watts in steps of 5: 500, or several: [400, 550, 700]"
+ELSEWHERE = 'where other accelerators of the entry are meant, write it under [engines.on."H200"]'
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("power_limit_w = 0", f"0 {NO_LIMIT}"),
+        ("power_limit_w = -5", f"-5 {NO_LIMIT}"),
+        ("power_limit_w = 502", f"502 {NO_LIMIT}"),
+        ("power_limit_w = 5005", f"5005 {NO_LIMIT}"),
+        ("power_limit_w = 500.0", f"500.0 {NO_LIMIT}"),
+        ("power_limit_w = true", f"True {NO_LIMIT}"),
+        ('power_limit_w = "500"', f"'500' {NO_LIMIT}"),
+        ("power_limit_w = nan", f"nan {NO_LIMIT}"),
+        ("power_limit_w = []", f"[] {NO_LIMIT}"),
+        ('power_limit_w = [500, "x"]', f"'x' {NO_LIMIT}"),
+        ("power_limit_w = [500, 500]", "500 is listed twice"),
+    ],
+)
+def test_what_is_no_power_limit_is_one_sentence(file: Path, entry: str, told: str) -> None:
+    with pytest.raises(SuiteError) as error:
+        plan(file, f'accelerators = ["H200"]\n{entry}')
+
+    assert str(error.value) == f"{file}:12: engines[0].power_limit_w: {told}"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "lack"),
+    [
+        ("cpu", "has no power limit to set"),
+        ("H200_1g.18gb", "is a part of a GPU, whose power limit is that of all its parts"),
+    ],
+)
+@pytest.mark.parametrize("on", [False, True])
+def test_what_has_no_power_limit_is_told(
+    file: Path, accelerator: str, lack: str, *, on: bool
+) -> None:
+    """Where the suite says it: for all, or for that accelerator."""
+    entry = (
+        f'on = {{ "{accelerator}" = {{ power_limit_w = 500 }} }}' if on else "power_limit_w = 500"
+    )
+    with pytest.raises(SuiteError) as error:
+        plan(file, f'accelerators = ["H200", "{accelerator}"]\n{entry}')
+
+    assert f"{accelerator} {lack}; {ELSEWHERE}" in str(error.value)
+
+
+def test_a_name_that_is_another_entrys_limit_is_a_duplicate(file: Path) -> None:
+    other = '\n[[engines]]\nuse = "null"\nname = "null-500W"\naccelerators = ["H200"]\n'
+    with pytest.raises(SuiteError, match="duplicate case null-500W-fp32-H200"):
+        plan(file, 'accelerators = ["H200"]\npower_limit_w = 500', other)
