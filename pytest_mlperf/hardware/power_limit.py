@@ -124,6 +124,19 @@ def _forget(folder: Path, uuid: str) -> None:
         (folder / (file_name(uuid) + SUFFIX)).unlink()
 
 
+CAP_SYS_ADMIN = 21
+"""Bit of the capability that NVIDIA's driver asks for where a limit is set."""
+
+
+def may_set(proc: Path = Path("/proc")) -> bool:
+    """Whether this process has the right to set a limit; a container may lack it all the same."""
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        rows = (proc / "self/status").read_text("ascii").splitlines()
+        mask = next(row.split()[1] for row in rows if row.startswith("CapEff:"))
+        return bool(int(mask, 16) >> CAP_SYS_ADMIN & 1)
+    return False
+
+
 # --- limits ----------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from pytest_mlperf.cli.doctor._machine import (
     loadgen,
     memory,
     plugin,
+    power_limits,
     space,
 )
 from pytest_mlperf.cli.doctor.requirements import importing, lacking
@@ -564,6 +565,37 @@ def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
 
 
 # --- this machine --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [("000001ffffffffff", "can be set"), ("00000000a80425fb", "can be none but the one that is")],
+)
+def test_whether_power_limits_may_be_set_is_said(tmp_path: Path, mask: str, told: str) -> None:
+    """As root on a host, and as root in a plain container."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
+    (check,) = power_limits(
+        Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},)), tmp_path
+    )
+
+    assert check.state == "ok"
+    assert told in check.text
+    assert bool(check.do) == ("none" in told)
+    assert list(power_limits(HERE, tmp_path)) == []
+
+
+def test_a_power_limit_that_a_killed_process_left_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
+    note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
+    (tmp_path / "pytest-mlperf").mkdir()
+    (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
+    (check,) = power_limits(Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},)))
+
+    assert check.state == "note"
+    assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
 
 
 def test_no_gpu_is_said_plainly_and_why() -> None:

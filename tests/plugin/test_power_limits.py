@@ -64,7 +64,7 @@ def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> F
 
 def suite(
     project: Project,
-    limits: str = "[400, 700]",
+    limits: str | None = "[400, 700]",
     engine: str = "Limited",
     duration: str = "300ms",
     name: str = "first",
@@ -72,7 +72,7 @@ def suite(
     project.suite(
         name=name,
         engines=f'[[engines]]\nuse = "engines:{engine}"\naccelerators = ["H200"]\n'
-        f"options = {OPTIONS}\npower_limit_w = {limits}\n",
+        f"options = {OPTIONS}\n" + (f"power_limit_w = {limits}\n" if limits else ""),
         scenarios='[[scenarios]]\nname = "Offline"\ntarget_qps = 500\n'
         f'min_duration = "{duration}"\n',
     )
@@ -222,14 +222,15 @@ def test_the_next_session_restores_what_a_killed_guard_left(
         process.kill()
         left_of(family)
     left = fake.limit_w(), len(notes(tmp_path))
-    (project.path / "suites/first.mlperf.toml").unlink()
-    project.suite(accelerators=["H200"])
+    fake.write(*GPU)
+    suite(project, None)
     result = record(project)
 
     assert left == (500, 1)
     assert (fake.limit_w(), notes(tmp_path)) == (700, [])
-    assert outcomes(project) == {"null": Outcome.RECORDED}
-    identity = project.recorded(case(accelerator="H200")).identity
+    assert outcomes(project) == {"Limited": Outcome.RECORDED}
+    of = case(engine="Limited", accelerator="H200")
+    identity = project.recorded(of).identity
     assert identity["power_limit_w"] == 700
     assert "power_limit_set" not in identity
     told = " ".join(result.stdout.str().split())

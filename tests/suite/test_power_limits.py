@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.suite.texts import with_
@@ -80,6 +81,15 @@ def test_two_limits_can_be_set_against_each_other(file: Path) -> None:
     (claim,) = plan_pairs(planned)
 
     assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
+
+
+def test_a_plan_says_how_many_cases_set_limits(file: Path) -> None:
+    planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [700, 400]')
+
+    assert more(planned, max_runs=5, warmup="never") == [
+        "2 cases with the GPUs' power limit at 400, 700 W: set and restored, where this user may; "
+        "a GPU that has it needs no right"
+    ]
 
 
 NO_LIMIT = "is no power limit; write whole watts in steps of 5: 500, or several: [400, 550, 700]"

@@ -31,10 +31,10 @@ from pytest_mlperf.cli.doctor.requirements import (
 from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.hardware import rapl
+from pytest_mlperf.hardware import power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property
-from pytest_mlperf.hardware.leases import lease_folder
+from pytest_mlperf.hardware.leases import lease_folder, lease_place
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import WorkerSpec
@@ -82,6 +82,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
             installed("pytest-benchmark"),
             gpus(machine),
             *gpu_sensors(machine),
+            *power_limits(machine),
             cpu(machine),
             host_energy(),
             load(seen),
@@ -131,6 +132,28 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
     blind = any(quantity in ENERGY for quantity, _ in whose)
     text = f"not sampled: {'; '.join(lacks)}" if lacks else "all that is sampled can be read"
     yield Check("machine", "GPU sensors", "note" if blind else "ok", text)
+
+
+def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check]:
+    """Yield whether power limits may be set, and which one a killed process left."""
+    if not machine.gpus:
+        return
+    notes = power_limit.noted(lease_place())
+    left = [
+        f"{note.uuid} is set to {note.set_mw / 1000:g} W for a case, and had "
+        f"{note.was_mw / 1000:g} W: the next case on it restores that, if none has it now"
+        for note in notes.values()
+        if note.uuid in {gpu["uuid"] for gpu in machine.gpus}
+    ]
+    may = power_limit.may_set(proc)
+    text = (
+        "power_limit_w of a suite can be set: this user has CAP_SYS_ADMIN, as far as is told here"
+    )
+    if not may:
+        text = "power_limit_w of a suite can be none but the one that is set: it needs root"
+    do = "" if may else "run as root, or: sudo nvidia-smi -pl WATTS"
+    text = "; ".join((text, *left))
+    yield Check("machine", "power limits", "note" if left else "ok", text, do)
 
 
 ENERGY = {"energy_j", "power_w"}

@@ -180,6 +180,13 @@ def more(
             if len(first) > 1
             else f"1 warm-up before, which does not count, {duration(seconds)}: on {names}"
         )
+    limited = {case.case.id: case.limit_w for case in cases if case.limit_w is not None}
+    if limited:
+        watts = ", ".join(map(str, sorted(set(limited.values()))))
+        lines.append(
+            f"{plural(len(limited), 'case')} with the GPUs' power limit at {watts} W: set and "
+            "restored, where this user may; a GPU that has it needs no right"
+        )
     named = [one for one in planned if isinstance(one, Planned) and one.engine.baseline_engine]
     if named and confirm != "never":
         seconds = 2 * max_runs * sum(c.runs_per_value[1] * c.seconds_per_run for c in named)
