@@ -412,7 +412,7 @@ def detect(*, gpus: bool) -> Machine:
     here, host = cpu.identity(), surroundings.read()
     if not gpus:
         return Machine(cpu=here, host=host)
-    noted = power_limit.noted(lease_place())
+    before = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
         seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
@@ -420,7 +420,7 @@ def detect(*, gpus: bool) -> Machine:
     except AmbiguousOrder as error:
         seen, trouble = [], str(error)
     for gpu in report["gpus"]:
-        gpu["identity"] |= _own_limit(gpu, {**noted, **power_limit.noted(lease_place())})
+        gpu["identity"] |= _limit_before(gpu, {**before, **power_limit.noted(lease_place())})
     by_uuid = {gpu["uuid"]: gpu for gpu in report["gpus"]}
     # CUDA need not count what is divided or may not be asked, and numbers behind it would shift.
     counted = not report["trouble"] and not any(gpu["identity"]["mig"] for gpu in report["gpus"])
@@ -443,7 +443,7 @@ def detect(*, gpus: bool) -> Machine:
     )
 
 
-def _own_limit(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
+def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
     """Return the power limit that a GPU will have again, where a case has set it just now."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
     if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):

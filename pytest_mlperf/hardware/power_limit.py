@@ -219,10 +219,10 @@ def restore_all(library: NvmlLibrary, uuids: Sequence[str], folder: Path) -> dic
     """Give GPUs back what is noted of them; return what was done, and what could not be."""
     done: list[str] = []
     troubles: list[str] = []
-    notes = noted(folder)
-    for note in (notes[uuid] for uuid in uuids if uuid in notes):
+    before = noted(folder)
+    for uuid in filter(before.__contains__, uuids):
         try:
-            done.append(restore(library, note, folder))
+            done.append(restore(library, before[uuid], folder))
         except Refused as error:
             troubles.append(str(error))
     return {"done": done, "troubles": troubles}
@@ -286,12 +286,12 @@ def _library() -> Iterator[NvmlLibrary]:
 
 def main() -> None:
     """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
-    what, folder, *rest = sys.argv[1:]
+    command, folder, *rest = sys.argv[1:]
     for number in ENDING:
         signal.signal(number, _end)
     try:
         with _library() as library:
-            if what == "set":
+            if command == "set":
                 well = keep(library, rest[1:], int(rest[0]), Path(folder))
             else:
                 restored = restore_all(library, rest, Path(folder))

@@ -51,7 +51,7 @@ class _Busy(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldLeases:
     """What is held: GPUs by UUID, and the descriptors of the files that are locked for it."""
 
     gpus: tuple[str, ...]
@@ -67,7 +67,7 @@ def hold(
     limit_s: float,
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
-) -> Iterator[Held]:
+) -> Iterator[HeldLeases]:
     """Hold the processors, and the first GPUs that are free; only the turn is kept while waiting.
 
     Args:
@@ -121,7 +121,7 @@ def _take(
     fits: Callable[[Collection[str]], bool],
     *,
     alone: bool,
-) -> Held:
+) -> HeldLeases:
     """Take what is wanted at once, or nothing."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
@@ -145,7 +145,7 @@ def _take(
         for name in free.keys() - set(held):
             free[name].close()
         stack.push(taken.pop_all())
-    return Held(gpus=held, leases=(processors, *(leases[name] for name in held)))
+    return HeldLeases(gpus=held, leases=(processors, *(leases[name] for name in held)))
 
 
 @contextlib.contextmanager

@@ -73,8 +73,8 @@ def _require_set(guard: ChildProcess) -> None:
         guard.ends_within(KILLED_S)
         code = guard.poll()
         how = "ended" if code is None else ended(code)
-        why = broken(last_line(guard.stderr.read()))[:200] if guard.stderr else ""
-        raise RunError("gpu", f"the process that sets the power limit {how}: {why}") from None
+        last = broken(last_line(guard.stderr.read()))[:200] if guard.stderr else ""
+        raise RunError("gpu", f"the process that sets the power limit {how}: {last}") from None
     if line is None:
         raise RunError("gpu", f"the driver did not set the power limit within {LIMIT_S:g} s")
     answer: dict[str, Any] = json.loads(line)
@@ -106,10 +106,9 @@ def restored(gpus: Sequence[str]) -> tuple[str, ...]:
     command = [*_COMMAND, "restore", str(folder), *left]
     try:
         answer = answer_of(command, limit_s=LIMIT_S, killed_s=KILLED_S)
-        said = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
+        report = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
     except (OSError, ValueError):
-        said = {"troubles": [f"{', '.join(left)}: NVML could not be asked"]}
-    if said["troubles"]:
-        why = "; ".join(said["troubles"])
-        raise RunError("gpu", f"a power limit that a case set is not restored: {why}")
-    return tuple(said["done"])
+        report = {"troubles": [f"{', '.join(left)}: NVML could not be asked"]}
+    if troubles := "; ".join(report["troubles"]):
+        raise RunError("gpu", f"a power limit that a case set is not restored: {troubles}")
+    return tuple(report["done"])

@@ -345,4 +345,4 @@ def test_a_note_of_a_limit_that_is_no_more_counts_nothing(folder: Path) -> None:
     leave(folder)
     seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
 
-    assert machine._own_limit(seen, noted(folder)) == {}
+    assert machine._limit_before(seen, noted(folder)) == {}

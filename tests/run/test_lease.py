@@ -23,7 +23,7 @@ from pytest_mlperf.hardware.leases import MACHINE_WIDE, lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import conditions
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import Held
+from pytest_mlperf.run.conditions import HeldLeases
 
 HOLDER = """
 import sys, time
@@ -49,7 +49,7 @@ def hold(
     alone: bool = True,
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
-) -> AbstractContextManager[Held]:
+) -> AbstractContextManager[HeldLeases]:
     """Hold the processors, and so many of some GPUs."""
     return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
