@@ -461,7 +461,8 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     load = busiest([run.contention for run in case.runs]) if case.watched else None
     beside = (clock_note(case.runs, case.record, outcome), load, case.noise)
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
-    server = server_in_words(case.runs[-1].server) if case.runs else ""
+    seen = case.runs[-1].server if case.runs else {}
+    server = server_in_words(seen) if seen else ""
     lines = (*(one.text for one in behind), *energy_notes(case.runs))
     return (*lines, *filter(None, (server, *beside)))
 

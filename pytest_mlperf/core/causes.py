@@ -375,7 +375,8 @@ def _server(facts: _Facts) -> Iterator[Cause]:
     """What the server's own metrics showed that the baseline's did not, beside what got worse."""
     if facts.verdict.kind == "accuracy":
         return
-    changes = _server_changes(facts)
+    if not (changes := _server_changes(facts)):
+        return
     by_point = {point: [c for c in changes if c.point == point] for point in _by_size(facts)}
     for point, moved_there in islice((p for p in by_point.items() if p[1]), MOST_POINTS):
         fits = [change.quantity for change in moved_there if change.sign * facts.direction < 0]

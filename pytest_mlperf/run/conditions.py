@@ -366,8 +366,10 @@ def placed(
         chosen = machine.only(accelerator, held.gpus) if held.gpus else machine
         waited_s = time.monotonic() - began_s
         passed = [f"passed over, earlier in this session: {text}" for text in lost.values()]
-        left = [f"a process that was killed had set it: {done}" for done in restored(held.gpus)]
-        with limited(held.gpus, machine.limit_w, held.leases):
+        killed = restored(held.gpus) if held.gpus else ()
+        left = [f"a process that was killed had set it: {done}" for done in killed]
+        watts = machine.limit_w if held.gpus else None
+        with limited(held.gpus, watts, held.leases) if watts else contextlib.nullcontext():
             yield Placement(
                 conditions=replace(conditions, machine=chosen, is_held=True),
                 waited_s=waited_s,

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,14 +222,11 @@ def _observed(
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
-        shown = enter(watched_exporter(exporter))
+        shown = enter(watched_exporter(exporter)) if exporter else None
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = _subject(case, loaded, worker, build, checkpoint)
-        finished, server = None, ServerLog()
-        if task.performance:
-            with watched_server(loaded["pages"], case.folder) as server:
-                finished = worker.wait_for("finished")
+        finished, server = _finished(case, worker, loaded["pages"])
         if sampling:
             sampling.linger()
         worker.wait_for("ready")
@@ -247,12 +244,24 @@ def _observed(
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
-        exporter=shown if exporter else None,
+        exporter=shown,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         usual=task.usual,
     )
     return evidence, accuracy
+
+
+def _finished(
+    case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
+) -> tuple[Event | None, ServerLog | None]:
+    """Wait until the timed run is over, where one is asked for; a server is looked at meanwhile."""
+    if not case.task.performance:
+        return None, None
+    if pages is None:
+        return worker.wait_for("finished"), None
+    with watched_server(pages, case.folder) as server:
+        return worker.wait_for("finished"), server
 
 
 def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:

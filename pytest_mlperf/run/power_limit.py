@@ -34,8 +34,8 @@ _COMMAND = (sys.executable, "-m", power_limit.__name__)
 
 
 @contextlib.contextmanager
-def limited(gpus: Sequence[str], watts: int | None, leases: Sequence[int]) -> Iterator[None]:
-    """Hold GPUs at a power limit; nothing where none is asked for, or there is no GPU.
+def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[None]:
+    """Hold GPUs at a power limit.
 
     Args:
         gpus: UUIDs; whoever calls this holds them.
@@ -46,9 +46,6 @@ def limited(gpus: Sequence[str], watts: int | None, leases: Sequence[int]) -> It
         UnavailableError: This user may not set it.
         RunError: It could not be set, or not be restored.
     """
-    if watts is None or not gpus:
-        yield
-        return
     command = [*_COMMAND, "set", str(lease_folder()), str(watts), *gpus]
     pipe = subprocess.PIPE
     try:

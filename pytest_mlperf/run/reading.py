@@ -142,7 +142,7 @@ class Evidence:
     control: ControlRun = field(default_factory=ControlRun)
     warmed: bool | None = None
     host: Mapping[str, Counted] = field(default_factory=dict)
-    server: ServerLog = field(default_factory=ServerLog)
+    server: ServerLog | None = None
     exporter: ExporterLog | None = None
 
 
@@ -175,10 +175,11 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     client = client_findings(figures.metrics, result["client"], job)
     busy, watched = result["contention"], conditions.watched
     load = load_findings(job, busy, watched=watched, usual=evidence.usual)
-    shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
-    server = served(evidence.server, timed, shared)
-    witnesses = [validity, figures, *energy, beside, unlike, client, load, server]
+    witnesses = [validity, figures, *energy, beside, unlike, client, load]
     witnesses.append(replica_findings(result))
+    if evidence.server:
+        shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
+        witnesses.append(served(evidence.server, timed, shared))
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))
     fields = together(*witnesses)

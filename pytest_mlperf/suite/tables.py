@@ -341,15 +341,23 @@ class EngineEntry(Table):
         here = self.on[accelerator].power_limit_w if accelerator in self.on else None
         return here or self.power_limit_w or ()
 
-    @cached_property
+    @property
     def at_limits(self) -> tuple[EngineEntry, ...]:
         """The entry at each of its power limits, with the accelerators that have it."""
+        return self._limited or (self,)
+
+    @cached_property
+    def _limited(self) -> tuple[EngineEntry, ...]:
+        """Copies at its power limits; () where it has none.
+
+        What is kept of an entry must not have the entry itself, or it could not be compared.
+        """
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
             for watts in self.limits_on(accelerator) or (None,):
                 having.setdefault(watts, []).append(accelerator)
         if not having.keys() - {None}:
-            return (self,)
+            return ()
         return tuple(self._at(watts, names) for watts, names in having.items())
 
     def _at(self, watts: int | None, accelerators: list[str]) -> EngineEntry:

@@ -31,7 +31,7 @@ SETTINGS = [
     ("baseline-runs", "6", 6),
     ("control", "off", "off"),
     ("meter-offset", "-3600", -3600.0),
-    ("dcgm-gpus", "GPU-1, GPU-2", ("GPU-1", "GPU-2")),
+    ("dcgm-gpus", "GPU-1,GPU-2", ("GPU-1", "GPU-2")),
     ("lease-timeout", "60", 60.0),
     ("power", "off", "off"),
     ("warmup", "always", "always"),

@@ -10,6 +10,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.tables import EngineEntry
 from tests.suite.texts import with_
 
 
@@ -144,3 +145,12 @@ def test_a_name_that_is_another_entrys_limit_is_a_duplicate(file: Path) -> None:
     other = '\n[[engines]]\nuse = "null"\nname = "null-500W"\naccelerators = ["H200"]\n'
     with pytest.raises(SuiteError, match="duplicate case null-500W-fp32-H200"):
         plan(file, 'accelerators = ["H200"]\npower_limit_w = 500', other)
+
+
+@pytest.mark.parametrize("limits", [None, [400, 700]])
+def test_entries_are_compared_also_when_their_limits_were_asked_for(limits: Any) -> None:
+    one, other = (EngineEntry(use="null", power_limit_w=limits) for _ in range(2))
+
+    assert [each.limit_w for each in one.at_limits] == (limits or [None])
+    assert one == other
+    assert other.at_limits == one.at_limits

@@ -145,7 +145,18 @@ def test_the_plan_prints_the_matrix() -> None:
         assert line in done.stdout
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "suites" / "power").glob("*.mlperf.toml")))
+POWER = sorted((ROOT / "suites" / "power").glob("*.mlperf.toml"))
+
+
+def test_a_sweep_has_a_case_at_each_power_limit_and_gates_none() -> None:
+    planned = [case for file in POWER if "sweep" in file.name for case in plan_suite(file)]
+
+    assert {case.case.accelerator for case in planned} == {"H200"}
+    assert {case.case.engine.rpartition("-")[2] for case in planned} == {"400W", "550W", "700W"}
+    assert not any("samples_per_joule" in case.suite.limits for case in planned)
+
+
+@pytest.mark.parametrize("file", [file for file in POWER if "sweep" not in file.name])
 def test_suites_of_power_gate_energy_on_h200s_and_share_no_baseline(file: Path) -> None:
     planned = plan_suite(file)
     others = {case.case.id for one in FOLDERS["datacenter"] for case in plan_suite(one)}

@@ -62,7 +62,7 @@ class TokenPrompts:
 
     def _tokens(self, index: int) -> list[int]:
         prompt = self.dataset.input(index)
-        if isinstance(prompt, Mapping):
+        if isinstance(prompt, Mapping) and "messages" in prompt:
             fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
             raise refused_sample(index, fault)
         if isinstance(prompt, str) and self.tokenizer is not None:
