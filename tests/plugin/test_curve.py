@@ -30,7 +30,7 @@ def file(project: Project) -> Path:
     """Return a suite of two points; whatever the machine does must not make a run INVALID."""
     path = project.suite(
         options=OPTIONS,
-        scenarios='[[scenarios]]\nname = "Concurrency"\npoints = [1, 6]\nmin_duration = "600ms"\n',
+        scenarios='[[scenarios]]\nname = "Concurrency"\npoints = [1, 6]\nmin_duration = "900ms"\n',
         more='[limits]\ntokens_per_second = { max_drop = "40%" }\n'
         '"tokens_per_second@1" = { max_drop = "45%" }\n'
         '"tokens_per_second@6" = { max_drop = "45%" }\n',
