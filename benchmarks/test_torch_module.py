@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.engines.torch.module import TorchModuleEngine
+from pytest_mlperf.testing import RecordingSink
 
 torch = pytest.importorskip("torch")
 
@@ -49,42 +50,6 @@ class Given:
 
     def reference(self, index: int) -> Any:
         return index
-
-
-class Kept:
-    """A sink that keeps outputs, as an accuracy run does."""
-
-    wants_output = True
-    times_tokens = False
-    needs_first_tokens = False
-
-    def __init__(self) -> None:
-        self.outputs: dict[int, bytes] = {}
-
-    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """No tokens here."""
-
-    def next_tokens(self, ids: Sequence[int]) -> None:
-        """No tokens here."""
-
-    def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
-    ) -> None:
-        """Nobody asks why."""
-
-    def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,  # noqa: ARG002
-    ) -> None:
-        self.outputs.update(zip(ids, outputs or (), strict=True))
-
-    def failed(self, error: BaseException) -> None:
-        raise error
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +99,9 @@ def opened(samples: Sequence[Any], **options: Any) -> TorchModuleEngine:
 
 
 def answered(engine: TorchModuleEngine) -> dict[int, bytes]:
-    sink = Kept()
+    sink = RecordingSink(SAMPLES)
     engine.submit(list(range(SAMPLES)), list(range(SAMPLES)), sink)
+    sink.wait_for_end()
     return sink.outputs
 
 

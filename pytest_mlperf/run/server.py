@@ -66,15 +66,15 @@ class Served(Findings):
 
 
 @contextlib.contextmanager
-def watched_server(pages: Sequence[str] | None, folder: Path) -> Iterator[ServerLog]:
+def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
     """Read a server's pages while the block runs, and keep each look in the run's folder."""
-    log = ServerLog(lack=ABSENT if pages is not None and not pages else "")
+    log = ServerLog(lack="" if pages else ABSENT)
 
     def take(time_s: float, texts: Sequence[bytes]) -> None:
         values = together([read_server(text) for text in texts])
         log.readings.append(ServerReading(time_s=time_s, values=values))
 
-    with Scraper(pages or (), take) as scraper:
+    with Scraper(pages, take) as scraper:
         log.failures = scraper.failures
         yield log
     if scraper.clock_stepped and pages:

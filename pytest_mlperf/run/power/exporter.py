@@ -93,17 +93,15 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
 
 
 @contextlib.contextmanager
-def watched_exporter(exporter: Exporter | None) -> Iterator[ExporterLog]:
-    """Read an exporter's page while the block runs, where there is one."""
+def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
+    """Read an exporter's page while the block runs."""
     log = ExporterLog()
 
     def take(time_s: float, pages: Sequence[bytes]) -> None:
-        assert exporter is not None
         gpus = read_exporter(pages[0], exporter.chosen)
         log.looks.append(ExporterLook(time_s=time_s, gpus=gpus))
 
-    urls = [exporter.url] if exporter else []
-    with Scraper(urls, take, period_s=LOOK_S) as scraper:
+    with Scraper([exporter.url], take, period_s=LOOK_S) as scraper:
         log.failures = scraper.failures
         yield log
     log.clock_stepped = scraper.clock_stepped
