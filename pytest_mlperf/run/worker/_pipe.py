@@ -78,13 +78,18 @@ class Gathering:
     def _serve(self) -> None:
         queue, rate, sent_s = self._queue, 0.0, time.perf_counter()
         while True:
-            items = [queue.get()]
-            wait_s = TOGETHER / rate if rate * LONG_S > TOGETHER / 4 else MOMENT_S
-            time.sleep(max(MOMENT_S, min(wait_s, LONG_S)))
+            items = []
+            if rate * LONG_S > TOGETHER / 4:  # a look at each moment: to be woken costs more
+                wait_s = max(MOMENT_S, min(TOGETHER / rate, LONG_S))
+            else:
+                wait_s = MOMENT_S
+                items.append(queue.get())
+            time.sleep(wait_s)
             with contextlib.suppress(Empty):
                 while True:
                     items.append(queue.get_nowait())
-            self._take(items)
+            if items:
+                self._take(items)
             now_s = time.perf_counter()
             rate = (rate + len(items) / (now_s - sent_s)) / 2
             sent_s = now_s
