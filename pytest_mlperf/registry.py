@@ -6,12 +6,14 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Group = Literal["engines", "datasets", "scorers", "builders"]
 
@@ -19,6 +21,8 @@ Group = Literal["engines", "datasets", "scorers", "builders"]
 @cache
 def registered(group: Group) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
+    from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
+
     return {entry.name: entry for entry in entry_points(group=f"pytest_mlperf.{group}")}
 
 

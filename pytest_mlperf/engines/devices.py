@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from pytest_mlperf.engines import engine_error
@@ -105,6 +104,9 @@ def form_of(name: str) -> Form:
 
 
 def _release(library: str) -> str | None:
+    # Dear at a worker's start, and asked only where GPUs are chosen.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(library)
     except PackageNotFoundError:
