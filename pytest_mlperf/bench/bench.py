@@ -463,8 +463,9 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
     seen = case.runs[-1].server if case.runs else {}
     server = server_in_words(seen) if seen else ""
-    lines = (*(one.text for one in behind), *energy_notes(case.runs))
-    return (*lines, *filter(None, (server, *beside)))
+    gap = case.planned.suite.scoring_gap
+    lines = (gap, *(one.text for one in behind), *energy_notes(case.runs))
+    return tuple(filter(None, (*lines, server, *beside)))
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Promise | None:

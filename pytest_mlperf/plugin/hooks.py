@@ -6,7 +6,7 @@ pydantic is loaded by `late` when the first suite, marker or result appears.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     if state := late_session(session.config):
         state.planned_items(session.items)
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    state = late_session(config)
+    return state.scoring_gaps(items) if state else []
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

@@ -89,6 +89,8 @@ def work_defects(workload: Workload) -> Iterator[Defect]:
 
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
+NEEDS_ACCURACY = "an official result needs its accuracy; "
+
 EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
@@ -154,6 +156,18 @@ class Suite(Table):
         """It is a language model: tokens are counted and timed."""
         stated = self.workload.tokens
         return bool(self.rules and self.rules.tokens) if stated is None else stated
+
+    @property
+    def scoring_gap(self) -> str:
+        """That nothing here scores its round's workload; "": something does, or it is one's own."""
+        rules = self.rules
+        if rules is None or rules.scorer or self.workload.scorer:
+            return ""
+        gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
+        return (
+            f"performance only: nothing here scores {rules.name} of {self.round}{gates}; a wrong "
+            'model would pass; a scorer of your own: scorer = { use = "package.module:name" }'
+        )
 
     @property
     def is_mlperf(self) -> bool:
@@ -233,6 +247,8 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             f"{workload.name} is run by MLCommons endpoints, not by LoadGen; give it a name of its "
             "own to run it here all the same",
         )
+    if suite.profile == "official" and suite.scoring_gap:
+        yield ("workload", "name"), NEEDS_ACCURACY + suite.scoring_gap
     if workload.reference and suite.is_mlperf:
         yield (
             ("workload", "reference"),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind, Profile
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.judge.gate import GateWindow
@@ -19,7 +20,7 @@ from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
-from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.model import NEEDS_ACCURACY, Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import build_defects, source_defects
 from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry, title_of
@@ -324,10 +325,16 @@ def plan_suite(path: Path) -> list[Planned]:
 
 
 def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Planned]:
-    """Return the cases of one suite as if it named this profile; None: its own."""
+    """Return the cases of one suite as if it named this profile; None: its own.
+
+    Raises:
+        SuiteError: It is official, and nothing here scores the workload.
+    """
     if profile is None:
         return list(planned)
     suite = planned[0].suite.model_copy(update={"profile": profile})
+    if profile == "official" and suite.scoring_gap:
+        raise SuiteError(f"{planned[0].path}: {NEEDS_ACCURACY}{suite.scoring_gap}")
     return [dataclasses.replace(one, suite=suite) for one in planned]
 
 

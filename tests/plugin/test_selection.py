@@ -154,3 +154,20 @@ def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
     assert " ".join(section(result)).startswith(deselected)
+
+
+def test_a_workload_that_nothing_scores_is_told_after_collection_in_plan_and_in_the_result(
+    project: Project,
+) -> None:
+    path = project.suite(name="yolo-99")
+    path.write_text(path.read_text("utf-8").replace('"v4.1"', '"v6.1"'), "utf-8")
+    gap = "performance only: nothing here scores yolo of v6.1, which MLPerf gates by map; a wrong"
+
+    collected = project.run("suites", "--collect-only")
+    planned = project.run("suites", "--mlperf-plan")
+    project.run("suites")
+
+    assert f"1 case: {gap}" in " ".join(collected.outlines)
+    assert f"1 case: {gap}" in " ".join(section(planned))
+    (note,) = (n for n in project.verdicts()["performance"].notes if n.startswith(gap))
+    assert note.endswith('a scorer of your own: scorer = { use = "package.module:name" }')

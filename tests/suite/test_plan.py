@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.core.judge.gate import GateWindow
-from pytest_mlperf.suite.plan import Planned, plan_suite
+from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 from pytest_mlperf.suite.resolve import built_scorer, dataset_of, model_of, scorer_of, settings_of
 from tests.jobs import job_of
 from tests.suite.round_tables import SEEDS
@@ -674,3 +674,31 @@ def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
         "tokenizer": "/models/tokenizer",
     }
     assert kept.options == {"metric": "evaluate:metrics/own.py", "tokenizer": "${TOKENIZER}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "gap"),
+    [
+        ("yolo-99", "", "performance only: nothing here scores yolo of v6.1, which MLPerf gates"),
+        ("resnet50", "", ""),
+        ("mine", "", ""),
+        ("yolo-99", '\nscorer = { use = "top1" }', ""),
+        ("tiny", '\ntwin_of = "yolo-99"', "performance only: nothing here scores yolo of v6.1"),
+    ],
+    ids=["unscored", "scored", "of one's own", "own scorer", "twin"],
+)
+def test_a_rounds_workload_that_nothing_scores_says_so_and_is_never_official(
+    file: Path, name: str, more: str, gap: str
+) -> None:
+    (planned,) = plan(file, ('"v4.1"', '"v6.1"'), ('"mine"', f'"{name}"{more}'))
+
+    assert planned.suite.scoring_gap.startswith(gap)
+    assert bool(planned.suite.scoring_gap) is bool(gap)
+    assert ("accuracy" in planned.kinds) is (not gap and name != "mine")
+    if gap:
+        with pytest.raises(SuiteError, match="an official result needs its accuracy; performance"):
+            in_profile([planned], "official")
+        text = file.read_text("utf-8").replace('"quick"', '"official"')
+        file.write_text(text.replace("target_qps = 100", "target_qps = 1000"), "utf-8")
+        with pytest.raises(SuiteError, match="an official result needs its accuracy; performance"):
+            plan_suite(file)

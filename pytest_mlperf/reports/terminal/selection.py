@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +77,24 @@ def plan(
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
+        *scoring_gaps(cases, width),
         *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
         *fold(
             f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
             f"each, {duration(most)} if all {max_runs} are needed; {on_top}",
             width,
         ),
+    ]
+
+
+def scoring_gaps(cases: Iterable[Testable], width: int) -> list[str]:
+    """Return which cases have no accuracy test though their round's workload is gated by one."""
+    gaps = Counter(case.suite.scoring_gap for case in cases if isinstance(case, Planned))
+    del gaps[""]
+    return [
+        line
+        for gap, count in gaps.items()
+        for line in fold(f"{plural(count, 'case')}: {gap}", width)
     ]
 
 
