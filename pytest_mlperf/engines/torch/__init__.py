@@ -117,11 +117,15 @@ class TorchEngine(TorchBase):
             StaticBatches,
             TextModel,
         )
+        from pytest_mlperf.engines.torch._decode import open_decoder
 
         text = TextModel(
             model=model, generation=self._generation, prompts=self._samples, answers=self._answers
         )
-        static = StaticBatches(text, batch_size=self._options.batch_size)
+        decoder = None
+        if self._options.batching != "continuous":
+            decoder, self._facts["decode"] = open_decoder(model, self._generation, self._options)
+        static = StaticBatches(text, batch_size=self._options.batch_size, decoder=decoder)
         self._single = self._lists = static.run
         undo.callback(self._forget)
         one = self._options.batching

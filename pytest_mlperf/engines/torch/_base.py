@@ -24,6 +24,7 @@ PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
+DECODES = ("auto", "static", "generate")
 JOINS = ("stack", "concat", "pad")
 WEIGHTS = ("checkpoint", "dummy")
 SPARSITIES = ("2:4",)
@@ -78,6 +79,9 @@ class TorchOptions(DeviceOptions, TextOptions):
             continuous batching, where samples join and leave at every token. "auto": lists static,
             single samples continuous (with beams: dynamic).
         num_beams: 1 is greedy; more search with as many beams, and end at the first found.
+        decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
+            replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
+            "auto": static where the model allows it.
         weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
         attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
@@ -93,6 +97,7 @@ class TorchOptions(DeviceOptions, TextOptions):
     batch_size: int = 32
     batching: str = "auto"
     num_beams: int = 1
+    decode: str = "auto"
     weights: str = "checkpoint"
     attention: str = "sdpa"
     kv_blocks: int | None = None
@@ -108,6 +113,7 @@ class TorchOptions(DeviceOptions, TextOptions):
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
         yield one_of("batching", self.batching, BATCHINGS)
+        yield one_of("decode", self.decode, DECODES)
         yield one_of("weights", self.weights, WEIGHTS)
         yield one_of("attention", self.attention, ATTENTIONS)
         yield number_of("num_beams", self.num_beams, "beams")
@@ -148,6 +154,17 @@ class TorchOptions(DeviceOptions, TextOptions):
             f'batching = "continuous" knows no beams, but num_beams = {self.num_beams}; set '
             'batching = "static" or "dynamic"',
             *("batching", "num_beams"),
+        )
+        yield (
+            self.decode == "static" and self.num_beams > 1,
+            f'decode = "static" knows no beams, but num_beams = {self.num_beams}; leave decode out',
+            *("decode", "num_beams"),
+        )
+        yield (
+            self.decode == "static" and self.batching == "continuous",
+            'decode = "static" is for static batches, which batching = "continuous" never makes; '
+            "leave one of them out",
+            *("decode", "batching"),
         )
         yield (
             self.batching == "auto" and self.num_beams == 1 and self.attention == "eager",

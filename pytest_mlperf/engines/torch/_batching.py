@@ -29,6 +29,7 @@ from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TokenPrompts
 from pytest_mlperf.engines.llm.streaming import Arrivals
 from pytest_mlperf.engines.torch._base import TorchOptions
+from pytest_mlperf.engines.torch._decode import LOOK, StaticDecoder
 from pytest_mlperf.engines.torch._devices import enough_memory
 
 
@@ -61,9 +62,13 @@ class TextModel:
 class StaticBatches:
     """Generates in the calling thread, batch by batch, longest prompts first."""
 
-    def __init__(self, text: TextModel, *, batch_size: int) -> None:
+    def __init__(
+        self, text: TextModel, *, batch_size: int, decoder: StaticDecoder | None = None
+    ) -> None:
+        """Decode by `decoder`, or by transformers' `generate`."""
         self._text = text
         self._batch_size = batch_size
+        self._decoder = decoder
         self._config = generation_config(text.generation)
 
     def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -79,14 +84,19 @@ class StaticBatches:
     def _generate(self, batch: Batch) -> None:
         tokens, mask = self._pad(batch.indices)
         device = self._text.model.device
-        inputs = {
-            "input_ids": tokens.to(device, non_blocking=True),
-            "attention_mask": mask.to(device, non_blocking=True),
-            "generation_config": self._config,
-        }
+        tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
+        streamer = _Streamer(batch, self._text.generation, self._text.answers)
         with torch.inference_mode():
+            if self._decoder is not None:
+                look = 1 if batch.sink.times_tokens else LOOK
+                self._decoder.run(tokens, mask, streamer.take, look=look)
+                return
+            inputs = {
+                "input_ids": tokens,
+                "attention_mask": mask,
+                "generation_config": self._config,
+            }
             if self._text.generation.num_beams == 1:
-                streamer = _Streamer(batch, self._text.generation, self._text.answers)
                 self._text.model.generate(**inputs, streamer=streamer)
                 return
             watch = [_FirstStep(batch)] if batch.sink.times_tokens else None
@@ -120,7 +130,7 @@ def generation_config(generation: Generation) -> Any:
 
 
 class _Streamer:
-    """Takes every step's tokens from `generate`; a row is reported when it ends, not later."""
+    """Takes every step's tokens; a row is reported when it ends, not later."""
 
     def __init__(self, batch: Batch, generation: Generation, answers: Answers) -> None:
         self._batch = batch
@@ -133,19 +143,22 @@ class _Streamer:
 
     def put(self, value: Any) -> None:
         """Take the prompts (rows, tokens) first, then a token for each row (rows,) at a time."""
-        if not self._seen_prompts:
-            self._seen_prompts = True
-            return
-        tokens = value.tolist()
+        if self._seen_prompts:
+            self.take(value.tolist())
+        self._seen_prompts = True
+
+    def take(self, tokens: list[int]) -> bool:
+        """Take a token of each row; return whether any row goes on."""
         self._steps.append(tokens)
         if self._batch.sink.times_tokens:
             self._stamp()
         last = len(self._steps) == self._last_step
         ended = [row for row in self._alive if last or tokens[row] in self._ends]
         if ended:
-            # What `generate` gives for an ended row from now on is padding.
+            # What comes for an ended row from now on is of no use.
             self._alive = [row for row in self._alive if row not in set(ended)]
             self._deliver(ended)
+        return bool(self._alive)
 
     def end(self) -> None:
         """Nothing is held back."""

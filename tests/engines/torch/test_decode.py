@@ -1,0 +1,284 @@
+"""Decoding on a static cache gives the tokens of `generate`, and graphs need little of the host."""
+
+from __future__ import annotations
+
+import random as random_numbers
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.torch._base import TorchOptions
+from pytest_mlperf.engines.torch._batching import generation_config
+from pytest_mlperf.engines.torch._decode import LOOK, STRIDE, StaticDecoder, Step, open_decoder
+from tests.engines.recording import Recorder, ask
+from tests.engines.torch.models import MIXED, open_engine
+
+TINY = Path(__file__).parents[3] / "suites" / "tiny"
+MODELS = {"llama2-70b": "sdpa", "gptj": "eager", "mixtral-8x7b": "sdpa"}
+BATCH = 6
+
+
+class Replays:
+    """Stands in for CUDA graphs: a capture runs nothing, a replay runs the step."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+        self.replayed = 0
+
+    def __call__(self, step: Step) -> Step:
+        self.captured += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            step()
+
+        return replay
+
+
+CAPTURES: list[Callable[[], Replays] | None] = [None, Replays]
+
+
+@pytest.fixture(scope="session", params=MODELS, ids=lambda name: f"tiny {name}")
+def model(request: pytest.FixtureRequest) -> Any:
+    """A trained model, in fp32."""
+    return load(TINY / request.param / "model", attention=MODELS[request.param])
+
+
+def load(folder: Path, *, attention: str = "sdpa", dtype: Any = torch.float32) -> Any:
+    auto = transformers.AutoModelForCausalLM
+    loaded = auto.from_pretrained(folder, dtype=dtype, attn_implementation=attention).eval()
+    loaded.generation_config = transformers.GenerationConfig()
+    return loaded
+
+
+def prompts_of(lengths: Sequence[int], *, seed: int = 0) -> tuple[Any, Any]:
+    """Return random token ids, padded on the left, and their mask."""
+    numbers, width = random_numbers.Random(seed), max(lengths)
+    rows = [[numbers.randrange(26, 320) for _ in range(length)] for length in lengths]
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+
+
+def generated(model: Any, generation: Generation, ids: Any, mask: Any) -> list[list[int]]:
+    with torch.inference_mode():
+        rows = model.generate(
+            input_ids=ids, attention_mask=mask, generation_config=generation_config(generation)
+        )
+    return [list(generation.cut(row)) for row in rows[:, ids.shape[1] :].tolist()]
+
+
+def decoded(decoder: StaticDecoder, generation: Generation, ids: Any, mask: Any) -> Any:
+    """Return the rows as the engine takes them: until all have ended."""
+    steps: list[list[int]] = []
+
+    def put(tokens: list[int]) -> bool:
+        steps.append(tokens)
+        ended = [set(row) & set(generation.ends) for row in zip(*steps, strict=True)]
+        return len(steps) < generation.max_new_tokens and not all(ended)
+
+    with torch.inference_mode():
+        decoder.run(ids, mask, put)
+    return [list(generation.cut(row)) for row in zip(*steps, strict=True)]
+
+
+lengths = st.lists(
+    st.integers(1, 40) | st.integers(STRIDE - 3, STRIDE + 3), min_size=1, max_size=BATCH
+)
+MANY = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=["step by step", "captured"])
+@given(lengths=lengths, most=st.integers(1, 70), fewest=st.integers(0, 70), ends=st.booleans())
+@MANY
+def test_tokens_are_those_of_generate(
+    model: Any,
+    capture: Callable[[], Replays] | None,
+    lengths: list[int],
+    most: int,
+    fewest: int,
+    ends: bool,
+) -> None:
+    """Whatever the lengths, padding, ends and limits; of trained models in fp32."""
+    eos = tuple(range(320, 420)) if ends else ()
+    generation = Generation(max_new_tokens=most, min_new_tokens=min(fewest, most), eos=eos)
+    decoder = StaticDecoder(model, generation, batch_size=BATCH, capture=capture)
+    ids, mask = prompts_of(lengths, seed=most)
+
+    assert decoded(decoder, generation, ids, mask) == generated(model, generation, ids, mask)
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=["step by step", "captured"])
+def test_a_batch_leaves_nothing_behind_for_the_next(
+    random: Path, capture: Callable[[], Replays] | None
+) -> None:
+    """One cache serves batches of all sizes and lengths, longer ones and shorter ones later."""
+    loaded, generation = load(random), Generation(max_new_tokens=20, eos=tuple(range(2, 26)))
+    decoder = StaticDecoder(loaded, generation, batch_size=BATCH, capture=capture)
+    batches = [[1], [40, 3, 5], [1], [70, 2, 8, 9, 60], [70] * BATCH, [5, 4], [130], [2]]
+
+    for number, each in enumerate(batches):
+        ids, mask = prompts_of(each, seed=number)
+        expected = generated(loaded, generation, ids, mask)
+        assert decoded(decoder, generation, ids, mask) == expected, each
+
+
+def test_a_step_is_captured_once_for_its_rows_and_columns(random: Path) -> None:
+    """All else is replayed: the first step of its kind is run, later ones are not looked at."""
+    made: list[Replays] = []
+
+    def capture() -> Replays:
+        made.append(Replays())
+        return made[-1]
+
+    loaded = load(random)
+    generation = Generation(max_new_tokens=2 * STRIDE, ignore_eos=True)
+    decoder = StaticDecoder(loaded, generation, batch_size=BATCH, capture=capture)
+
+    for rows in (BATCH, 5, 3, BATCH, 4):
+        decoded(decoder, generation, *prompts_of([10] * rows))
+
+    # Rows of 6 and of 4; columns up to 64, 128 and 192. Each batch takes 127 steps.
+    (replays,) = made
+    assert replays.captured == 2 * 3
+    assert replays.replayed == 5 * (2 * STRIDE - 1) - replays.captured
+
+
+@pytest.mark.parametrize(
+    ("look", "bursts", "done"), [(LOOK, [1, 16, 16, 6], 40), (1, [1] * 39, 39)]
+)
+def test_the_host_looks_every_so_many_steps(
+    random: Path, look: int, bursts: list[int], done: int
+) -> None:
+    """Until then it only enqueues; it stops at the look after which nothing is needed."""
+    calls, seen = [0], list[int]()
+    loaded = load(random)
+    loaded.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    generation = Generation(max_new_tokens=40, ignore_eos=True)
+    decoder = StaticDecoder(loaded, generation, batch_size=BATCH, capture=Replays)
+
+    def put(_tokens: list[int]) -> bool:
+        seen.append(calls[0])
+        return len(seen) < 39
+
+    with torch.inference_mode():
+        decoder.run(*prompts_of([10, 7]), put, look=look)
+
+    assert [seen.count(each) for each in dict.fromkeys(seen)] == bursts
+    assert calls[0] == done
+
+
+@pytest.mark.parametrize(("times_tokens", "look"), [(True, 1), (False, LOOK)])
+def test_timed_tokens_are_looked_at_one_by_one(
+    random: Path, monkeypatch: pytest.MonkeyPatch, times_tokens: bool, look: int
+) -> None:
+    looks, run = list[int](), StaticDecoder.run
+
+    def watched(*given: Any, look: int = LOOK) -> None:
+        looks.append(look)
+        run(*given, look=look)
+
+    monkeypatch.setattr(StaticDecoder, "run", watched)
+    sink = Recorder(expected=len(MIXED), times_tokens=times_tokens)
+    with open_engine(random, MIXED, batching="static", max_new_tokens=8) as engine:
+        looks.clear()
+        ask(engine, sink, len(MIXED))
+
+    assert looks == [look]
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+
+
+def make(kind: str, **changes: Any) -> Any:
+    """Return a small model of a kind of transformers', with random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        config = transformers.AutoConfig.for_model(
+            kind, **{**SMALL, "initializer_range": 0.3, "pad_token_id": 0, **changes}
+        )
+        made = transformers.AutoModelForCausalLM.from_config(config).eval()
+    made.generation_config = transformers.GenerationConfig()
+    return made
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen3", "mixtral", "opt", "gpt_neox", "phi", "gemma", "olmo2", "falcon"]
+)
+def test_many_architectures_decode_in_place(kind: str) -> None:
+    """Each counts positions and makes masks in its own way."""
+    changes: dict[str, Any] = {"sliding_window": None} if kind == "mixtral" else {}
+    changes |= {"ffn_dim": 64, "word_embed_proj_dim": 32} if kind == "opt" else {}
+    loaded = make(kind, **changes)
+    generation = Generation(max_new_tokens=12, ignore_eos=True)
+
+    decoder, words = open_decoder(loaded, generation, TorchOptions())
+
+    assert (decoder is None, words) == (False, "static cache")
+    assert decoder is not None
+    ids, mask = prompts_of([3, 17, 9, 1])
+    ids = ids % 60 * mask
+    assert decoded(decoder, generation, ids, mask) == generated(loaded, generation, ids, mask)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "problem"),
+    [
+        ("mistral", {"sliding_window": 8}, "not all of its layers keep the keys and values"),
+        ("mamba", {}, "not all of its layers keep the keys and values"),
+        ("bloom", {"n_layer": 2, "n_head": 4}, "it counts its tokens itself"),
+        ("falcon", {"alibi": True}, "too many values to unpack"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "the host changes its positions",
+        ),
+    ],
+)
+def test_other_architectures_are_left_to_generate(
+    kind: str, changes: dict[str, Any], problem: str
+) -> None:
+    """With "auto" it is said; a suite that asks for "static" is refused."""
+    loaded, generation = make(kind, **changes), Generation(ignore_eos=True)
+
+    decoder, words = open_decoder(loaded, generation, TorchOptions())
+
+    assert decoder is None
+    assert words.startswith(f"generate: {problem}")
+    with pytest.raises(SuiteError, match=f'decode = "static" cannot run .* here: {problem}'):
+        open_decoder(loaded, generation, TorchOptions(decode="static"))
+    assert open_decoder(loaded, generation, TorchOptions(decode="generate")) == (None, "generate")
+
+
+def test_a_model_that_would_answer_otherwise_is_left_to_generate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that forgets which columns are padding gives other tokens, which a trial finds."""
+    loaded = make("llama")
+    forward = loaded.model.forward
+
+    def forgetful(*_: Any, attention_mask: Any, **more: Any) -> Any:
+        seen = attention_mask if attention_mask.ndim == 2 else torch.zeros_like(attention_mask)
+        return forward(attention_mask=seen, **more)
+
+    monkeypatch.setattr(loaded.model, "forward", forgetful)
+
+    _, words = open_decoder(loaded, Generation(ignore_eos=True), TorchOptions())
+
+    assert words == "generate: its tokens are others than with the whole sequence read at once"
