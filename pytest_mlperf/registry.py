@@ -109,6 +109,12 @@ def is_client(use: str) -> bool:
     return bool(entry and getattr(resolve(entry.value), "client", False))
 
 
+def clients_of(use: str, options: Mapping[str, Any]) -> int:
+    """Return in how many processes a registered engine is to run as the client of a server."""
+    ask = _attribute("engines", use, "clients")
+    return 1 if ask is None else ask(options)
+
+
 def harness(use: str) -> str:
     """Return who measures points of Concurrency for an engine, in place of our own loop."""
     return _attribute("engines", use, "harness") or ""

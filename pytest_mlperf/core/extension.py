@@ -43,6 +43,10 @@ class Leverage:
             )
 
 
+REPLICA_NUMBER = "PYTEST_MLPERF_REPLICA"
+"""Variable that tells an engine in several processes which of them it is, from 0 on."""
+
+
 class Sink(Protocol):
     """Where an engine reports its progress; callable from any thread that outlives the run.
 
@@ -182,6 +186,17 @@ class Engine:
         "tensor_parallel_size". {}: always one. None: nobody knows before it runs.
         """
         return None
+
+    @classmethod
+    def clients(
+        cls,
+        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
+    ) -> int:
+        """Return in how many processes a client is to run; asked before anything is built.
+
+        Each is built with the same options, and gets its share of the samples.
+        """
+        return 1
 
     def __enter__(self) -> Self:
         """Load the model; may take minutes."""

@@ -15,7 +15,7 @@ from pytest_mlperf.core.job import Job, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
-from pytest_mlperf.registry import harness, is_client
+from pytest_mlperf.registry import clients_of, harness, is_client
 from pytest_mlperf.run.accuracy import AccuracyPass, Ask, Scoring
 from pytest_mlperf.run.builds import LABEL, Build, build_for
 from pytest_mlperf.run.checkpoints.build import Checkpoint, checkpoint_for
@@ -335,7 +335,12 @@ REPLICA_SHARE = 0.9
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
-    """Return the processes that share an accelerator; none where the worker has it alone."""
+    """Return the processes that share an accelerator, or are clients of one server.
+
+    None where the worker does it alone.
+    """
+    if (clients := clients_of(job.engine_use, job.engine.options)) > 1:
+        return tuple(ReplicaSpec(name=f"client {n}", client=True) for n in range(clients))
     if job.replicas == 1:
         return ()
     return tuple(

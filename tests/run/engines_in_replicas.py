@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.run.worker._replicas import NUMBER
+from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
 
 WORD = "the last that it said"
 
@@ -21,7 +20,7 @@ class OneFails(Engine):
     def __init__(
         self, dataset: Dataset, model: str | None, precision: str, *, how: str, where: int = 1
     ) -> None:
-        self.number = int(os.environ[NUMBER])
+        self.number = int(os.environ[REPLICA_NUMBER])
         self.how = how if self.number == where else ""
         self.loads = 0
 

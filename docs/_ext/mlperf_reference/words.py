@@ -193,6 +193,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "default: `builds` in the runs folder.",
     "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
     "machine must agree on it. Default: `/tmp`, whatever `TMPDIR` says.",
+    "PYTEST_MLPERF_REPLICA": "Which process of `replicas` or `clients` it is, set for each.",
     "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",
     "XDG_CACHE_HOME": "Folder of the user's caches (default: `~/.cache`): digests of large weights "
     "are remembered in it.",

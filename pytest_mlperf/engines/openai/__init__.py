@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, require_options
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.engines import engine_error, number_of, one_of, require_module
+from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
+from pytest_mlperf.engines import engine_error, is_count, number_of, one_of, require_module
 from pytest_mlperf.engines.llm.generation import TextOptions
 from pytest_mlperf.engines.llm.model_folder import (
     Config,
@@ -78,6 +78,8 @@ class OpenAiOptions(TextOptions):
             token ids as such if the server takes them, else as text that gives them again.
         concurrency: Requests under way at a time; None: 900, as servers may often have no more than
             1,024 files open, and each connection is one.
+        clients: Processes that send the requests, each its share; for a server so fast that one
+            would hold it up.
         request_timeout: Seconds that a stream which began may be silent, and all of them.
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
@@ -101,6 +103,7 @@ class OpenAiOptions(TextOptions):
     served_model: str | None = None
     prompts: str = "auto"
     concurrency: int | None = None
+    clients: int = 1
     request_timeout: float = 600
     api_key_env: str | None = DEFAULT_KEY
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class OpenAiOptions(TextOptions):
             one_of("weights", self.weights, WEIGHTS),
             one_of("count_tokens", self.count_tokens, COUNTS),
             number_of("concurrency", self.concurrency, "requests"),
+            ("clients", self.clients, is_count(self.clients), "a number of processes, at least 1"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
             (
                 "session_header",
@@ -141,6 +145,21 @@ class OpenAiOptions(TextOptions):
             )
         self._check_count()
         self._check_source()
+        self._check_clients()
+
+    def _check_clients(self) -> None:
+        if self.clients > 1 and self.url is None:
+            raise SuiteError(
+                "engine openai: several clients need url, of a server that runs: each would start "
+                "one of its own with serve",
+                option=("clients", "serve"),
+            )
+        if (self.concurrency or 0) % self.clients:
+            raise SuiteError(
+                f"engine openai: concurrency = {self.concurrency} cannot be shared evenly by "
+                f"clients = {self.clients}: make it a multiple of that",
+                option=("concurrency", "clients"),
+            )
 
     def _check_count(self) -> None:
         if self.tokenizer is not None and self.count_tokens != "reference":
@@ -265,7 +284,8 @@ class OpenAiEngine(Engine):
         if asked.count_tokens == "reference":
             self._counting_folder = self._counter_folder(asked.tokenizer)
         self._dataset = dataset
-        self._concurrency = asked.concurrency or AT_A_TIME
+        self._at_a_time = asked.concurrency or AT_A_TIME // asked.clients * asked.clients
+        self._concurrency = self._at_a_time // asked.clients
         self._dummy = asked.weights == "dummy"
 
     def _counter_folder(self, named: str | None) -> Path:
@@ -279,6 +299,10 @@ class OpenAiEngine(Engine):
                 option=("count_tokens", "tokenizer"),
             )
         return self._folder
+
+    @classmethod
+    def clients(cls, options: Mapping[str, Any]) -> int:
+        return int(options.get("clients", 1))
 
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""
@@ -349,6 +373,8 @@ class OpenAiEngine(Engine):
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
+        if os.environ.get(REPLICA_NUMBER, "0") != "0":
+            return 0  # the first of several clients asks for what the server counts
         total = self._streams.run(accepted_by_server(self._client, self._metrics))
         before, self._accepted = self._accepted, total or 0
         return None if total is None else max(0, total - before)
@@ -474,8 +500,8 @@ class OpenAiEngine(Engine):
             "tokens_counted_by": "usage" if capabilities.usage else "token ids",
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
-            "concurrency": str(self._concurrency),
-            "work.batch": str(self._concurrency),
+            "concurrency": str(self._at_a_time),
+            "work.batch": str(self._at_a_time),
         }
         if self._folder is not None and (self._dummy or has_weights(self._folder)):
             self._facts |= weights_fact(self._folder, dummy=self._dummy)

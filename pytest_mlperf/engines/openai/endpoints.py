@@ -87,6 +87,7 @@ class EndpointsOptions(OpenAiOptions):
             "extra": self.extra,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
+            "clients": self.clients > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
         for name, asked in unknown.items():

@@ -34,12 +34,14 @@ class ReplicaSpec:
         gpus: UUIDs of its GPUs; empty: it has none.
         environment: Variables by which it sees these GPUs and no other.
         cpus: Processors that it may use; empty: as its worker.
+        client: It and the others are clients of one server.
     """
 
     name: str
     gpus: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: Sequence[int] = ()
+    client: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

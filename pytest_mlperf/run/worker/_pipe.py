@@ -19,11 +19,12 @@ The first where little is put; the second at most, where much is."""
 TOGETHER = 20
 """So many are waited for where more than `TOGETHER` come within `LONG_S`."""
 
-LOAD, UNLOAD, SUBMIT, DRAFTS, STOP = "load", "unload", "submit", "drafts", "stop"
+LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null", "stop"
 """What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
 
-LOADED, ANSWER, FIRST, NEXT, DONE, ERROR = "loaded", "answer", "first", "next", "done", "error"
-"""What a replica says; `FIRST`, `NEXT` and `DONE` carry the time at which it was so."""
+LOADED, ANSWER, ERROR = "loaded", "answer", "error"
+FIRST, NEXT, ENDED, DONE = "first", "next", "ended", "done"
+"""What a replica says; `FIRST`, `NEXT`, `ENDED` and `DONE` carry the time at which it was so."""
 
 Message = tuple[Any, ...]
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import LoggedError, RunError
-from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
 from pytest_mlperf.processes import ended, log_tail
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker import _pipe as wire
@@ -37,8 +37,7 @@ BOOT = (
 )
 """What a replica runs: it imports from where its worker does, in whatever Python that is."""
 
-NUMBER = "PYTEST_MLPERF_REPLICA"
-"""Variable that tells an engine which replica it is, from 0 on."""
+LATENESS = "client_lateness"
 
 SHARES = 4
 """A list is first handed out in so many parts for each replica, and what is left in smaller ones:
@@ -148,7 +147,13 @@ class _Waiting:
 
 
 class ReplicatedEngine(Engine):
-    """Hands samples to replicas by least outstanding work, and their completions to LoadGen."""
+    """Hands samples to replicas by least outstanding work, and their completions to LoadGen.
+
+    Attributes:
+        called: What the number of processes is called in a fingerprint.
+    """
+
+    called: ClassVar[str] = "replicas"
 
     def __init__(self, spec: WorkerSpec, spec_file: Path, dataset: Dataset, fail: Fail) -> None:
         """Start nothing yet.
@@ -196,7 +201,7 @@ class ReplicatedEngine(Engine):
         asked = [pages for _, _, pages in loaded if pages is not None]
         self._pages = tuple(dict.fromkeys(chain(*asked))) if asked else None
         batch = self._facts.get("work.batch") or self._facts.get("batch_size") or "1"
-        self._batch = max(1, int(batch)) if batch.isdigit() else 1
+        self._batch = self._batch_of(max(1, int(batch)) if batch.isdigit() else 1)
         threading.Thread(target=self._watch, name="replicas-watching", daemon=True).start()
         return self
 
@@ -250,9 +255,7 @@ class ReplicatedEngine(Engine):
 
     def accepted_drafts(self) -> int | None:
         """Return the sum of what replicas accepted; None where one does not say."""
-        for replica in self._replicas:
-            replica.later.put((wire.DRAFTS,))
-        counts = [count for _, count in self._answers(wire.ANSWER, "counting drafts")]
+        counts = self._ask_all("accepted_drafts", "counting drafts")
         return None if None in counts else sum(counts)
 
     def metrics_pages(self) -> Sequence[str] | None:
@@ -281,6 +284,10 @@ class ReplicatedEngine(Engine):
                     self._replicas, self._spec.replicas, speeds, strict=True
                 )
             ]
+
+    def _batch_of(self, batch: int) -> int:
+        """Return what one process works on at once, of what they say that it is."""
+        return batch
 
     # --- handing out -------------------------------------------------------------------------
 
@@ -374,11 +381,16 @@ class ReplicatedEngine(Engine):
         number = next(self._numbers)
         replica.lists.add(number, ids)
         some = len(ids) if len(ids) >= wire.LONG else ids
-        message = (wire.SUBMIT, number, some, indices, *self._flags)
+        about = perf_counter(), self._sessions(ids)
+        message = (wire.SUBMIT, number, some, indices, *about, *self._flags)
         if replica.open <= AT_ONCE:
             self._send_now(replica, [message])
         else:
             replica.later.put(message)
+
+    def _sessions(self, ids: Sequence[int]) -> Mapping[int, str]:  # noqa: ARG002
+        """Return the conversations that samples belong to: nobody asks replicas for any."""
+        return {}
 
     def _send_now(self, replica: ReplicaProcess, messages: Sequence[wire.Message]) -> None:
         try:
@@ -439,6 +451,8 @@ class ReplicatedEngine(Engine):
                 self._stamp_s = stamp_s
                 sink.next_tokens(self._unpacked(replica, ids))
                 self._check(replica, sink)
+            case (wire.ENDED, _, ids, reasons, prompt_tokens) if sink:
+                sink.ended(self._unpacked(replica, ids), reasons, prompt_tokens)
             case (wire.ERROR, about):
                 self._broke(replica, about)
             case (wire.LOADED | wire.ANSWER, *_):
@@ -487,10 +501,16 @@ class ReplicatedEngine(Engine):
 
     # --- telling all -------------------------------------------------------------------------
 
-    def _tell_all(self, kind: str, indices: Sequence[int], doing: str) -> None:
+    def _tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
         for replica in self._replicas:
-            replica.later.put((kind, indices))
+            replica.later.put((kind, content))
         list(self._answers(wire.ANSWER, doing))
+
+    def _ask_all(self, name: str, doing: str) -> list[Any]:
+        """Return what this method of its engine returned in every replica."""
+        for replica in self._replicas:
+            replica.later.put((wire.ASK, name))
+        return [answer for _, answer in self._answers(wire.ANSWER, doing)]
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
         """Yield each replica's answer; one that does not come ends the run."""
@@ -523,7 +543,7 @@ class ReplicatedEngine(Engine):
         arguments = json.dumps([str(self._spec_file), theirs.fileno(), list(one.cpus), sys.path])
         try:
             with log.open("wb") as file:
-                environment = {**os.environ, **one.environment, NUMBER: str(number)}
+                environment = {**os.environ, **one.environment, REPLICA_NUMBER: str(number)}
                 process = subprocess.Popen(
                     [sys.executable, "-c", BOOT, arguments],
                     stdin=subprocess.DEVNULL,
@@ -557,7 +577,7 @@ class ReplicatedEngine(Engine):
         gpus = Counter(len(one.gpus) for one in self._spec.replicas)
         (each,) = gpus or {0: 0}
         share = {"work.replica_gpus": str(each)} if each else {}
-        return {**share, **facts[0], "replicas": str(self.replicas)}
+        return {**share, **facts[0], self.called: str(self.replicas)}
 
     def _costs(self, indices: Sequence[int]) -> dict[int, float]:
         """Return how much work each sample is, where the data set tells; {}: nobody knows."""

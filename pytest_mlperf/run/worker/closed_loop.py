@@ -100,7 +100,8 @@ class PointWindow:
         warm_requests, warm_s: Answered before the window began, and how long that took.
         turns: Of conversations, for each turn from 1 on: requests that count, and the medians of
             their latency and of their time to the first token, seconds, 0 where nobody timed it.
-        client_busy: Cores that this process used from the window's begin to its close.
+        client_busy: Cores that this process used from the window's begin to its close, with those
+            that send requests for it.
         client_reach: Requests/s of this length that it reaches against a server that computes
             nothing; None: not measured.
     """
@@ -151,6 +152,7 @@ class SlotSink(GuardedSink):
         records: What each request that counts was, where they are kept; None: they are not.
         left: Requests that arrived in an open loop's window and are not completed.
         recounts: Tokens are counted again after a window, so that each request of it is kept.
+        cpu_clock: Returns the processor time of this process, and of those that work for it.
     """
 
     def __init__(self, fail: Fail, *, tokens: bool, records: bool = False) -> None:
@@ -170,6 +172,7 @@ class SlotSink(GuardedSink):
         self.of_window: list[Ended] = []
         self.records: list[Record] | None = [] if records else None
         self.recounts = False
+        self.cpu_clock: Clock = time.process_time
         self._forget()
 
     def _forget(self) -> None:
@@ -362,7 +365,7 @@ class SlotSink(GuardedSink):
             begun_s, self._began_s = perf_counter(), time.time()
             self._pauses_s = [one for one in self._pauses_s if one[1] > begun_s]
             self._begun_s, self._until_s = begun_s, begun_s + lasts_s
-            self._cpu_s = time.process_time()
+            self._cpu_s = self.cpu_clock()
             return begun_s
 
     def close(self) -> PointWindow:
@@ -392,7 +395,7 @@ class SlotSink(GuardedSink):
                 open=self._open(len(still)) if self._until_s < math.inf else None,
                 paused=paused_s / duration_s,
                 turns=list(self._turn_medians()),
-                client_busy=(time.process_time() - self._cpu_s) / (now_s - begun_s),
+                client_busy=(self.cpu_clock() - self._cpu_s) / (now_s - begun_s),
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)

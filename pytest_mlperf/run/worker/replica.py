@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -21,6 +22,8 @@ from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.child.reporter import FAILED, described, leave
 from pytest_mlperf.run.worker import _pipe as wire
+from pytest_mlperf.run.worker._replicas import LATENESS
+from pytest_mlperf.run.worker.clocks import SHARES, percentile
 from pytest_mlperf.run.worker.samples import as_dataset
 from pytest_mlperf.run.worker.worker import (
     SWITCH_INTERVAL_S,
@@ -28,6 +31,8 @@ from pytest_mlperf.run.worker.worker import (
     built_engine,
     described_by,
 )
+
+Counts = Sequence[int | None] | None
 
 
 class ReplicaSink:
@@ -54,12 +59,15 @@ class ReplicaSink:
             self._put((wire.NEXT, perf_counter(), wire.packed(ids)))
 
     def ended(
-        self,
-        ids: Sequence[int],
-        reasons: Sequence[str],
-        prompt_tokens: Sequence[int | None] | None = None,
+        self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Keep it here: a message more for each sample would cost more than it tells."""
+        """Pass on why samples ended."""
+        texts = [*map(str, reasons)]
+        self._put((wire.ENDED, perf_counter(), wire.packed(ids), texts, prompt_tokens))
+
+    def session(self, sample: int) -> str:
+        """Return the conversation that a sample belongs to, as the worker calls it."""
+        return self._replica.sessions.pop(sample, "")
 
     def done(
         self,
@@ -84,15 +92,19 @@ class Replica:
     Attributes:
         open: Samples that the engine was given and has not completed; threads may race on it.
         lists: Lists that it was given.
+        sessions: The conversations of samples that it was given and has not asked for.
     """
 
     def __init__(self, spec: WorkerSpec, pipe: wire.Pipe) -> None:
         """Load nothing yet."""
         self.open = 0
         self.lists = wire.Lists()
+        self.sessions: dict[int, str] = {}
         self._spec = spec
         self._pipe = pipe
         self._engine: Engine
+        self._null = contextlib.ExitStack()
+        self._late_s = array("d")
         self._dataset: Dataset
         self._sinks: dict[tuple[bool, ...], Sink] = {}
         self._thread = threading.get_ident()
@@ -152,7 +164,7 @@ class Replica:
         except BaseException as error:
             self.fail("dataset", error)
         try:
-            self._engine = built_engine(spec, self._dataset)
+            self._engine = self._asked = built_engine(spec, self._dataset)
             self._engine.__enter__()
             facts = described_by(self._engine)
             pages = self._engine.metrics_pages()
@@ -163,24 +175,44 @@ class Replica:
     def _obey(self, message: wire.Message) -> None:
         try:
             match message:
-                case (wire.SUBMIT, number, ids, indices, *flags):
+                case (wire.SUBMIT, number, ids, indices, issued_s, sessions, *flags):
                     long = isinstance(ids, int)
                     samples = wire.numbered(number, ids) if long else wire.unpacked(ids)
                     self.lists.add(number, samples.copy())  # the engine may change its own
                     self.open += len(samples)
+                    self.sessions.update(sessions)
+                    self._late_s.append(perf_counter() - issued_s)
                     sink = self._sink(*flags)
-                    self._engine.submit(samples, wire.unpacked(indices), sink)
+                    self._asked.submit(samples, wire.unpacked(indices), sink)
                 case (wire.LOAD, indices):
                     self.lists = wire.Lists()
                     self._engine.load_samples(wire.unpacked(indices))
                     self._send([(wire.ANSWER, None)])
-                case (wire.DRAFTS,):
-                    self._send([(wire.ANSWER, self._engine.accepted_drafts())])
+                case (wire.ASK, name):
+                    ask = self._lateness if name == LATENESS else getattr(self._engine, name)
+                    self._send([(wire.ANSWER, ask())])
+                case (wire.NULL, tokens):
+                    self._use_null(tokens)
+                    self._send([(wire.ANSWER, None)])
                 case (wire.UNLOAD, indices):
                     self._engine.unload_samples(wire.unpacked(indices))
                     self._send([(wire.ANSWER, None)])
         except BaseException as error:  # an engine may call sys.exit()
             self.fail("engine", error)
+
+    def _lateness(self) -> Mapping[str, float]:
+        """Return how late the engine was, and what it was given on its way here."""
+        late_s, self._late_s = sorted(self._late_s) or [0.0], array("d")
+        way = {f"issue_{label}": percentile(late_s, share) for label, share in SHARES.items()}
+        late = self._engine.client_lateness()
+        return {name: seconds + way.get(name, 0.0) for name, seconds in late.items()}
+
+    def _use_null(self, tokens: int | None) -> None:
+        """Ask a server that computes nothing from now on; None: the engine's own again."""
+        self._null.close()
+        self._asked = self._engine
+        if tokens is not None and (client := self._engine.null_client(tokens)):
+            self._asked = self._null.enter_context(client)
 
     def _sink(self, *flags: bool) -> Sink:
         if flags not in self._sinks:

@@ -37,6 +37,7 @@ from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from pytest_mlperf.run.worker import clocks as over_time
 from pytest_mlperf.run.worker._client_check import with_reach
+from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker._handicap import HandicapEngine
 from pytest_mlperf.run.worker._harness import Pulse, measured
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
@@ -237,10 +238,9 @@ class EngineWorker:
                 self._trace = recorded(self._dataset, settings)
                 self._asked = Conversations(range(len(self._trace)))
         with self._reporter.blaming("engine"):
-            if self._spec.replicas:
-                self._engine = ReplicatedEngine(
-                    self._spec, self._spec_file, self._dataset, self._fail_engine
-                )
+            if replicas := self._spec.replicas:
+                kind = ClientProcesses if replicas[0].client else ReplicatedEngine
+                self._engine = kind(self._spec, self._spec_file, self._dataset, self._fail_engine)
             else:
                 self._engine = built_engine(self._spec, self._dataset)
             self._engine.__enter__()

@@ -41,7 +41,7 @@ def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -
     return event(
         {
             "id": "cmpl-0123456789abcdef",
-            "object": "text_completion",
+            "object": "chat.completion.chunk" if chat else "text_completion",
             "created": 1,
             "model": "echo",
             "choices": [choice],

@@ -1,0 +1,89 @@
+"""A client of a server in several processes: each sends its share of the requests."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any, ClassVar, Self
+
+from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.run.worker import _pipe as wire
+from pytest_mlperf.run.worker._replicas import LATENESS, ReplicaProcess, ReplicatedEngine
+from pytest_mlperf.run.worker.clocks import SHARES, percentile
+from pytest_mlperf.run.worker.closed_loop import SlotSink
+
+
+class ClientProcesses(ReplicatedEngine):
+    """Hands requests to the process with fewest under way; stamps are those of who read."""
+
+    called: ClassVar[str] = "clients"
+
+    def __init__(self, *arguments: Any) -> None:
+        """Start nothing yet."""
+        super().__init__(*arguments)
+        self._back_s = array("d")
+
+    def client_lateness(self) -> Mapping[str, float]:
+        """Return the latest client's lateness, and what its completions took on their way here."""
+        each = self._ask_all(LATENESS, "telling how late it was")
+        back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
+        way = {f"loop_{label}": percentile(back_s, share) for label, share in SHARES.items()}
+        names = {name for late in each for name in late}
+        return {
+            name: max(late.get(name, 0.0) for late in each) + way.get(name, 0.0) for name in names
+        }
+
+    def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
+        """Return as many clients, each on a server of its own that computes nothing."""
+        return None if self._spec.handicap else self._on_null(tokens)
+
+    def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
+        """Return what all clients counted."""
+        counts: dict[int, tuple[int, int]] = {}
+        for one in self._ask_all("counted_again", "counting tokens"):
+            if one is None:
+                return None
+            counts.update(one)
+        return counts
+
+    def each(self) -> list[dict[str, Any]]:
+        """Return nothing: what differs between them is no part of the server."""
+        return []
+
+    @contextlib.contextmanager
+    def _on_null(self, tokens: int) -> Iterator[Self]:
+        self._tell_all(wire.NULL, tokens, "starting a server that computes nothing")
+        try:
+            yield self
+        finally:
+            self._tell_all(wire.NULL, None, "ending it")
+
+    def _use(self, sink: Sink) -> None:
+        super()._use(sink)
+        self._session_of = getattr(sink, "session", None)
+        if isinstance(sink, SlotSink):
+            sink.cpu_clock = self._cpu_s
+
+    def _cpu_s(self) -> float:
+        """Return the processor time of this process and its clients, by their clocks of Linux."""
+        clocks = (~replica.process.pid << 3 | 2 for replica in self._replicas)
+        return time.process_time() + sum(map(time.clock_gettime, clocks))
+
+    def _sessions(self, ids: Sequence[int]) -> Mapping[int, str]:
+        ask = self._session_of
+        return {} if ask is None else {one: name for one in ids if (name := ask(one))}
+
+    def _batch_of(self, batch: int) -> int:
+        """Return a client's share of what is under way at a time."""
+        return math.ceil(batch / self.replicas)
+
+    def _hear(self, replica: ReplicaProcess, message: wire.Message) -> None:
+        match message:
+            case (wire.DONE, stamp_s, *_):
+                self._back_s.append(perf_counter() - stamp_s)
+        super()._hear(replica, message)

@@ -1,0 +1,151 @@
+"""A client in several processes is one client: of loads, stamps, conversations and errors."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.registry import clients_of
+from pytest_mlperf.run.child.protocol import ReplicaSpec
+from pytest_mlperf.run.curve import CurveLog, read_curve
+from pytest_mlperf.run.worker.closed_loop import LOG
+from tests.engines.openai.echo import echo_server
+from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
+from tests.run.harness import RunningWorker, settings, spec
+
+pytest.importorskip("httptools")
+
+CLIENTS = 2
+ENGINE = "pytest_mlperf.engines.openai:OpenAiEngine"
+SERVICE_S = 0.05
+
+
+def worker(
+    folder: Path, url: str, lines: Sequence[Any], *, loop: Mapping[str, Any], **options: Any
+) -> RunningWorker:
+    """Return a worker that measures a curve of prompts, or of turns of conversations."""
+    file = folder / "data.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    kind = "prompts:UserPrompts" if "prompt" in lines[0] else "conversations:Conversations"
+    kind = kind.replace("prompts:", "user_prompts:")
+    curve = {"scenario": "Concurrency", "tokens": True, "min_duration_ms": 600, "ramp_ms": 0}
+    return RunningWorker(
+        spec(
+            folder,
+            engine=ENGINE,
+            options={"url": url, "clients": CLIENTS, "max_new_tokens": 32, **options},
+            dataset=f"pytest_mlperf.datasets.{kind}Dataset",
+            dataset_options={"path": str(file)},
+            settings=replace(settings("Offline"), **{**curve, **loop}),
+            replicas=[ReplicaSpec(name=f"client {n}", client=True) for n in range(CLIENTS)],
+        )
+    )
+
+
+def measured(running: RunningWorker) -> tuple[dict[str, Any], dict[str, Any], CurveLog]:
+    """Return what the engine said of itself, what the run was, and its log."""
+    with running:
+        facts: dict[str, Any] = running.wait_for("loaded")["engine"]
+        result: dict[str, Any] = running.wait_for("finished")["result"]
+        running.wait_for("ready")
+        running.send(command="stop")
+        assert running.process.wait(20) == 0
+    return facts, result, read_curve(running.folder / "performance" / LOG)
+
+
+PROMPTS = [{"prompt": f"prompt {number}"} for number in range(8)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "loop", [{"points": [8]}, {"points": [100], "scenario": "OpenLoop", "arrivals": "constant"}]
+)
+def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
+    tmp_path: Path, loop: dict[str, Any]
+) -> None:
+    """Each sends four at a time at most: one of them alone would hold 80 requests/s."""
+    with echo_server(8, 1e3 * SERVICE_S) as url:
+        facts, result, log = measured(worker(tmp_path, url, PROMPTS, loop=loop, concurrency=8))
+
+    (point,) = log.points
+    assert (facts["clients"], facts["concurrency"]) == ("2", "8")
+    assert "replicas" not in facts
+    assert result["replicas"] == []
+    assert result["client"].keys() == {
+        f"{part}_p{n}" for part in ("issue", "loop") for n in (50, 90, 99)
+    }
+    assert 90 < point.metrics["throughput"] < 8 / SERVICE_S
+    assert SERVICE_S <= point.metrics["ttft_p50"] <= point.metrics["latency_p50"]
+    assert point.finishes == {"stop": point.requests}
+    assert point.tokens == 8 * point.requests
+
+
+@pytest.mark.process
+def test_what_they_reach_is_measured_with_as_many(tmp_path: Path) -> None:
+    """Against a server that computes nothing for each; their processor time is the client's."""
+    with echo_server(64) as url:
+        _, _, log = measured(
+            worker(tmp_path, url, PROMPTS, loop={"points": [16]}, max_new_tokens=128)
+        )
+
+    (point,) = log.points
+    assert point.client_busy > 0.1
+    assert point.client_reach is not None
+    assert point.client_reach > 0
+
+
+@pytest.mark.process
+def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path) -> None:
+    turns = [
+        {"conversation_id": name, "turn": number, "role": role, "content": f"{role} {number}"}
+        for name in "abcd"
+        for number, role in enumerate(["user", "assistant"] * 3, start=1)
+    ]
+    chat = {"api": "chat", "session_header": "X-Session-ID", "count_tokens": "server"}
+    with Scripted(Manner(tokens=4)) as server:
+        loop = {"points": [3], "min_duration_ms": 400}
+        measured(worker(tmp_path, server.url, turns, loop=loop, **chat))
+        named = [one for one in server.streams if "x-session-id" in one.headers]
+
+    asked: dict[str, Counter[int]] = {}
+    for one in named:
+        texts = [message["content"] for message in one.body["messages"]]
+        turn = asked.setdefault(one.headers["x-session-id"], Counter())
+        turn[len(texts)] += 1
+        salt = texts[0].partition("]")[0]
+        assert salt.startswith("[")
+    whole = [turn for turn in asked.values() if len(turn) == 3]
+    assert len(whole) > 3
+    assert all(set(turn.values()) == {1} for turn in whole)
+
+
+@pytest.mark.process
+def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
+    answer = Manner(tokens=4)
+
+    def breaks(asked: Asked) -> Reply:
+        late = len(server.streams) > 40
+        return failure("500 Internal Server Error", "out of memory") if late else answer(asked)
+
+    with (
+        Scripted(breaks) as server,
+        worker(tmp_path, server.url, PROMPTS, loop={"points": [4]}) as running,
+    ):
+        error = running.wait_for("error")
+
+    assert error["layer"] == "engine"
+    assert error["message"].startswith("client ")
+    assert "requests failed: " in error["message"]
+    assert "x HTTP 500 (Internal Server Error); first: sample" in error["message"]
+
+
+def test_their_number_is_what_the_entry_says() -> None:
+    assert clients_of("openai", {}) == 1
+    assert clients_of("openai", {"clients": 3}) == 3
+    assert clients_of("null", {}) == 1
