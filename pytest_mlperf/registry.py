@@ -120,6 +120,11 @@ def harness(use: str) -> str:
     return _attribute("engines", use, "harness") or ""
 
 
+def is_timed(use: str) -> bool:
+    """Return whether an engine works when it is asked, so that it has a speed."""
+    return _attribute("engines", use, "timed") is not False
+
+
 def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that a factory does not declare, and the lack of those that it requires."""
     declaration = declaration_of(factory)

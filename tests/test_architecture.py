@@ -17,9 +17,9 @@ PACKAGE = ROOT / "pytest_mlperf"
 
 FLOORS = (
     {"core"},  # the domain is pure
-    {"processes"},  # a child that is surely ended
-    # Adapters know core, children and their one library each.
-    {"builders", "datasets", "engines", "hardware", "rounds", "scorers", "stores"},
+    {"processes", "stores"},  # a child that is surely ended; files
+    # Adapters know core, children, files and their one library each.
+    {"builders", "datasets", "engines", "hardware", "rounds", "scorers"},
     {"registry"},
     {"suite"},
     {"run"},  # one process, one run
@@ -207,7 +207,7 @@ def test_only_the_shell_knows_pytest(name: str) -> None:
 
 ENGINES = {
     *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module"),
-    *("endpoints", "openai", "tensorrt", "tensorrt_llm", "triton", "vllm"),
+    *("endpoints", "openai", "recorded", "tensorrt", "tensorrt_llm", "triton", "vllm"),
 }
 
 

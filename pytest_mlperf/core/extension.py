@@ -168,6 +168,10 @@ class Engine:
     client: ClassVar[bool] = False
     """It works through a server, which has replicas of its own."""
 
+    timed: ClassVar[bool] = True
+    """False: its answers were given before, and where there is a scorer nothing but them is judged.
+    """
+
     harness: ClassVar[str] = ""
     """Who measures points of Concurrency in place of the worker's own loop; "": nobody.
 

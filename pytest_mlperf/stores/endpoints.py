@@ -143,7 +143,7 @@ def read_point(folder: Path) -> RecordedPoint:
     requests, duration_s = summary.count("n_samples_completed"), summary.seconds("duration_ns")
     metrics, notes = _metrics(summary, requests, duration_s) if duration_s else ({}, ())
     scores = file_of(folder, ACCURACY)
-    unscored, accuracy = _accuracy(scores) if scores else ((), ())
+    unscored, accuracy = _accuracy(scores, _unpaired(folder)) if scores else ((), ())
     invalid = (
         *_failures(summary, config, concurrency),
         *_doubts(summary, concurrency, requests, duration_s),
@@ -506,7 +506,15 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 # --- accuracy_results.json -----------------------------------------------------------------
 
 
-def _accuracy(path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+def _unpaired(folder: Path) -> str:
+    """Return why scores of the client are not judged, or where they can be."""
+    missing = " and ".join(name for name in (EVENTS, SAMPLES) if not (folder / name).exists())
+    if missing:
+        return f"not judged: without {missing} no answer belongs to a sample"
+    return "not judged here: engine recorded scores its answers sample by sample"
+
+
+def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
     """Return why the answers of a run may not be trusted, and their scores in words."""
     entries = _Block(path, read_foreign(path, TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
@@ -523,8 +531,5 @@ def _accuracy(path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
         score, of = raw.get("score"), entry.number("total_samples") or 0
         is_number = isinstance(score, int | float)  # ROUGE has a table of them
         text = f"{entry.number('score'):.4g}" if is_number else shown(score)
-        notes.append(
-            f"accuracy by the client: {name} {text} on {of:,.0f} samples, not judged: it keeps no "
-            "score of a sample"
-        )
+        notes.append(f"accuracy by the client: {name} {text} on {of:,.0f} samples, {unpaired}")
     return tuple(invalid), tuple(notes)

@@ -174,6 +174,8 @@ class Planned:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The tests this case has."""
+        if self.scorer_name and not registry.is_timed(self.engine.use):
+            return ("accuracy",)
         kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
         if EFFICIENCY & set(self.suite.limits):
             kinds.append("efficiency")

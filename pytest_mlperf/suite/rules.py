@@ -117,6 +117,7 @@ def _engine_defects(
     except MlperfError:  # what is not here is a skip, and told there
         pass
     yield from _harness_defects(suite, entry, index)
+    yield from _answer_defects(suite, entry, index)
     yield from _gpu_defects(entry, index, accelerator, options)
 
 
@@ -144,6 +145,16 @@ def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[D
         yield (
             ("engines", index, "baseline_engine"),
             f"{entry.use} runs no build of its own to measure again: leave baseline_engine out",
+        )
+
+
+def _answer_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
+    """Yield that nothing could be judged of an entry whose answers were given before."""
+    scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
+    if not scored and not registry.is_timed(entry.use):
+        yield (
+            ("engines", index, "use"),
+            f"{entry.use} has answers and no speed: give [workload] a scorer",
         )
 
 

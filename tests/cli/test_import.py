@@ -26,7 +26,18 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.endpoints import read_point
 from pytest_mlperf.stores.results import read_results
 from tests.cli.lab import git
-from tests.cli.recorded import CONFIG, FOLDER, SUMMARY, Change, change, record, slowed
+from tests.cli.recorded import (
+    ANSWERS,
+    CONFIG,
+    EVENTS,
+    FOLDER,
+    MAP,
+    SUMMARY,
+    Change,
+    change,
+    record,
+    slowed,
+)
 
 NAMES = ("--engine", "vllm", "--precision", "fp8", "--accelerator", "8xH100")
 
@@ -358,13 +369,25 @@ def scored(folder: Path, edit: Change) -> None:
     change(folder, lambda raw: edit(raw["accuracy_scores"][0]), "accuracy/accuracy_results.json")
 
 
-def test_scores_are_told_and_not_judged(say: Say, session: Callable[..., Path]) -> None:
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), "not judged: without events.jsonl and sample_idx_map.json no answer belongs to a"),
+        ((EVENTS,), "not judged: without sample_idx_map.json no answer belongs to a sample"),
+        ((EVENTS, MAP), "not judged here: engine recorded scores its answers sample by sample"),
+    ],
+)
+def test_scores_are_told_and_where_they_can_be_judged(
+    files: tuple[str, ...], words: str, say: Say, session: Callable[..., Path]
+) -> None:
     folder = session("day1")
     scored(folder / "c4", lambda entry: None)
+    for name in files:
+        shutil.copy(ANSWERS / name, folder / "c4")
 
     assert imported(say, folder)[0] == 0
     notes = only().verdict.notes
-    assert any("'gpqa' 0.82 on 990 samples, not judged" in note for note in notes)
+    assert any(f"'gpqa' 0.82 on 990 samples, {words}" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,7 @@ OPTIONS = {
     "torch-module": {"factory": "dlrm-v2"},
     "endpoints": {"url": "http://127.0.0.1:1", "tokenizer": "here"},
     "openai": {"url": "http://127.0.0.1:1"},
+    "recorded": {"folder": "here"},
     "triton": {"url": "127.0.0.1:1", "served_model": "m"},
 }
 for use in registered("engines"):

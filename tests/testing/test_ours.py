@@ -51,6 +51,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "endpoints": "engines/openai/test_endpoints.py",
         "null": "engines/test_null.py",
         "openai": "engines/openai/test_answers.py",
+        "recorded": "engines/test_recorded.py",
         "tensorrt": "engines/onnxruntime/test_tensorrt.py",
         "tensorrt_llm": "engines/tensorrt_llm/test_answers.py",
         "triton": "engines/triton/test_answers.py",

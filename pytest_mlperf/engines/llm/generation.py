@@ -233,6 +233,16 @@ class Generation(TextOptions):
             **({} if cut is None else {"generation.max_prompt_tokens": str(cut)}),
         }
 
+    def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
+        """Return an answer as scorers take it: int64, little-endian, end token included.
+
+        Args:
+            finish: Why it ended; "length" where it was cut.
+        """
+        if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
+            ids = [*ids, self.ends[0]]
+        return struct.pack(f"<{len(ids)}q", *ids)
+
     def cut(self, row: Sequence[int]) -> Tokens:
         """Return a row up to and including its first end token, or all of it."""
         ends = (position for position, token in enumerate(row, 1) if token in self.ends)

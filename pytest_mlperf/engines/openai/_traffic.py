@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -273,10 +272,7 @@ def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> by
         # JSON may carry a character in two halves, in two events; one that stays alone is none.
         text = "".join(answer.text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    ends = generation.ends
-    if ends and answer.finish != "length" and (not ids or ids[-1] not in ends):
-        ids = [*ids, ends[0]]
-    return struct.pack(f"<{len(ids)}q", *ids)
+    return generation.packed(ids, answer.finish)
 
 
 FILES = 65_536

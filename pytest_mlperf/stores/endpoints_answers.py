@@ -1,0 +1,139 @@
+"""Answers that MLCommons' client recorded for accuracy, by the sample that each belongs to.
+
+`sample_idx_map.json` has the sample of each request, `events.jsonl` its prompt and its answer, in
+the format of `evaluation/scoring.py` and `core/types.py` of the client (see `stores.endpoints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.stores.endpoints import EVENTS, SAMPLES, TITLE, events_of
+from pytest_mlperf.stores.foreign import read_foreign
+
+PHASES = ("performance", "warmup")
+"""Of the map, what is no data set for accuracy."""
+
+ISSUED, COMPLETE = "sample.issued", "sample.complete"
+
+PROMPT, ANSWER = "PromptData", "TextModelOutput"
+"""How the data of the two events begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedAnswer:
+    """What the client recorded of one sample.
+
+    Attributes:
+        prompt: Text, or token ids; None: neither is recorded.
+        text: The answer without its reasoning.
+        finish: Why it ended; None: the server did not say.
+    """
+
+    prompt: str | list[int] | None
+    text: str
+    finish: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedAnswers:
+    """The answers of an accuracy run.
+
+    Attributes:
+        by_sample: By the sample's place in the data set; the first one where it was asked again.
+        issued: Requests of that data set, repeats included.
+    """
+
+    dataset: str
+    by_sample: Mapping[int, RecordedAnswer]
+    issued: int
+
+
+def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
+    """Read the answers to a data set; None: to the only one that accuracy was measured with.
+
+    Raises:
+        MlperfError: A file is missing, cut or contradicts itself, or answers are missing or empty.
+    """
+    for name in (SAMPLES, EVENTS):
+        if not (folder / name).exists():
+            raise MlperfError(
+                f"{folder}: has no {name}, so that nobody knows which answer belongs to which "
+                "sample; its scores cannot be judged"
+            )
+    chosen, samples = _samples(folder, dataset)
+    asked: dict[int, str] = {}
+    for request, sample in samples.items():
+        asked.setdefault(sample, request)
+    first = {request: sample for sample, request in asked.items()}
+    prompts, answers = dict[int, str | list[int] | None](), dict[int, RecordedAnswer]()
+    for kind, request, event in _requests(folder):
+        if request in first and kind == ISSUED:
+            prompts[first[request]] = _prompt(event.get("data"))
+        elif request in first and kind == COMPLETE:
+            sample = first[request]
+            if (text := _text(event.get("data"))) is not None:
+                finish = event.get("finish_reason")
+                answers[sample] = RecordedAnswer(
+                    prompt=prompts.get(sample),
+                    text=text,
+                    finish=finish if isinstance(finish, str) else None,
+                )
+    if missing := sorted(asked.keys() - answers.keys()):
+        raise MlperfError(
+            f"{folder}: {len(missing):,} of {len(asked):,} samples of {shown(chosen)} have no "
+            f"answer, or an empty one, first: {', '.join(map(str, missing[:5]))}"
+        )
+    return RecordedAnswers(dataset=chosen, by_sample=answers, issued=len(samples))
+
+
+def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
+    """Return a data set of the map, and the sample of each of its requests."""
+    path = folder / SAMPLES
+    content = read_foreign(path, TITLE)
+    if not isinstance(content, dict):
+        raise MlperfError(f"{path}: must be an object, not {shown(content)}")
+    names = [name for name in content if name not in PHASES]
+    if dataset is None and len(names) != 1:
+        several = f"{', '.join(map(shown, names))}: name one with dataset" if names else "none"
+        raise MlperfError(f"{path}: data sets that accuracy was measured with: {several}")
+    chosen = names[0] if dataset is None else dataset
+    samples = content.get(chosen)
+    if not isinstance(samples, dict) or not samples:
+        raise MlperfError(f"{path}: has no samples of {shown(chosen)}")
+    for request, sample in samples.items():
+        if type(sample) is not int or sample < 0:
+            raise MlperfError(f"{path}: {shown(chosen)}.{request} is no sample: {shown(sample)}")
+    return chosen, samples
+
+
+def _requests(folder: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield kind and request of the events that have prompts or answers."""
+    for event in events_of(folder, b'"sample.issued"', b'"sample.complete"'):
+        kind, request = event.get("event_type"), event.get("sample_uuid")
+        if isinstance(kind, str) and isinstance(request, str):
+            yield kind, request, event
+
+
+def _prompt(data: Any) -> str | list[int] | None:
+    if not isinstance(data, list) or data[:1] != [PROMPT]:
+        return None
+    text, tokens = [*data[1:3], None, None][:2]
+    if isinstance(text, str):
+        return text
+    is_ids = isinstance(tokens, list) and all(type(token) is int for token in tokens)
+    return tokens if is_ids else None
+
+
+def _text(data: Any) -> str | None:
+    """Return the text of an answer; None where there is nothing of any kind."""
+    if not isinstance(data, list) or data[:1] != [ANSWER] or not any(data[1:]):
+        return None
+    output = [*data[1:2], ""][0]
+    pieces = output if isinstance(output, list) else [output]
+    return "".join(piece for piece in pieces if isinstance(piece, str))
