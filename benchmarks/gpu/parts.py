@@ -25,6 +25,7 @@ class PartSpec:
         module: Below benchmarks.gpu.
         seconds: Of nine minutes, with the start of its process.
         rehearsal_s: Likewise where all is simulated.
+        every_gpu: Its process sees all GPUs, not only the one that is sampled.
     """
 
     name: str
@@ -32,6 +33,7 @@ class PartSpec:
     module: str
     seconds: float
     rehearsal_s: float
+    every_gpu: bool = False
 
 
 PARTS = (
@@ -50,6 +52,14 @@ PARTS = (
     ),
     PartSpec(
         name="real", title="Real sizes, random weights", module="real", seconds=110, rehearsal_s=36
+    ),
+    PartSpec(
+        name="decode",
+        title="Decoding beside the memory limit",
+        module="decode",
+        seconds=60,
+        rehearsal_s=14,
+        every_gpu=True,
     ),
     PartSpec(name="suite", title="Tiny suite", module="suite", seconds=85, rehearsal_s=36),
     PartSpec(name="spread", title="Run-to-run spread", module="spread", seconds=60, rehearsal_s=12),

@@ -66,7 +66,7 @@ def part(setting: Setting) -> Part:
             why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             answer.tables[0].rows.append((name, f"failed: {why}", *[""] * 11))
             answer.failures.append(f"{name}: {why}")
-        _free(setting)
+        free(setting)
         longest_s = max(longest_s, time.monotonic() - begin_s)
         yield answer
 
@@ -128,7 +128,8 @@ def _row(shape: shapes.Shape, timed: Timed, limit: Limit, energy: Energy) -> tup
     )
 
 
-def _free(setting: Setting) -> None:
+def free(setting: Setting) -> None:
+    """Give back what a model took."""
     gc.collect()
     if setting.device == "cuda":
         torch_on(setting.device).cuda.empty_cache()

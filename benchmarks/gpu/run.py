@@ -21,7 +21,7 @@ from benchmarks.gpu.board import IDLE_W, SIMULATED_GPU
 from benchmarks.gpu.machine import versions
 from benchmarks.gpu.parts import PARTS, RESULT, PartSpec
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import SIMULATED, Setting
+from benchmarks.gpu.setting import SIMULATED, Gpu, Setting
 from pytest_mlperf.hardware.machine import Machine, detect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,17 +159,25 @@ def _run(
 def _setting(
     options: argparse.Namespace, machine: Machine, folder: Path, seconds: float
 ) -> Setting:
-    gpu = machine.gpus[0]
-    memory = gpu["memory_gib"]
+    first, *others = [
+        Gpu(
+            uuid=str(gpu["uuid"]),
+            product=str(gpu["gpu"]),
+            memory_gib=float(memory) if isinstance(memory, int | float) else None,
+        )
+        for gpu in machine.gpus
+        for memory in [gpu["memory_gib"]]
+    ]
     return Setting(
         folder=str(folder),
         seconds=seconds,
         device="cpu" if options.fake else "cuda",
-        uuid=str(gpu["uuid"]),
-        product=str(gpu["gpu"]),
-        memory_gib=float(memory) if isinstance(memory, int | float) else None,
+        uuid=first.uuid,
+        product=first.product,
+        memory_gib=first.memory_gib,
         accelerator=next(iter(machine.classes)),
         simulated=options.fake,
+        others=others,
     )
 
 
@@ -183,7 +191,8 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())}
     if setting.device == "cuda":
         # torch's first GPU is then the one that is sampled.
-        environment["CUDA_VISIBLE_DEVICES"] = setting.uuid
+        seen = setting.gpus if part.every_gpu else setting.gpus[:1]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
     command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name, str(os.getpid())]
     begin_s = time.monotonic()
     with log.open("wb") as file:

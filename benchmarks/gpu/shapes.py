@@ -101,7 +101,7 @@ def llama(setting: Setting, undo: contextlib.ExitStack, size: str) -> Iterator[S
         weights="dummy",
         threads=1 if small else None,
     )
-    work = _llama_work(about)
+    work = llama_work(about)
     yield Shape(
         name=f"Llama 2 {own}, {prompt} tokens in, {new} out",
         way="engine torch, static batches, LoadGen Offline",
@@ -122,7 +122,8 @@ def llama(setting: Setting, undo: contextlib.ExitStack, size: str) -> Iterator[S
     )
 
 
-def _llama_work(about: Mapping[str, int]) -> Decode:
+def llama_work(about: Mapping[str, int]) -> Decode:
+    """Return what a Llama computes and reads."""
     return Decode(
         layers=about["num_hidden_layers"],
         width=about["hidden_size"],

@@ -38,7 +38,7 @@ from benchmarks.gpu.load import square
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.run import ROOT, run_part, status_of
 from benchmarks.gpu.sessions import RATES, Run, components
-from benchmarks.gpu.setting import SIMULATED, Setting, show
+from benchmarks.gpu.setting import SIMULATED, Gpu, Setting, show
 from benchmarks.gpu.simulated import ENGINES
 from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
 from pytest_mlperf.core.energy.readings import Reading
@@ -442,6 +442,64 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"):
         monkeypatch.setenv(name, found.environment[name])
     return found
+
+
+@pytest.mark.slow
+def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
+    """In both ways on the first; a GPU that breaks says so and leaves the others."""
+    pytest.importorskip("transformers")
+    from benchmarks.gpu import decode
+
+    first = setting(tmp_path, device="cpu", seconds=60.0)
+    gpus = [Gpu(uuid=f"GPU-{n}", product="NVIDIA H200", memory_gib=140.0) for n in (1, 1, 2)]
+
+    *_, answer = decode.part(dataclasses.replace(first, others=gpus))
+
+    rows = [(row["gpu"], row["way"], row["batch"]) for row in answer.values["decode"]]
+    assert rows == [
+        *[(0, way, batch) for batch in (1, 4) for way in ("static cache", "generate")],
+        *[(gpu, "static cache", batch) for gpu in (1, 3) for batch in (1, 4)],
+    ]
+    assert len(answer.tables[0].rows) == len(rows)
+    (failure,) = answer.failures
+    assert failure.startswith("GPU 2: FileExistsError")
+    for row in answer.values["decode"]:
+        assert 0 < row["share"] == row["tokens_per_second"] / row["limit"]
+        assert row["tokens_per_second"] == pytest.approx(row["batch"] / row["step_s"])
+        assert row["equal_tokens"] == (1.0 if row["gpu"] == 0 else None)
+
+
+def test_what_has_no_time_left_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from benchmarks.gpu import decode
+
+    (answer,) = decode.part(setting(tmp_path, device="cpu", seconds=-1.0))
+
+    assert [row[1] for row in answer.tables[0].rows] == ["not run: no time left"]
+
+
+@pytest.mark.parametrize(("name", "seen"), [("decode", "GPU-0,GPU-1"), ("real", "GPU-0")])
+def test_a_part_sees_all_gpus_only_where_it_measures_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seen: str
+) -> None:
+    environments: list[dict[str, str]] = []
+
+    def start(*_: object, env: dict[str, str], **__: object) -> None:
+        environments.append(env)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    two = dataclasses.replace(
+        setting(tmp_path / "part"),
+        others=[Gpu(uuid="GPU-1", product="NVIDIA H200", memory_gib=140.0)],
+    )
+    assert Setting.from_json(two.to_json()) == two
+    (part,) = [part for part in PARTS if part.name == name]
+
+    with pytest.raises(FileNotFoundError):
+        run_part(part, two)
+
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == [seen]
 
 
 @pytest.mark.process
