@@ -50,6 +50,7 @@ ONLY = {
         "builders.llmcompressor",
         "builders.modelopt",
         "builders.torchao",
+        "builders.torchao_unet",
         "datasets.coco_captions",
         "engines.torch",
         "hardware.control",

@@ -13,6 +13,10 @@ from pytest_mlperf.core.extension import Progress, Prompts
 SEED = 20_240_828
 """Of whatever a library draws at random: the same build gives the same weights."""
 
+SMOOTHING = 0.8
+"""How much of the inputs' range SmoothQuant puts into the weights: its authors take it for Llama,
+NVIDIA for Stable Diffusion XL."""
+
 
 def choose(
     builder: str,
@@ -53,8 +57,7 @@ def load(source: Path, config: Any, device: str, **more: Any) -> Any:
     import torch
     import transformers
 
-    if device != "cpu" and not torch.cuda.is_available():
-        raise RunError("build", f"device = {device!r}, and torch finds no GPU here")
+    require_gpu(device)
     torch.manual_seed(SEED)
     with torch.device(device):
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
@@ -69,6 +72,14 @@ def load(source: Path, config: Any, device: str, **more: Any) -> Any:
     if missing := sorted(info["missing_keys"]):
         raise RunError("build", f"{source}: the checkpoint lacks {missing[0]}")
     return model.to(device).eval()
+
+
+def require_gpu(device: str) -> None:
+    """Refuse a device that is not here."""
+    import torch
+
+    if device != "cpu" and not torch.cuda.is_available():
+        raise RunError("build", f"device = {device!r}, and torch finds no GPU here")
 
 
 def outline(config: Any) -> Any:

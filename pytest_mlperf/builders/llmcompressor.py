@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.builders import choose, linear_layers, load, name_of_output, read_config
+from pytest_mlperf.builders import (
+    SMOOTHING,
+    choose,
+    linear_layers,
+    load,
+    name_of_output,
+    read_config,
+)
 from pytest_mlperf.core.case import PrecisionName
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Builder, Progress, Prompts
@@ -39,9 +46,6 @@ RECIPES: Mapping[str, LlmCompressorRecipe] = {
     "fp8-static": LlmCompressorRecipe(precision="fp8", scheme="FP8", looks=True),
     "nvfp4": LlmCompressorRecipe(precision="nvfp4", scheme="NVFP4", looks=True),
 }
-
-SMOOTHING = 0.8
-"""How much of the inputs' range goes into the weights; SmoothQuant's authors take it for Llama."""
 
 
 class LlmCompressorBuilder(Builder):

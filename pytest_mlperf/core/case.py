@@ -35,6 +35,9 @@ PRECISION_NAMES: tuple[PrecisionName, ...] = get_args(PrecisionName)
 PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 """Weights of language and diffusion models that are not quantised."""
 
+NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
+"""What images of MLPerf's Stable Diffusion XL are led away from."""
+
 
 TECHNIQUES: Mapping[str, str] = {
     "2:4-sparsity": "two of each four weights are zero and are skipped",

@@ -333,7 +333,8 @@ class Scorer(Protocol):
         ...
 
 
-Prompts = Sequence[Sequence[int]]
+Prompts = Sequence[Any]
+"""Token ids, each a sequence, for a language model; captions for a pipeline of diffusers."""
 
 Progress = Callable[[int, int, str], None]
 """Takes what is done, of how many, and of what: (3, 64, "samples")."""
@@ -366,13 +367,15 @@ class Builder:
     def build(
         self, source: Path, target: Path, prompts: Prompts, progress: Progress
     ) -> Mapping[str, str]:
-        """Write a checkpoint that engines can load: config.json and safetensors, no pickles.
+        """Write a checkpoint that engines can load: safetensors and JSON, no pickles.
+
+        A model has config.json; a pipeline has model_index.json, and is written with all its parts.
 
         Args:
             source: Folder of the model; it must not be changed.
             target: An empty folder. Files of `source` that are neither weights nor written here,
                 such as the tokenizer's, are copied afterwards.
-            prompts: Token ids to look at; empty unless `calibrates`.
+            prompts: Token ids, or a pipeline's captions, to look at; empty unless `calibrates`.
             progress: Takes what is done; output to stdout and stderr counts as progress too.
 
         Returns:

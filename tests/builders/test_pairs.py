@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.builders import llmcompressor, modelopt, torchao
+from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.core.case import PRECISION_NAMES, path_part
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.roofline.gpu import PRECISIONS
@@ -29,16 +29,18 @@ PAGE = Path(__file__).parents[2] / "docs/quantised-builds.md"
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     "torchao": torchao.RECIPES,
+    "torchao-unet": torchao_unet.RECIPES,
     "llmcompressor": llmcompressor.RECIPES,
     "modelopt": modelopt.RECIPES,
 }
 
 WORDS = {
     "torch": torch.PRECISIONS,
+    "torch-diffusion": torch.PRECISIONS,
     "vllm": vllm.PRECISIONS,
     "tensorrt_llm": tensorrt_llm.PRECISIONS,
 }
-"""Of the engines that load checkpoints of language models: what they call precisions."""
+"""Of the engines that load checkpoints: what they call precisions."""
 
 OTHER_WORDS = {*tasks.PRECISIONS, *tensorrt_options.PRECISIONS}
 
@@ -67,16 +69,18 @@ WRITTEN: dict[tuple[str, str], dict[str, Any]] = {
         for recipe in recipes
     },
     **{
-        ("torchao", recipe): {
+        (builder, recipe): {
             "quant_method": "torchao",
             "quant_type": {"default": {"_type": configuration, "_data": data}},
         }
-        for recipe, configuration, data in (
-            ("int8", "Int8WeightOnlyConfig", {}),
-            ("int8-dynamic", "Int8DynamicActivationInt8WeightConfig", {}),
-            ("int4", "IntxWeightOnlyConfig", {"weight_dtype": {"_data": "torch.int4"}}),
-            ("fp8", "Float8WeightOnlyConfig", {}),
-            ("fp8-dynamic", "Float8DynamicActivationFloat8WeightConfig", {}),
+        for builder, recipe, configuration, data in (
+            ("torchao", "int8", "Int8WeightOnlyConfig", {}),
+            ("torchao", "int8-dynamic", "Int8DynamicActivationInt8WeightConfig", {}),
+            ("torchao", "int4", "IntxWeightOnlyConfig", {"weight_dtype": {"_data": "torch.int4"}}),
+            ("torchao", "fp8", "Float8WeightOnlyConfig", {}),
+            ("torchao", "fp8-dynamic", "Float8DynamicActivationFloat8WeightConfig", {}),
+            ("torchao-unet", "int8-smoothquant", "Int8StaticActivationInt8WeightConfig", {}),
+            ("torchao-unet", "fp8-static", "Float8DynamicActivationFloat8WeightConfig", {}),
         )
     },
 }
@@ -207,7 +211,7 @@ def test_what_a_recipe_makes_is_read_as_the_precision_that_the_suite_must_say(
     )
     config = read_config(tmp_path)
 
-    if engine == "torch":
+    if engine.startswith("torch"):
         if importlib.util.find_spec(LIBRARIES[str(config.quantization["quant_method"])]):
             check_quantised(tmp_path, config.quantization, row.precision)
     elif engine == "vllm":

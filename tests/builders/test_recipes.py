@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.builders import llmcompressor, modelopt, torchao
+from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.builders.llmcompressor import LlmCompressorBuilder
 from pytest_mlperf.builders.modelopt import ModelOptBuilder
 from pytest_mlperf.builders.torchao import TorchAoBuilder
+from pytest_mlperf.builders.torchao_unet import TorchAoUnetBuilder
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.registry import registered
@@ -24,6 +25,7 @@ from pytest_mlperf.suite.tables import EngineEntry
 
 BUILDERS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
     "torchao": (TorchAoBuilder, torchao.RECIPES),
+    "torchao-unet": (TorchAoUnetBuilder, torchao_unet.RECIPES),
     "modelopt": (ModelOptBuilder, modelopt.RECIPES),
     "llmcompressor": (LlmCompressorBuilder, llmcompressor.RECIPES),
 }
@@ -68,7 +70,7 @@ def test_every_recipe_says_what_it_makes(name: str) -> None:
 
         assert built.precision
         assert recipe.startswith(built.precision)
-    assert factory.libraries[1:] == ("torch", "transformers")
+    assert factory.libraries[1:3] == ("torch", "transformers")
 
 
 @pytest.mark.parametrize(

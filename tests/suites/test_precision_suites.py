@@ -57,7 +57,8 @@ ENTRIES = [
 
 
 def files() -> list[Path]:
-    return sorted(PRECISE.glob("*.mlperf.toml"))
+    """Return the suites that have a twin; the calibrated one has MLPerf's number of steps."""
+    return [file for file in sorted(PRECISE.glob("*.mlperf.toml")) if (TINY / file.name).exists()]
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: file.name.split(".")[0])

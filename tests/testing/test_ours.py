@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import Dataset, registry
-from pytest_mlperf.builders import llmcompressor, modelopt, torchao
+from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
 
 pytestmark = pytest.mark.process
@@ -141,9 +141,11 @@ SCATTERED = {"3d-unet", "dlrm-v2", "stable-diffusion-xl"}
 """Answers are sums of floats, whose last bits depend on what is computed together."""
 
 
-@pytest.mark.parametrize("module", [torchao, modelopt, llmcompressor], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [torchao, torchao_unet, modelopt, llmcompressor], ids=lambda m: m.__name__
+)
 def test_builders_say_what_they_make(module: Any) -> None:
-    name = module.__name__.rpartition(".")[2]
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
     for recipe in module.RECIPES:
         check_builder(factory("builders", name), recipe=recipe)
 
@@ -155,7 +157,7 @@ def test_every_extension_is_checked_here_or_elsewhere(group: registry.Group) -> 
         "datasets": {suite["workload"]["dataset"]["use"] for suite in suites},
         "engines": {suite["engines"][0]["use"] for suite in suites},
         "scorers": {*SCORERS.values()},
-        "builders": {"torchao", "modelopt", "llmcompressor"},
+        "builders": {"torchao", "torchao-unet", "modelopt", "llmcompressor"},
     }[group]
     ours = {
         name

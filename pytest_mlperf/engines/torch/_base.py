@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from pytest_mlperf.core.case import PLAIN, PrecisionName
+from pytest_mlperf.core.case import NEGATIVE_PROMPT, PLAIN, PrecisionName
 from pytest_mlperf.core.errors import EnvironmentFault, Rule, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines import broken, is_count, not_installed, number_of, one_of, require_module
@@ -35,9 +35,6 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 BLOCK_MODES = ("default", "max-autotune-no-cudagraphs")
 """Modes of torch.compile without CUDA graphs, which would overwrite what a block keeps for another.
 """
-
-NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
-"""What MLPerf's reference steers away from."""
 
 
 @dataclass(frozen=True, kw_only=True)

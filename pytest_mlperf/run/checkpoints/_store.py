@@ -38,9 +38,24 @@ MOST = 10_000
 """Files of calibration data that are looked at; what has more is read anew each time."""
 
 
+PIPELINE = "model_index.json"
+"""What a pipeline of diffusers has in place of config.json; its parts are folders beside it."""
+
+CONFIGURATIONS = ("config.json", PIPELINE)
+"""One of them says what a folder holds."""
+
+
+def is_pipeline(folder: Path) -> bool:
+    """Whether a folder holds a pipeline, perhaps in a folder of its own, as MLPerf's does."""
+    return any(
+        path.is_file() for pattern in (PIPELINE, f"*/{PIPELINE}") for path in folder.glob(pattern)
+    )
+
+
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of a model, by name."""
-    files = sorted(p for p in folder.glob("*") if p.suffix in SUFFIXES and p.is_file())
+    """Return the files of a model, by name, and of a pipeline those of its parts."""
+    pattern = "**/*" if is_pipeline(folder) else "*"
+    files = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES and p.is_file())
     if not any(path.suffix == WEIGHTS for path in files):
         raise RunError(
             "build",
@@ -50,8 +65,8 @@ def model_files(folder: Path) -> list[Path]:
     return files
 
 
-def digests(files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str]:
-    """Return the hex SHA-256 of each file by its name."""
+def digests(folder: Path, files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str]:
+    """Return the hex SHA-256 of each file by its name in a folder."""
     total, done, shown_s = sum(path.stat().st_size for path in files), 0, time.monotonic()
     by_name: dict[str, str] = {}
     for path in files:
@@ -66,7 +81,7 @@ def digests(files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str
                         show(f"reading the model, {done / 1e9:.1f} of {total / 1e9:.1f} GB")
         except OSError as error:
             raise RunError("build", f"{path} cannot be read: {error.strerror}") from None
-        by_name[path.name] = digest.hexdigest()
+        by_name[path.relative_to(folder).as_posix()] = digest.hexdigest()
     return by_name
 
 

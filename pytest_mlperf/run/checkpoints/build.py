@@ -18,6 +18,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints._store import (
+    CONFIGURATIONS,
     SCHEMA,
     SHARED,
     WEIGHTS,
@@ -135,7 +136,7 @@ class _Making:
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
         files = model_files(step.source)
-        source = digests(files, self._show)
+        source = digests(step.source, files, self._show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
@@ -222,8 +223,12 @@ class _Making:
 
 
 def _is_builders_own(name: str) -> bool:
-    """Whether a builder writes this file itself; a tokenizer's files, say, are copied."""
-    return name == "config.json" or name.endswith((WEIGHTS, f"{WEIGHTS}.index.json"))
+    """Whether a builder writes this file itself; a tokenizer's files, say, are copied.
+
+    Of a pipeline, whose parts lie in folders, it writes all.
+    """
+    weights = name.endswith((WEIGHTS, f"{WEIGHTS}.index.json"))
+    return weights or "/" in name or name in CONFIGURATIONS
 
 
 def _checkpoint(built: Built) -> Checkpoint:

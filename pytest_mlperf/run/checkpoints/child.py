@@ -113,14 +113,14 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
             f"the builder wrote {files.some(carries)}, which can carry code; it must write "
             "safetensors",
         )
-    if not (target / "config.json").is_file():
+    if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
     single = target / "model.safetensors"
     # In the order of engines, which look inside: that takes torch, which a builder may not need.
-    weights = [single] if single.is_file() else sorted(target.glob("*.safetensors"))
+    weights = [single] if single.is_file() else sorted(target.rglob("*.safetensors"))
     if not weights:
         raise errors.RunError("build", "the builder wrote no safetensors files, so no weights")
-    for path in target.glob("*.safetensors"):
+    for path in target.rglob("*.safetensors"):
         settle_header(path)
     return {
         "facts": {str(key): str(value) for key, value in facts.items()},
@@ -146,7 +146,7 @@ def settle_header(path: Path) -> None:
 
 
 def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Write {"prompts": lists of token ids}, and return how many, and a hex SHA-256 of them."""
+    """Write {"prompts": ...}, and return how many, and a hex SHA-256 of them."""
     prompts = prompts_of(spec)
     atomic = importlib.import_module("pytest_mlperf.stores.atomic")
     atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))
@@ -154,13 +154,12 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
     return {"digest": hash_of(prompts), "samples": len(prompts)}
 
 
-def prompts_of(spec: dict[str, Any]) -> list[list[int]]:
-    """Return the samples' token ids, those of texts by the model's tokenizer."""
+def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
+    """Return the samples: a pipeline's as captions, a language model's as token ids."""
     from pytest_mlperf.core.errors import RunError
-    from pytest_mlperf.engines.llm.generation import TokenPrompts
-    from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_config
     from pytest_mlperf.registry import resolve
     from pytest_mlperf.run.accuracy import fixed_order
+    from pytest_mlperf.run.checkpoints._store import is_pipeline
     from pytest_mlperf.run.worker.samples import as_dataset
 
     folder = Path(spec["source"])
@@ -171,6 +170,33 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]]:
             "build", f"calibration asks for {count:,} samples, and the data set has {total:,}"
         )
     indices = sorted(fixed_order(total)[:count])
+    return (captions if is_pipeline(folder) else token_ids)(folder, dataset, indices)
+
+
+def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
+    """Return samples that are text, or have a "caption"."""
+    from pytest_mlperf.core.errors import RunError
+
+    texts = []
+    for index in indices:
+        sample = dataset.input(index)
+        text = sample.get("caption") if isinstance(sample, dict) else sample
+        if not isinstance(text, str):
+            raise RunError(
+                "build",
+                f'calibration: sample {index} is no text and has no "caption", which a pipeline '
+                "needs; use the data set coco_captions",
+            )
+        texts.append(text)
+    return texts
+
+
+def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]:
+    """Return samples as token ids, texts by the model's tokenizer."""
+    from pytest_mlperf.core.errors import RunError
+    from pytest_mlperf.engines.llm.generation import TokenPrompts
+    from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_config
+
     tokenizer = None
     if isinstance(dataset.input(indices[0]), str):
         tokenizer, _ = load_tokenizer("calibration", folder)

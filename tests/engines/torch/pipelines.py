@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from pytest_mlperf.engines.torch._base import NEGATIVE_PROMPT
+from pytest_mlperf.core.case import NEGATIVE_PROMPT
 from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
 from tests.engines import recording
 

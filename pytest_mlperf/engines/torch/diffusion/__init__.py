@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_mlperf.engines.llm.model_folder import find_model
+from pytest_mlperf.engines import require_module
+from pytest_mlperf.engines.llm.model_folder import find_model, read_json
 from pytest_mlperf.engines.llm.queueing import WorkQueue
-from pytest_mlperf.engines.torch._base import DiffusionOptions, TorchBase
+from pytest_mlperf.engines.torch._base import (
+    DiffusionOptions,
+    TorchBase,
+    check_quantised,
+    require_device,
+)
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch.diffusion._images import Images
@@ -38,7 +44,8 @@ class DiffusionEngine(TorchBase):
         precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of the UNet's linear layers
             as such (torchao), the rest in the checkpoint's own type, or with int4 on GPUs in
             bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on GPUs of
-            compute capability 8.9 and later.
+            compute capability 8.9 and later. What builder torchao-unet made runs as it is, on
+            CPUs as well.
     """
 
     name = ENGINE
@@ -46,6 +53,7 @@ class DiffusionEngine(TorchBase):
     libraries: ClassVar[tuple[str, ...]] = ("diffusers", "torch", "transformers")
     optional_libraries: ClassVar[tuple[str, ...]] = ("torchao",)
     options: ClassVar[type[DiffusionOptions]] = DiffusionOptions
+    checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {"torchao-pipeline": ("int8", "fp8")}
 
     _options: DiffusionOptions
     _samples: Images
@@ -53,6 +61,17 @@ class DiffusionEngine(TorchBase):
     def _find(self, model: str | None) -> None:
         self._folder, self._scheduler = _find_pipeline(model)
         self._cold = bool(self._options.compile)
+
+    def require(self) -> None:
+        """Look for the device and its kernels; calibrated fp8 is multiplied on CPUs, too."""
+        quantization = unet_quantization(self._folder)
+        check_quantised(self._folder / "unet", quantization, self._precision)
+        if quantization:
+            who = f"engine {self.name}: {self._folder} has a quantised UNet, which"
+            require_module(who, "accelerate", self.extra)
+        device = self._options.device
+        as_it_is = bool(quantization) and device == "cpu"
+        require_device(self.name, device=device, precision=self._precision, is_quantised=as_it_is)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         super().load_samples(indices)
@@ -75,6 +94,13 @@ class DiffusionEngine(TorchBase):
 
     def _forget(self) -> None:
         del self._samples
+
+
+def unet_quantization(folder: Path) -> Mapping[str, Any]:
+    """Return what the UNet's configuration says of quantised weights; empty for plain ones."""
+    file = folder / "unet" / "config.json"
+    table = read_json(file).get("quantization_config") if file.is_file() else None
+    return table if isinstance(table, dict) else {}
 
 
 def _find_pipeline(model: str | None) -> tuple[Path, Path]:

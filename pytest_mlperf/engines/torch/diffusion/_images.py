@@ -24,10 +24,10 @@ from diffusers.utils import logging as diffusers_logging
 from pytest_mlperf.core.errors import MlperfError, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import broken, refused_sample, sha256, some
-from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_json
+from pytest_mlperf.engines.llm.model_folder import TORCHAO, load_tokenizer, read_json
 from pytest_mlperf.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.engines.torch import _devices as devices
-from pytest_mlperf.engines.torch._base import QUANTISED, DiffusionOptions
+from pytest_mlperf.engines.torch._base import QUANTISED, DiffusionOptions, quantised_facts
 from pytest_mlperf.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.engines.torch._devices import dtype_name
 
@@ -57,8 +57,8 @@ def open_pipeline(
 ) -> LoadedPipeline:
     """Load the parts of a pipeline one by one; a mode compiles each block of the UNet."""
     device = devices.find_device(options.device, engine=ENGINE)
-    devices.require_kernels(precision, device, engine=ENGINE)
     check_index(folder)
+    quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
     variant = _variant(folder)
     files = [file for part in sorted(MODELS) for file in _weights(folder / part, variant)]
     checkpoint_dtype = _own_dtype(files) if precision in QUANTISED else None
@@ -94,7 +94,9 @@ def open_pipeline(
         "device": devices.device_name(device),
         "attention": options.attention,
     }
-    if precision in QUANTISED:
+    if quantization:
+        facts |= quantised_facts(TORCHAO, pipe.unet)
+    elif precision in QUANTISED:
         facts |= devices.quantise(pipe.unet, precision, device=device, engine=ENGINE)
     if options.attention == "eager":
         pipe.unet.set_attn_processor(AttnProcessor())
@@ -184,10 +186,10 @@ def _weights(place: Path, variant: str | None) -> list[Path]:
 
 
 def _own_dtype(files: list[Path]) -> Any:
-    """Return the type of a checkpoint's weights: that of the UNet's first."""
+    """Return the type of a checkpoint's weights: that of the text encoder's first."""
     import safetensors
 
-    file = next(file for file in files if file.parent.name == "unet")
+    file = next(file for file in files if file.parent.name == "text_encoder")
     with safetensors.safe_open(file, "pt") as opened:
         return opened.get_tensor(next(iter(opened.keys()))).dtype
 

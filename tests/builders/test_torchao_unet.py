@@ -1,0 +1,176 @@
+"""The UNet of Stable Diffusion XL in eight bits: ranges of the first steps, and what is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchao")
+
+from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
+    TorchAoUnetBuilder,
+    open_pipeline,
+    quantised_layers,
+    ranges_of,
+)
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError  # noqa: E402
+from pytest_mlperf.run.checkpoints.child import captions  # noqa: E402
+from tests.engines.torch.pipelines import (  # noqa: E402
+    PROMPTS,
+    Captions,
+    latents,
+    open_engine,
+    paint,
+    write_pipeline,
+)
+
+# diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+STEPS, CALIBRATED = 20, 8
+SHORT = {"steps": 4, "calibrated_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pipeline(tmp_path_factory.mktemp("pipeline"))
+
+
+def build(source: Path, target: Path, recipe: str, **options: Any) -> dict[str, str]:
+    builder = TorchAoUnetBuilder(recipe=recipe, **options)
+    return dict(builder.build(source, target, PROMPTS[:2], lambda *_: None))
+
+
+@pytest.fixture(scope="module")
+def int8(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("int8")
+    build(source, target, "int8-smoothquant", **SHORT)
+    return target
+
+
+@pytest.mark.slow
+def test_calibration_sees_the_first_8_of_20_steps_and_no_other(source: Path) -> None:
+    """By the times that the UNet is asked for, and by the ranges: later steps would widen some."""
+    pipe = open_pipeline(source, "cpu")
+    layers = quantised_layers(pipe.unet)
+    times: list[float] = []
+    pipe.unet.register_forward_pre_hook(lambda _, arguments: times.append(float(arguments[1])))
+
+    def look(calibrated_steps: int) -> dict[str, Any]:
+        times.clear()
+        builder = TorchAoUnetBuilder(
+            recipe="int8-smoothquant", steps=STEPS, calibrated_steps=calibrated_steps
+        )
+        with ranges_of(layers) as ranges:
+            builder.look(pipe, PROMPTS[:1], lambda *_: None)
+        return ranges
+
+    first = look(CALIBRATED)
+    pipe.scheduler.set_timesteps(STEPS)
+    expected = [float(time) for time in pipe.scheduler.timesteps[:CALIBRATED]]
+    assert times == expected
+    every = look(STEPS)
+    assert len(times) == STEPS
+    assert set(first) == set(every) == set(layers)
+    assert all(bool((first[name] <= every[name]).all()) for name in layers)
+    assert any(bool((first[name] < every[name]).any()) for name in layers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "precision", "kind"),
+    [("int8-smoothquant", "int8", "Int8Tensor"), ("fp8-static", "fp8", "Float8Tensor")],
+)
+def test_what_is_built_is_loaded_and_paints_nearly_the_same(
+    source: Path, tmp_path: Path, recipe: str, precision: str, kind: str
+) -> None:
+    """Weights and inputs are multiplied as they were written, with the ranges that were seen."""
+    facts = build(source, tmp_path, recipe, **SHORT)
+    dataset = Captions(PROMPTS[:2], latents())
+
+    assert facts["quantised"].startswith("88 of 153 ")
+    assert facts["ranges"] == "of the first 2 of 4 steps"
+    plain = paint(source, dataset).astype(int)
+    with open_engine(tmp_path, dataset, precision=precision) as engine:
+        described = engine.describe()
+        layers = quantised_layers(engine._samples._pipe.unet)
+        assert {type(layer.weight).__name__ for layer in layers.values()} == {kind}
+    images = paint(tmp_path, dataset, precision=precision).astype(int)
+    assert described["quantisation"] == "by the checkpoint, run as such"
+    assert described["quantised"] == "88 of 153 matrices"
+    apart = float(np.abs(images - plain).mean())
+    assert 0 < apart < 6
+
+
+def test_the_range_of_int8_inputs_is_that_of_the_calibrated_ones(source: Path) -> None:
+    """Divided by SmoothQuant's factors, by which weights are multiplied: the product stays."""
+    layer = torch.nn.Linear(16, 32, bias=False).requires_grad_(False)
+    inputs = torch.randn(2, 8, 16) * torch.logspace(-1, 1, 16)
+    exact = layer(inputs)
+    with ranges_of({"layer": layer}) as ranges:
+        layer(inputs)
+
+    TorchAoUnetBuilder(recipe="int8-smoothquant")._quantise(layer, ranges["layer"])
+
+    weight = layer.weight
+    smoothed = inputs * weight.act_pre_scale
+    assert torch.allclose(ranges["layer"], inputs.abs().amax(dim=(0, 1)))
+    assert torch.allclose(weight.act_quant_scale, smoothed.abs().amax() / 127)
+    assert float((layer(inputs) - exact).norm() / exact.norm()) < 0.02
+
+
+def test_a_plain_pipeline_in_fp8_is_refused_on_cpus(source: Path) -> None:
+    """What is not calibrated has inputs quantised as they come, which torch does on GPUs alone."""
+    with (
+        pytest.raises(EnvironmentFault, match=r"compute capability 8\.9 or later"),
+        open_engine(source, Captions(PROMPTS[:1]), precision="fp8"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_the_precision_must_be_what_the_unet_says(int8: Path) -> None:
+    with (
+        pytest.raises(RunError, match='says int8 weights, and the suite "fp16"; write precision'),
+        open_engine(int8, Captions(PROMPTS[:1]), precision="fp16"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_what_is_quantised_is_not_quantised_again(int8: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
+        build(int8, tmp_path, "fp8-static")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recipe": "int8"}, "recipe = 'int8' is not one of int8-smoothquant, fp8-static"),
+        ({"steps": 0}, "steps = 0 is not at least 1"),
+        ({"calibrated_steps": 21}, "calibrated_steps = 21 is not 1 to steps, 20"),
+        ({"smoothing": 1.5}, "smoothing = 1.5 is not a number from 0 to 1"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SuiteError, match=f"^builder torchao-unet: {message}"):
+        TorchAoUnetBuilder(**{"recipe": "fp8-static", **options})
+
+
+def test_captions_are_what_a_pipeline_looks_at() -> None:
+    """Of a data set that has latents, too; anything but text is refused."""
+    assert captions(Path(), Captions(PROMPTS, latents()), [0, 2]) == [PROMPTS[0], PROMPTS[2]]
+    with pytest.raises(RunError, match=r'sample 1 is no text and has no "caption"'):
+        captions(Path(), Captions(["a", [1, 2]]), [0, 1])
+
+
+def test_the_index_says_which_scheduler_it_is(int8: Path) -> None:
+    """The one that the engine takes, so that steps are the same."""
+    index = json.loads((int8 / "model_index.json").read_text("utf-8"))
+
+    assert index["scheduler"] == ["diffusers", "EulerDiscreteScheduler"]
