@@ -43,6 +43,8 @@ class MetricsPage:
         )
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        # The connection forgets it where an answer lasts until its end.
+        self._socket: socket.socket | None = None
         self._timeout_s = timeout_s
         self.url = url
 
@@ -52,18 +54,33 @@ class MetricsPage:
         Raises:
             PageError: Nobody answers in time, or something else than a page.
         """
+        begun_s = time.monotonic()
+        # A socket's own time-out begins anew with every byte that comes.
+        timer = threading.Timer(self._timeout_s, self.interrupt)
+        timer.daemon = True
         try:
-            return self._read()
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            if self._connection.sock is None:
+                self._connection.connect()
+                self._socket = self._connection.sock
+            timer.start()
+            page = self._read()
+            self._require_in_time(begun_s)
+        except (OSError, http.client.HTTPException, ValueError, PageError) as error:
             self.close()
+            self._require_in_time(begun_s)
+            if isinstance(error, PageError):
+                raise
             text = str(error) or type(error).__name__
             raise PageError(f"{self.url} does not answer: {text}") from None
-        except PageError:
-            self.close()
-            raise
+        finally:
+            timer.cancel()
+        return page
+
+    def _require_in_time(self, begun_s: float) -> None:
+        if time.monotonic() - begun_s > self._timeout_s:
+            raise PageError(f"{self.url} takes longer than {self._timeout_s:g} s") from None
 
     def _read(self) -> bytes:
-        deadline_s = time.monotonic() + self._timeout_s
         self._connection.request("GET", self._path, headers={"Accept": "text/plain"})
         answer = self._connection.getresponse()
         if answer.status != http.client.OK:
@@ -73,8 +90,6 @@ class MetricsPage:
             page += chunk
             if len(page) > LARGEST:
                 raise PageError(f"{self.url} is larger than {LARGEST // 2**20} MiB")
-            if time.monotonic() > deadline_s:
-                raise PageError(f"{self.url} takes longer than {self._timeout_s:g} s")
         if answer.length:
             raise PageError(f"{self.url} ends {answer.length:,} bytes too early")
         answer.close()  # else the connection takes no other request
@@ -86,10 +101,9 @@ class MetricsPage:
 
     def interrupt(self) -> None:
         """Make a look that is under way in another thread fail."""
-        connected = self._connection.sock
-        if connected is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Scraper:

@@ -67,12 +67,19 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"x" * 2**16)
 
 
-def drip(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    while True:
-        handler.wfile.write(b"x")
-        time.sleep(0.05)
+def dripping(begin: bytes) -> Show:
+    """Return what writes a byte now and then after what an answer begins with."""
+
+    def show(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(begin)
+        while True:
+            handler.wfile.write(b"x")
+            time.sleep(0.05)
+
+    return show
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def silent(handler: BaseHTTPRequestHandler) -> None:
@@ -92,21 +99,24 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
     [
         (page("gone", 404), "answers 404"),
         (endless, f"is larger than {LARGEST // 2**20} MiB"),
-        (drip, r"takes longer than 0\.2 s"),
-        (silent, "does not answer: timed out"),
+        (dripping(OK + b"\r\n"), r"takes longer than 0\.2 s"),
+        (dripping(OK + b"X-Head: "), r"takes longer than 0\.2 s"),
+        (dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n9;"), r"takes longer than 0\.2 s"),
+        (silent, r"takes longer than 0\.2 s"),
         (cut, "ends 996 bytes too early"),
         (lambda handler: handler.wfile.write(b"\0" * 99 + b"\n"), "does not answer"),
     ],
-    ids=["404", "endless", "drip", "silent", "cut", "no http"],
+    ids=["404", "endless", "drip", "drip of head", "drip of chunk", "silent", "cut", "no http"],
 )
 def test_what_is_no_page_fails_in_time_and_the_next_look_is_a_new_one(
     show: Show, reason: str
 ) -> None:
     with exporting(show) as exporter:
-        looked = MetricsPage(exporter.url, timeout_s=0.2 if show in (drip, silent) else 30)
+        looked = MetricsPage(exporter.url, timeout_s=0.2 if "takes longer" in reason else 30)
         with pytest.raises(PageError, match=reason):
             looked.read()
         exporter.show = page("a 1\n")
+        looked._timeout_s = 30.0
         assert looked.read() == b"a 1\n"
         looked.close()
 

@@ -13,7 +13,7 @@ from pytest_mlperf.core.server import read_server
 from pytest_mlperf.engines import engine_error, some
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.model_folder import MAIN_TOKENIZER_FILES
-from pytest_mlperf.engines.openai._client import Client, Prompt, encode
+from pytest_mlperf.engines.openai._client import NO_CONNECTION, Client, Prompt, encode
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 from pytest_mlperf.engines.serving import parse_json
 
@@ -21,6 +21,12 @@ CACHE = "vllm:cache_config_info"
 
 METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 """Where servers show their metrics; trtllm-serve's first one is JSON."""
+
+NEEDLESS_S = 10.0
+"""Longest time for a page that a run can do without."""
+
+NO_PAGE = frozenset({404, 405, 501})
+"""What a server answers that has no list of models."""
 
 STABLE = (
     *("block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching"),
@@ -39,10 +45,15 @@ async def served_name(client: Client, model: str | None) -> str:
     try:
         listed = _names(await client.get("/v1/models"))
     except Failed as failure:
-        raise engine_error(
-            f"the server at {client.url} gives no list of its models ({failure}); set served_model "
-            "to the name to be asked for, so that none is needed",
-        ) from None
+        has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
+        if not has_none:
+            advice = _advice(failure.status) or (
+                "; set served_model to the name to be asked for, so that none is needed"
+            )
+            raise _unreachable(client, failure) or engine_error(
+                f"the server at {client.url} gives no list of its models ({failure}){advice}",
+            ) from None
+        listed = []
     if model is not None and (model in listed or len(listed) != 1):
         return model
     if len(listed) != 1:
@@ -52,9 +63,9 @@ async def served_name(client: Client, model: str | None) -> str:
     return listed[0]
 
 
-def _names(page: bytes | None) -> list[str]:
+def _names(page: bytes) -> list[str]:
     try:
-        return [str(entry["id"]) for entry in parse_json(page or b"{}").get("data") or []]
+        return [str(entry["id"]) for entry in parse_json(page).get("data") or []]
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
@@ -92,7 +103,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 async def _page(client: Client, path: str) -> bytes:
     """Return a page that a run can do without."""
     try:
-        return await client.get(path) or b""
+        return await client.get(path, NEEDLESS_S)
     except Failed:
         return b""
 
@@ -184,22 +195,32 @@ async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tupl
         else:
             return form, prompt
     assert failure is not None
-    if failure.kind == "no connection":
-        raise engine_error(
-            f"no server answers at {client.url} ({failure}); start it, or let the suite do so with "
-            "serve",
-        )
     ways = " nor ".join(forms)
-    raise engine_error(
+    raise _unreachable(client, failure) or engine_error(
         f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
         + _advice(failure.status, str(fields["model"])),
     )
 
 
-def _advice(status: int | None, model: str) -> str:
+def _unreachable(client: Client, failure: Failed) -> RunError | None:
+    """Return the error of a server that takes no connection; None: it took one."""
+    if failure.kind != NO_CONNECTION:
+        return None
+    advice = "start it, or let the suite do so with serve"
+    if client.url.startswith("https:"):
+        advice = (
+            "start it; if it has no TLS, write http; if its certificate is of an authority of "
+            "your own, name that one's file in the environment variable SSL_CERT_FILE"
+        )
+    return engine_error(f"no server answers at {client.url} ({failure}); {advice}")
+
+
+def _advice(status: int | None, model: str = "") -> str:
+    if status is not None and 300 <= status < 400:
+        return "; redirects are not followed: set url to where the server itself answers"
     if status in (401, 403):
         return "; set api_key_env to the name of the environment variable that holds its key"
-    if status in (400, 404):
+    if model and status in (400, 404):
         return f'; the model was asked for as "{model}": see served_model'
     return ""
 

@@ -30,6 +30,9 @@ PAGE_S = 60.0
 
 SAID = 300
 
+NO_CONNECTION = "no connection"
+"""Kind of a failure that no server had a part in."""
+
 
 class Listener:
     """Follows one answer as it comes; this one does nothing."""
@@ -83,7 +86,7 @@ class Client:
             kind, detail = self.mask(failure.kind), self.mask(failure.detail)
             raise Failed(kind, detail, status=failure.status) from None
         except NoConnection as error:
-            raise Failed("no connection", self.mask(text_of(error))) from None
+            raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
         except OSError as error:
             # Once the answer is complete, its stream may break off.
             if not answer.complete:
@@ -104,12 +107,13 @@ class Client:
             ) from None
         return answer
 
-    async def get(self, path: str) -> bytes | None:
-        """Return the page that the server has at a path; None where it has none.
+    async def get(self, path: str, longest_s: float = PAGE_S) -> bytes:
+        """Return the page that the server has at a path.
 
-        Failed where it takes too long, or is larger than any page that says something of a server.
+        Failed where it has none, takes too long, or is larger than any page that says something of
+        a server.
         """
-        limit_s = min(self._timeout_s, PAGE_S)
+        limit_s = min(self._timeout_s, longest_s)
         request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
         page = _Page(path)
         try:
@@ -117,9 +121,12 @@ class Client:
                 await self._connections.ask(request, page)
         except TimeoutError:
             raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
-        except (NoConnection, OSError):
-            return None
-        return bytes(page.content) if page.status == 200 else None
+        except (NoConnection, OSError) as error:
+            raise Failed(NO_CONNECTION, self.mask(text_of(error))) from None
+        if page.status != 200:
+            failure = _Refusal(page.status, "", "", bytes(page.content)).failure()
+            raise Failed(failure.kind, self.mask(failure.detail), status=page.status)
+        return bytes(page.content)
 
     def mask(self, text: str) -> str:
         """Return a server's words as one line that can be shown: no key, no control characters."""

@@ -22,6 +22,9 @@ RESOLVE_S = 10.0
 CLOSE_S = 2.0
 """What was dropped is lost in the loop's next passes; no loop is waited for longer."""
 
+HANDSHAKE_S = 10.0
+"""What says nothing for so long speaks no TLS."""
+
 HEAD_BYTES = 65_536
 """No head, and nothing else around an answer's own bytes, is larger in one piece."""
 
@@ -260,6 +263,7 @@ class Connections:
                     self._port,
                     ssl=self._context,
                     server_hostname=self._host if self._secure else None,
+                    ssl_handshake_timeout=HANDSHAKE_S if self._secure else None,
                 )
             except OSError as error:
                 failure = text_of(error)

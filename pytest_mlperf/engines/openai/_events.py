@@ -165,6 +165,7 @@ class StreamedAnswer:
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
                 if end > begin + 1 and (ids := _only_adds(events[begin:end])) is not None:
                     self.n_ids += ids
+                    self.completion_tokens = None
                     new += ids
                     begin = end
                     continue
@@ -191,6 +192,8 @@ class StreamedAnswer:
             raise Failed("error in the stream", problem)
         try:
             choices = event.get("choices") or ()
+            if len(choices) > 1 or (choices and choices[0].get("index")):
+                raise Failed("several answers", f"one was asked for: {shown(content)}")
             new = self._choice(choices[0]) if choices else 0
             self._usage(event.get("usage"))
         except (TypeError, AttributeError, KeyError, ValueError):
@@ -206,7 +209,9 @@ class StreamedAnswer:
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
             raise TypeError("text is no text, or token ids are no list")
-        reason = choice.get("finish_reason")
+        reason = choice.get("finish_reason") or None
+        if text or beside or ids or reason is None:
+            self.completion_tokens = None  # a count before this one was of less
         if reason is not None:
             if reason not in FINISHES:
                 raise Failed(f"finish_reason {str(reason)[:40]!r}", "the server gave up an answer")
@@ -250,7 +255,7 @@ def error_text(body: Any) -> str:
     if not isinstance(body, dict):
         return ""
     error = body.get("error") or body.get("detail")
-    if body.get("object") == "error":
+    if body.get("object") == "error" or ("message" in body and "choices" not in body):
         error = error or body
     if isinstance(error, dict):
         error = error.get("message") or error

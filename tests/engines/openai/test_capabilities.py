@@ -257,6 +257,10 @@ def test_no_server_at_all_is_said_so() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(RunError, match=f"no server answers at {url} .*start it, or let the"):
             open_engine(url, served_model="m").__enter__()
+        with pytest.raises(RunError, match=f"no server answers at {url} .*start it, or let the"):
+            open_engine(url).__enter__()
+        with pytest.raises(RunError, match=r"https:.* start it; if it has no TLS, write http; if"):
+            open_engine(url.replace("http", "https")).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -291,6 +295,24 @@ def test_the_name_of_the_model(listed: str, options: dict[str, Any], expected: s
 def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str) -> None:
     """Nothing is guessed."""
     assert expected in refusal(Manner(paths=paths))
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (
+            failure("401 Unauthorized", "no key"),
+            "HTTP 401 (Unauthorized): no key); set api_key_env",
+        ),
+        (failure("403 Forbidden", "not you"), "not you); set api_key_env to the name of the"),
+        (Reply(status="307 Temporary Redirect"), "redirects are not followed: set url to where"),
+        (failure("500 Internal Server Error", "boom"), "boom); set served_model to the name"),
+        (Reply(end="cut"), "no server answers at http://127.0.0.1:"),
+    ],
+)
+def test_a_server_without_a_list_of_models_says_why(reply: Reply, expected: str) -> None:
+    """Not that the list is empty."""
+    assert expected in refusal(lambda asked: reply if asked.method == "GET" else Manner()(asked))
 
 
 def test_pages_without_an_end_are_not_read_to_their_end() -> None:

@@ -181,6 +181,29 @@ def test_usage_in_every_event_is_a_running_count() -> None:
     assert (answer.complete, answer.tokens) == (True, 4)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_running_count_that_stops_is_no_count(keeps: bool) -> None:
+    """One at the beginning alone says 1 of whatever comes after it."""
+    begun = event({"choices": [], "usage": usage(3, 1)})
+    end = piece("c", finish="stop")
+
+    assert read(begun, piece("a"), piece("b"), end, DONE, keeps=keeps)[0].tokens is None
+    assert (
+        read(piece("a"), piece("b", counted=usage(3, 2)), end, DONE, keeps=keeps)[0].tokens is None
+    )
+    last = piece("", finish="stop"), DONE
+    assert read(piece("a"), piece("b", counted=usage(3, 2)), *last, keeps=keeps)[0].tokens == 2
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_empty_reason_is_none(keeps: bool) -> None:
+    """Servers written in Go have "" where others have null."""
+    going = event({"choices": [{"text": "a", "finish_reason": ""}]})
+
+    assert not read(going, DONE, keeps=keeps)[0].complete
+    assert read(going, going, piece("", finish="stop"), DONE, keeps=keeps)[0].finish == "stop"
+
+
 def test_the_last_word_alone_is_no_end() -> None:
     """[DONE] after half an answer, without a reason why it ended, is half an answer."""
     answer, _ = read(piece("a"), DONE)
@@ -212,7 +235,18 @@ def test_the_last_word_alone_is_no_end() -> None:
         (event({"error": {"message": "no blocks left"}}), "error in the stream", "no blocks left"),
         (event({"error": "worker died"}), "error in the stream", "worker died"),
         (event({"object": "error", "message": "gone"}), "error in the stream", "gone"),
+        (b'event: error\ndata: {"code": 500, "message": "oom"}\n\n', "error in the stream", "oom"),
         (piece("", finish="abort"), "finish_reason 'abort'", "gave up an answer"),
+        (
+            event({"choices": [{"text": "a", "finish_reason": "stop"}] * 2}),
+            "several answers",
+            "one was asked for",
+        ),
+        (
+            event({"choices": [{"index": 1, "text": "a", "finish_reason": "stop"}]}),
+            "several answers",
+            "one was asked for",
+        ),
     ],
 )
 @pytest.mark.parametrize("keeps", [False, True])
