@@ -60,6 +60,18 @@ def test_samples_that_end_in_one_pass_are_told_in_one_call() -> None:
     assert sink.calls == [("done", list(range(100)))]
 
 
+def test_tokens_are_not_kept_for_others_of_the_same_pass() -> None:
+    """They would be stamped when the last of them is there."""
+    sink, streams = timing(2), Streams(three_tokens)
+
+    streams.put([7, 8], [3, 4], sink)
+    sink.wait_for_end()
+    streams.close()
+
+    tokens = [("first", [7]), ("first", [8]), ("next", [7, 7]), ("next", [8, 8])]
+    assert sink.calls == [*tokens, ("done", [7, 8])]
+
+
 def test_nothing_is_counted_where_one_sample_has_no_count() -> None:
     async def uncounted(request: StreamedRequest) -> None:
         request.done(None, None if request.index else 5)

@@ -92,12 +92,16 @@ Answer = Callable[["StreamedRequest"], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class StreamedRequest:
-    """One sample on its way; `stamped` of its tokens are told so far."""
+    """One sample on its way; `stamped` of its tokens are told so far.
+
+    Tokens are told to the sink at once, which stamps them: gathered over a pass of the event loop,
+    those that came first in it would be stamped late by the rest of it.
+    """
 
     sample: int
     index: int
     sink: Sink
-    _reports: Reports
+    _ends: Ends
     stamped: int = 0
 
     def tokens(self, count: int = 1) -> None:
@@ -108,11 +112,12 @@ class StreamedRequest:
         """
         if count < 1 or not self.sink.times_tokens:
             return
-        news = self._reports.of(self.sink)
+        further = count
         if not self.stamped:
-            news.first.append(self.sample)
-        # Tokens that came together have no time between them.
-        news.further.extend([self.sample] * (count - (not self.stamped)))
+            self.sink.first_tokens([self.sample])
+            further -= 1
+        if further:  # tokens that came together have no time between them
+            self.sink.next_tokens([self.sample] * further)
         self.stamped += count
 
     def done(
@@ -127,10 +132,10 @@ class StreamedRequest:
         Args:
             reason: Why it ended, and how long its prompt was, see `Sink.ended`; None: unknown.
         """
-        news = self._reports.of(self.sink)
+        ended = self._ends.of(self.sink)
         if reason is not None:
-            news.ended.append((self.sample, reason, prompt_tokens))
-        news.done.append((self.sample, output, tokens))
+            ended.reasons.append((self.sample, reason, prompt_tokens))
+        ended.done.append((self.sample, output, tokens))
 
 
 @dataclass(slots=True)
@@ -149,49 +154,44 @@ class Arrivals:
 
 
 @dataclass(slots=True)
-class _StreamArrivals(Arrivals):
-    """Also what ended: ids with why and the prompt's tokens; and with outputs and tokens."""
+class _Ended:
+    """Samples that ended: ids with why and the prompt's tokens; and with outputs and tokens."""
 
-    ended: list[tuple[int, str, int | None]] = field(default_factory=list)
+    sink: Sink
+    reasons: list[tuple[int, str, int | None]] = field(default_factory=list)
     done: list[tuple[int, bytes | None, int | None]] = field(default_factory=list)
 
+    def tell(self) -> None:
+        if self.reasons:
+            self.sink.ended(*zip(*self.reasons, strict=True))
+        ids, outputs, counts = zip(*self.done, strict=True)
+        counted = None if None in counts else counts
+        self.sink.done(ids, outputs if self.sink.wants_output else None, counted)
 
-class Reports:
-    """Gathers what one pass of the event loop found, and tells each sink at its end.
 
-    A call into LoadGen costs as much for one sample as for many.
+class Ends:
+    """Gathers what ended in one pass of the event loop, and tells each sink when it is over.
+
+    Who waits for an end to issue what is next is then woken once for all of them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._news: dict[int, _StreamArrivals] = {}
+        self._ended: dict[int, _Ended] = {}
 
-    def of(self, sink: Sink) -> _StreamArrivals:
-        """Return where to put news for a sink; they are told when this pass ends."""
-        if not self._news:
+    def of(self, sink: Sink) -> _Ended:
+        """Return where to put what ended for a sink."""
+        if not self._ended:
             self._loop.call_soon(self._tell)
-        news = self._news.get(id(sink))
-        if news is None:
-            news = self._news[id(sink)] = _StreamArrivals(sink)
-        return news
+        return self._ended.setdefault(id(sink), _Ended(sink))
 
     def _tell(self) -> None:
-        gathered, self._news = self._news, {}
-        for news in gathered.values():
+        gathered, self._ended = self._ended, {}
+        for ended in gathered.values():
             try:
-                self._tell_sink(news)
+                ended.tell()
             except BaseException as error:  # a sink that refuses ends the run
-                news.sink.failed(error)
-
-    def _tell_sink(self, news: _StreamArrivals) -> None:
-        sink = news.sink
-        news.tell_tokens()
-        if news.ended:
-            sink.ended(*zip(*news.ended, strict=True))
-        if news.done:
-            ids, outputs, counts = zip(*news.done, strict=True)
-            counted = None if None in counts else counts
-            sink.done(ids, outputs if sink.wants_output else None, counted)
+                ended.sink.failed(error)
 
 
 class Streams:
@@ -216,7 +216,7 @@ class Streams:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer
         self._loop = loop or asyncio.new_event_loop()
-        self._reports = Reports(self._loop)
+        self._ends = Ends(self._loop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._lateness = Lateness(self._loop, lambda: bool(self._tasks))
         self._room = asyncio.Semaphore(concurrency) if concurrency else None
@@ -258,7 +258,7 @@ class Streams:
         self, ids: Sequence[int], indices: Sequence[int], sink: Sink, issued_s: float
     ) -> None:
         for sample, index in zip(ids, indices, strict=True):
-            request = StreamedRequest(sample, index, sink, self._reports)
+            request = StreamedRequest(sample, index, sink, self._ends)
             task = self._loop.create_task(self._serve(request, issued_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
