@@ -1,4 +1,4 @@
-"""Score object detection as MLPerf's accuracy-openimages.py does: COCO's mean average precision."""
+"""Score object detection as MLPerf's scripts for RetinaNet and YOLO do: COCO's mean AP."""
 
 from __future__ import annotations
 
@@ -391,10 +391,10 @@ class MeanApScorer:
     class count in an image, and boxes around groups count neither way. Matching is pycocotools'
     own; it is only spared the pairs of class and image that have no boxes to be found, and sizes of
     objects that the figure does not depend on.
-    Source: vision/classification_and_detection/tools/accuracy-openimages.py of
-    https://github.com/mlcommons/inference, without `--use-inv-map`: MLPerf's labels are the ids of
-    categories. Like there, a label that no box has never counts, a fraction of a label is cut off,
-    and only the order of scores matters, whatever their scale.
+    Source: vision/classification_and_detection/tools/accuracy-openimages.py, and accuracy-coco.py
+    of YOLO, of https://github.com/mlcommons/inference, without `--use-inv-map`: MLPerf's labels are
+    the ids of categories. Like there, a label that no box has never counts, a fraction of a label
+    is cut off, and only the order of scores matters, whatever their scale.
     """
 
     metrics = ("map",)

@@ -37,7 +37,7 @@ class Shares:
         self._variance = 0.0
         self._of_samples = np.zeros(samples)
 
-    def add(self, weights: NDArray[np.int64]) -> None:
+    def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
         """Add a part, such as a class, in which the samples have these weights, not all 0."""
         shares = weights / weights.sum()
         squares = shares**2
@@ -62,3 +62,24 @@ class Shares:
             df=max(1.0, shown**2 / squares - 1) if squares else 1.0,
             hidden=largest / self._parts if self._alone else 0.0,
         )
+
+
+def ratio_scores(
+    counted: NDArray[np.float64], weights: NDArray[np.float64], scale: float = 1.0
+) -> tuple[list[float], Leverage]:
+    """Return the samples' pseudo-values of a quotient of sums, and their leverage.
+
+    Such as right words by words: the quotient plus the number of samples times each one's
+    influence on it, (counted - quotient x weight) / sum of weights.
+
+    Args:
+        counted: What the samples add to the numerator, shape (samples,).
+        weights: What they add to the denominator, 0 or more, not all 0, shape (samples,).
+        scale: 100 for per cent.
+    """
+    total = weights.sum()
+    quotient = counted.sum() / total
+    shares = Shares(len(weights))
+    shares.add(weights)
+    pseudo = scale * (quotient + len(weights) * (counted - quotient * weights) / total)
+    return pseudo.tolist(), shares.leverage(scale)

@@ -20,6 +20,7 @@ HEAVY = {
     "tokenizers",
     "torch",
     "transformers",
+    "whisper_normalizer",
 }
 
 
@@ -37,6 +38,7 @@ HEAVY = {
         "rouge.scorer",
         "squad",
         "top1",
+        "word_accuracy",
     ],
 )
 def test_importing_a_scorer_imports_none_of_the_libraries_it_works_with(name: str) -> None:

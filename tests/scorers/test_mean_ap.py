@@ -82,6 +82,12 @@ BY_HAND: dict[str, tuple[list[Any], list[Row], float]] = {
     ),
     # Overlap 40 x 32 of 40 x 40, 0.8: right at the seven thresholds up to 0.8.
     "a share of it": ([box(A)], [row((10, 10.1, 40, 31.9))], 60.0),
+    # MLPerf's YOLO answers with COCO's 80 ids, which have gaps up to 90.
+    "ids with gaps": (
+        [box(A, label=11), box(B, label=13), box(A, label=90)],
+        [row(A, label=11), row(B, label=13), row(A, label=90), row(A, label=12)],
+        100.0,
+    ),
     # Half of the class means: 100 and 0.
     "one class of two": ([box(A), box(B, label=3)], [row(A)], 50.0),
     "a class without boxes": ([box(A)], [row(A), row(B, 0.9, label=7)], 100.0),

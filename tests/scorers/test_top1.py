@@ -57,6 +57,7 @@ def test_the_aggregate_is_the_figure_that_the_reference_script_prints(
         ("int64", b"\0\0\0\0\1\0\0\0", 2**32),
         ("int32", b"\7\0\0\0", 7),
         ("int32", b"\xff\xff\xff\xff", -1),
+        ("uint8", b"\xff", 255),
         ("float32", struct.pack("<f", 7.0), 7),
         ("float32", struct.pack("<f", 7.9), 7),
         ("float32", struct.pack("<f", -0.5), 0),
@@ -77,6 +78,8 @@ def test_an_output_is_one_little_endian_number_whose_fraction_is_cut_off(
         ("int64", b""),
         ("int64", b"\7\0\0\0"),
         ("int32", int64(7)),
+        ("uint8", b""),
+        ("uint8", int64(7)),
         ("float32", b"\0\0\0"),
         ("float32", struct.pack("<f", math.nan)),
         ("float32", struct.pack("<f", math.inf)),
@@ -86,7 +89,7 @@ def test_an_output_that_is_no_such_number_names_its_sample_and_the_type(
     dtype: str, output: bytes
 ) -> None:
     good = Top1Scorer(dtype=dtype)
-    right = struct.pack("<f", 0.0) if dtype == "float32" else bytes(8 if dtype == "int64" else 4)
+    right = bytes({"int64": 8, "uint8": 1}.get(dtype, 4))
 
     with pytest.raises(
         RunError, match=rf"of sample 2 is no class number of type {dtype}"
@@ -94,6 +97,15 @@ def test_an_output_that_is_no_such_number_names_its_sample_and_the_type(
         good.score([right, right, output], [0, 0, 0])
 
     assert caught.value.layer == "scorer"
+
+
+def test_a_class_above_255_is_another_one_in_the_log_of_r_gats_reference() -> None:
+    """Which casts to uint8; its script then finds class 44 where 300 was meant."""
+    logged = (300 & 0xFF).to_bytes(1, "little")
+
+    assert Top1Scorer(dtype="uint8").score([logged], [300]).aggregate == {"top1": 0.0}
+    assert Top1Scorer(dtype="uint8").score([logged], [44]).aggregate == {"top1": 100.0}
+    assert Top1Scorer().score([int64(300)], [300]).aggregate == {"top1": 100.0}
 
 
 @pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
@@ -108,7 +120,7 @@ def test_every_reference_needs_one_output_and_there_must_be_one(
 
 def test_an_unknown_type_lists_the_valid_ones() -> None:
     with pytest.raises(
-        SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64"
+        SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64, uint8"
     ):
         Top1Scorer(dtype="int16")
 

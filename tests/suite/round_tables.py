@@ -230,7 +230,7 @@ stable-diffusion-xl (100) CLIP_SCORE 31.74981837=31.68631873..31.81331801 \
 mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
-rgat          (99)     acc 0.7286
+rgat          (99)     acc 72.86
 pointpainting (99.9)   mAP 0.5425
 """,
     "v5.1": """
@@ -250,7 +250,7 @@ stable-diffusion-xl (100) CLIP_SCORE 31.74981837=31.68631873..31.81331801 \
 mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
-rgat          (99)     acc 0.7286
+rgat          (99)     acc 72.86
 pointpainting (99.9)   mAP 0.5425
 deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
@@ -271,7 +271,7 @@ stable-diffusion-xl (100) CLIP_SCORE 31.74981837=31.68631873..31.81331801 \
 mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
-rgat          (99)     acc 0.7286
+rgat          (99)     acc 72.86
 pointpainting (99.9)   mAP 0.5425
 deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
@@ -293,7 +293,7 @@ llama2-70b    99.9     ROUGE1 44.4312 ROUGE2 22.0352 ROUGEL 28.6162 \
  TOKENS_PER_SAMPLE 294.45*0.9..1.1
 stable-diffusion-xl (100) CLIP_SCORE 31.74981837=31.68631873..31.81331801 \
  FID_SCORE 23.48046692=23.01085758..23.95007626
-rgat          (99)     acc 0.7286
+rgat          (99)     acc 72.86
 deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
 gpt-oss-120b  (99)     exact_match 83.13 TOKENS_PER_SAMPLE 9999*..1.1

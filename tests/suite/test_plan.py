@@ -679,11 +679,19 @@ def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
 @pytest.mark.parametrize(
     ("name", "more", "gap"),
     [
-        ("yolo-99", "", "performance only: nothing here scores yolo of v6.1, which MLPerf gates"),
+        (
+            "e2e-rag-db",
+            "",
+            "performance only: nothing here scores e2e-rag-db of v6.1, which MLPerf",
+        ),
         ("resnet50", "", ""),
         ("mine", "", ""),
-        ("yolo-99", '\nscorer = { use = "top1" }', ""),
-        ("tiny", '\ntwin_of = "yolo-99"', "performance only: nothing here scores yolo of v6.1"),
+        ("e2e-rag-db", '\nscorer = { use = "top1" }', ""),
+        (
+            "tiny",
+            '\ntwin_of = "e2e-rag-db"',
+            "performance only: nothing here scores e2e-rag-db of v",
+        ),
     ],
     ids=["unscored", "scored", "of one's own", "own scorer", "twin"],
 )

@@ -56,7 +56,11 @@ OUR_NAMES = {
     "TOKENS_PER_SAMPLE": "tokens_per_sample",
     "vbench_score": "vbench",
 }
-NAMED_OTHERWISE = {("resnet50", "acc"): "top1", ("qwen3.6-27b", "mAP"): "accuracy"}
+NAMED_OTHERWISE = {
+    ("resnet50", "acc"): "top1",
+    ("rgat", "acc"): "top1",
+    ("qwen3.6-27b", "mAP"): "accuracy",
+}
 
 MARGINS = {"map": 0.005, "auc": 0.0005, "fid": 0.01, "clip": 0.001}
 """Half of what the tightest gate allows, of whole-set scores."""
@@ -73,8 +77,11 @@ SCORERS = {
     "mixtral-8x7b": "mixtral",
     "llama3_1-8b": "rouge",
     "llama3_1-8b-edge": "rouge",
+    "whisper": "word_accuracy",
+    "rgat": "top1",
+    "yolo": "map",
 }
-"""What v4.1 has, and what needs no other scorer; newer workloads have none in this release."""
+"""Other workloads have none in this release."""
 
 
 def workload(round_name: str, name: str) -> RoundWorkload:

@@ -61,6 +61,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "evaluate": "scorers/evaluate_driver.py",
         "gsm8k": "scorers/test_gsm8k.py",
         "mbxp": "scorers/test_mbxp.py",
+        "word_accuracy": "scorers/test_word_accuracy.py",
     },
     "builders": {},
 }

@@ -126,7 +126,8 @@ METRICS: Mapping[str, str] = {
 }
 
 SCORES: Mapping[str, tuple[str, str, str]] = {
-    "top1": ("0–100", "higher", "Share of images whose class is right."),
+    "top1": ("0–100", "higher", "Share of samples whose class is right."),
+    "accuracy": ("0–100", "higher", "Words heard rightly: 100 less the word error rate."),
     "map": ("0–100", "higher", "Mean average precision over classes and overlaps (COCO)."),
     "f1": ("0–100", "higher", "Words that answer and reference share (SQuAD)."),
     "exact_match": ("0–100", "higher", "Share of answers equal to a reference (SQuAD)."),
