@@ -22,7 +22,7 @@ from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.export.about import read_about
 from pytest_mlperf.reports.export.curve_points import points_of
-from pytest_mlperf.reports.export.endpoints import bundle, shortfalls
+from pytest_mlperf.reports.export.endpoints import bundle, shortfalls, unused_scores
 from pytest_mlperf.reports.terminal.layout import plural, relative
 from pytest_mlperf.stores.atomic import write_whole
 from pytest_mlperf.stores.results import read_results
@@ -89,10 +89,12 @@ def run(parsed: argparse.Namespace) -> int:
     how = f"the median of {plural(len(verdict.runs), 'run')} by tokens/s: {median.folder}"
     identity = verdict.subject.identity if verdict.subject else {}
     ours = identity.get("harness") != MLC_ENDPOINTS
+    unused = ", ".join(f"r{point}" for point in unused_scores(points, about))
     show(
         [
             f"wrote {folder}: {plural(len(points), 'point')}, {how}",
             *(["measured by our own loop, and no submission: that needs engine endpoints"] * ours),
+            *([f"scores left out, of each region one counts: {unused}"] if unused else []),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",
             LABEL,

@@ -18,12 +18,13 @@ from tests.run.harness import settings
 from tests.run.test_curve import point
 
 
-def left_by(folder: Path, **changes: Any) -> Run:
-    """Write what a run of one point leaves, and return it."""
+def left_by(folder: Path, sent: Any = None, **changes: Any) -> Run:
+    """Write what a run of one point leaves, whose requests had further fields, and return it."""
     performance = folder / "performance"
     performance.mkdir()
     told = dataclasses.replace(settings(), points=[4], min_duration_ms=10_000)
-    spec = json.dumps({"settings": dataclasses.asdict(told)})
+    options = {} if sent is None else {"extra": sent}
+    spec = json.dumps({"settings": dataclasses.asdict(told), "engine": {"options": options}})
     (folder / "spec.json").write_text(spec, "utf-8")
     points = [dataclasses.asdict(point(4, **changes))]
     log = {"samples": 100, "points": points, "arrivals": "", "burstiness": None}
@@ -38,6 +39,22 @@ def test_a_point_of_our_own_loop_carries_our_name(tmp_path: Path) -> None:
     assert (one.concurrency, one.tokens_per_second) == (4, 100.0)
     assert one.settings["load_pattern"] == "concurrency"
     assert all(b"pytest-mlperf" in content for content in one.files.values())
+
+
+@pytest.mark.parametrize(
+    ("sent", "seed"), [(None, {}), ({"top_p": 1}, {}), ({"seed": 7}, {"model_seed": 7})]
+)
+def test_the_seed_of_the_model_is_that_which_requests_carried(
+    sent: Any, seed: dict[str, int], tmp_path: Path
+) -> None:
+    (one,) = points_of(left_by(tmp_path, sent), OK, tmp_path)
+    seeds = settings().seeds
+
+    assert one.settings["runtime"] == {
+        "scheduler_rng_seed": seeds.schedule,
+        "sample_index_rng_seed": seeds.sample_index,
+        **seed,
+    }
 
 
 def test_a_curve_of_conversations_is_not_written_as_one_of_prompts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import MLC_ENDPOINTS, LoadGenSettings
 from pytest_mlperf.engines import engine_error, refused_sample, require_module
@@ -23,6 +24,7 @@ from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.engines.openai import OpenAiEngine, OpenAiOptions
 from pytest_mlperf.engines.serving import GONE, ServerProcess, last_lines
 from pytest_mlperf.processes import answer_of, ended, last_line
+from pytest_mlperf.stores.endpoints import RecordedPoint, read_point
 
 SOURCE = "git+https://github.com/mlcommons/endpoints"
 
@@ -44,8 +46,9 @@ VERSION_S, KILLED_S = 120.0, 5.0
 
 TICK_S = 0.5
 
-START_S = 300.0
-"""Beside a point's length and time-outs: to start, load a tokenizer and count all tokens."""
+START_S, LONGER = 300.0, 1.5
+"""Beside a point's length and time-outs: to start, load a tokenizer and count all tokens; and so
+many times its length may a point take, whose end may be a number of requests."""
 
 WARM = 2
 """Requests of their warm-up, for each that is kept under way."""
@@ -55,6 +58,13 @@ ENDLESS = 10**9
 
 KEY = "ENDPOINTS_API_KEY"
 """Variable by which the server's key reaches the client: in no file, and in no command line."""
+
+PACES = "paces"
+"""Folder of the runs that tell how many requests a point needs."""
+
+PACE_SHARE, SPARE, TRIES = 0.1, 1.05, 3
+"""Such a run lasts this share of a point; a point has so many times the requests that it then
+needs, and is measured so often where it was too short all the same."""
 
 OURS = frozenset({"runtime", "load_pattern"})
 """Tables of their `settings` that say what a point is."""
@@ -69,12 +79,15 @@ class EndpointsOptions(OpenAiOptions):
         client: Command of the Python that has the client; `python` or `command` of the entry.
         tokenizer: Folder or name by which the client counts tokens; None: the workload's model.
         settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
+        whole_passes: End a point after whole passes over the data set, of min_duration at least, as
+            MLPerf Endpoints asks, and not by its time. How many are needed is measured before.
     """
 
     api: str = "chat"
     client: Sequence[str] = ()
     tokenizer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    whole_passes: bool = False
 
     def _check_count(self) -> None:
         """The client has a tokenizer whoever counts."""
@@ -180,7 +193,7 @@ class EndpointsEngine(OpenAiEngine):
         Raises:
             RunError: It did not end as it should, or not in time; nothing of it runs on.
         """
-        prompts, config = folder.parent / "prompts.jsonl", folder.with_suffix(".json")
+        prompts = folder.parent / "prompts.jsonl"
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
                 "MLCommons' client counts tokens by a tokenizer: set workload.model to the folder "
@@ -188,9 +201,58 @@ class EndpointsEngine(OpenAiEngine):
             )
         if not prompts.exists():
             self._write_prompts(prompts)
-        content = self._configuration(concurrency, settings, prompts, folder)
-        config.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        self._follow(config, folder, settings, alive)
+        length_s = settings.min_duration_ms / 1000
+        content = self._configuration(concurrency, settings, prompts)
+        if self._ours.whole_passes:
+            self._measure_passes(content, length_s, folder, alive)
+        else:
+            self._run(content, _by_time(length_s), folder, length_s, alive)
+
+    def _measure_passes(
+        self, content: Mapping[str, Any], length_s: float, folder: Path, alive: Callable[[], None]
+    ) -> None:
+        """Measure whole passes that last so long; how many, a run before says, or one too short."""
+        paces, passed = folder.parent / PACES, len(self._loaded)
+        paces.mkdir(exist_ok=True)
+        pace, pace_s = paces / folder.name, PACE_SHARE * length_s
+        self._run(content, _by_time(pace_s), pace, pace_s, alive)
+        for attempt in range(1, TRIES + 1):
+            rate = self._point(pace).metrics.get("throughput", 0.0)
+            if not rate:
+                raise engine_error(
+                    f"MLCommons' client completed no request in {pace_s:g} s", str(pace)
+                )
+            requests = math.ceil(rate * length_s * SPARE / passed) * passed
+            self._run(content, _by_number(requests, length_s), folder, requests / rate, alive)
+            if self._point(folder).duration_s >= length_s:
+                return
+            pace = paces / f"{folder.name}.{attempt}"
+            folder.rename(pace)
+        raise engine_error(
+            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests, and so "
+            f"{TRIES} times: the server is not steady, see {paces}"
+        )
+
+    def _point(self, folder: Path) -> RecordedPoint:
+        try:
+            return read_point(folder)
+        except MlperfError as error:
+            raise engine_error(str(error), str(folder)) from None
+
+    def _run(
+        self,
+        content: Mapping[str, Any],
+        runtime: Mapping[str, int],
+        folder: Path,
+        expected_s: float,
+        alive: Callable[[], None],
+    ) -> None:
+        """Make one run of the client, which is expected to last so long."""
+        settings = {**content["settings"], "runtime": {**content["settings"]["runtime"], **runtime}}
+        asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
+        config = folder.with_name(f"{folder.name}.json")
+        config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+        self._follow(config, folder, expected_s, alive)
 
     def _write_prompts(self, file: Path) -> None:
         chat = self._options.api == "chat"
@@ -207,14 +269,13 @@ class EndpointsEngine(OpenAiEngine):
                 lines.write(json.dumps({name: prompt}) + "\n")
 
     def _configuration(
-        self, concurrency: int, settings: LoadGenSettings, prompts: Path, folder: Path
+        self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return what the client is told; texts have `$$` for `$`, as it expands variables."""
-        asked, wait_s, length_ms = (
-            self._ours,
-            self._options.request_timeout,
-            settings.min_duration_ms,
-        )
+        """Return what the client is told of a point, but for its end and where its result is to be.
+
+        Texts have `$$` for `$`, as it expands variables.
+        """
+        asked, wait_s = self._ours, self._options.request_timeout
         minimum = {} if asked.api == "chat" else {"min_new_tokens": asked.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
         named = {"tokenizer_name": self._tokenizer_name} if self._tokenizer_name else {}
@@ -238,16 +299,12 @@ class EndpointsEngine(OpenAiEngine):
                     "warmup": {"enabled": True, "n_requests": WARM * concurrency, "drain": True},
                     **asked.settings,
                     "runtime": {
-                        "min_duration_ms": length_ms,
-                        "max_duration_ms": length_ms,
-                        "n_samples_to_issue": ENDLESS,
                         "scheduler_random_seed": settings.seeds.schedule,
                         "dataloader_random_seed": settings.seeds.sample_index,
                     },
                     "load_pattern": {"type": "concurrency", "target_concurrency": concurrency},
                 },
                 "endpoint_config": {"endpoints": [self._client.url], "api_type": API[asked.api]},
-                "report_dir": str(folder),
             }
         )
         if self._key:
@@ -258,11 +315,11 @@ class EndpointsEngine(OpenAiEngine):
         self,
         config: Path,
         folder: Path,
-        settings: LoadGenSettings,
+        expected_s: float,
         alive: Callable[[], None],
     ) -> None:
-        log, quiet_s = folder.with_suffix(".log"), self._options.request_timeout
-        limit_s = settings.min_duration_ms / 1000 + 2 * quiet_s + START_S
+        log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
+        limit_s = LONGER * expected_s + 2 * quiet_s + START_S
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **({KEY: self._key} if self._key else {})}
@@ -294,6 +351,23 @@ class EndpointsEngine(OpenAiEngine):
         lines = last_lines(log)
         tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _by_time(length_s: float) -> dict[str, int]:
+    length_ms = round(length_s * 1000)
+    return {
+        "min_duration_ms": length_ms,
+        "max_duration_ms": length_ms,
+        "n_samples_to_issue": ENDLESS,
+    }
+
+
+def _by_number(requests: int, length_s: float) -> dict[str, int]:
+    return {
+        "min_duration_ms": round(length_s * 1000),
+        "max_duration_ms": 0,
+        "n_samples_to_issue": requests,
+    }
 
 
 def _escaped(value: Any) -> Any:

@@ -171,13 +171,14 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        settings = json.loads(_copied(spec))["settings"]
+        asked = json.loads(_copied(spec))
+        settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {
             "load_pattern": "concurrency",
             "min_duration_ms": length_ms,
             "stream_all_chunks": True,
-            "runtime": _seeds(seeds["schedule"], seeds["sample_index"], None),
+            "runtime": _seeds(seeds["schedule"], seeds["sample_index"], sent.get("seed")),
             "warmup": {"salt": False},
         }
         windows = read_curve(folder / LOG).points

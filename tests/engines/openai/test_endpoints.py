@@ -102,6 +102,37 @@ def test_the_engine_keeps_the_contract_where_our_own_client_asks() -> None:
     assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
 
 
+@pytest.mark.process
+def test_a_point_of_whole_passes_ends_by_their_number(tmp_path: Path, url: str) -> None:
+    """The stand-in completes 38.4 requests/s at 4: 200 ms, and some to spare, are 2 passes of 8."""
+    events, code = run_to_end(case(tmp_path, url, "works", whole_passes=True))
+
+    assert code == 0, events
+    pace, point = (
+        json.loads((tmp_path / "performance" / name).read_text("utf-8"))["settings"]["runtime"]
+        for name in ("paces/c4.json", "c4.json")
+    )
+    assert pace["max_duration_ms"] == 20
+    assert (point["n_samples_to_issue"], point["max_duration_ms"]) == (16, 0)
+    assert point["min_duration_ms"] == 200
+    log = json.loads((tmp_path / "performance/curve.json").read_text("utf-8"))
+    assert set(log["recorded"]) == {"c1", "c4"}
+
+
+@pytest.mark.process
+def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str) -> None:
+    """The stand-in takes 6 s whatever it is asked for."""
+    asked = case(tmp_path, url, "works", whole_passes=True)
+    asked = replace(asked, settings=replace(asked.settings, points=[4], min_duration_ms=100_000))
+    events, _ = run_to_end(asked)
+
+    assert error_of(events)["message"].startswith(
+        "MLCommons' client took less than 100 s for 4,032 requests, and so 3 times: the server is"
+    ), error_of(events)
+    tries = {path.name for path in (tmp_path / "performance/paces").glob("c4*") if path.is_dir()}
+    assert tries == {"c4", "c4.1", "c4.2", "c4.3"}
+
+
 FAILURES = {
     "is not installed": r"engine endpoints: \S+ has no MLCommons client \(ModuleNotFoundError: .*"
     r"install it there: .*",
