@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_outputs
 from pytest_mlperf.scorers.code import (
@@ -21,7 +21,7 @@ from pytest_mlperf.scorers.text import (
     Decoder,
     DecoderOptions,
     check_processes,
-    text_defect,
+    require_tables,
     tokens_per_sample,
 )
 
@@ -96,15 +96,13 @@ class MbxpScorer:
             The metrics of the class; without "mbxp" where no program counts.
         """
         require_outputs("mbxp", outputs, references)
-        checked = list(references)
-        for sample, reference in enumerate(checked):
-            if defect := text_defect(reference, FIELDS):
-                raise RunError(
-                    "scorer",
-                    f"scorer mbxp: the reference of sample {sample} {defect}; use data set mixtral "
-                    "with only the rows of MBXP, or let reference(index) return what it does for "
-                    "them",
-                )
+        checked = require_tables(
+            "mbxp",
+            references,
+            FIELDS,
+            "mixtral with only the rows of MBXP, or let reference(index) return what it does for "
+            "them",
+        )
         decoded = self._decoder.decode(outputs)
         tokens, mean_tokens = tokens_per_sample(decoded)
         counted = counted_programs(checked)

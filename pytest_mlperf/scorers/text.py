@@ -131,6 +131,28 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
     return texts
 
 
+def require_tables(
+    scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
+) -> list[Mapping[str, str]]:
+    """Return references, each read once, if they are tables with these texts.
+
+    Args:
+        scorer: Name of the scorer, for messages.
+        references: Of all samples.
+        fields: What each must have.
+        advice: Which data set has them.
+    """
+    tables = list(references)
+    for sample, reference in enumerate(tables):
+        if defect := text_defect(reference, fields):
+            raise RunError(
+                "scorer",
+                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set "
+                f"{advice}",
+            )
+    return tables
+
+
 def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
     """Return the tokens of each output, and their mean to 1 digit, as the references print it."""
     return list(map(float, decoded.tokens)), round(sum(decoded.tokens) / len(decoded.tokens), 1)

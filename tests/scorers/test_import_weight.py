@@ -33,6 +33,7 @@ HEAVY = {
         "evaluate",
         "gsm8k",
         "images",
+        "long_context",
         "mbxp",
         "mixtral",
         "rouge.scorer",

@@ -12,7 +12,8 @@ from rouge_score.rouge_scorer import RougeScorer as Original
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.registry import check_call
-from pytest_mlperf.scorers.rouge.scorer import FILES, RougeScorer
+from pytest_mlperf.scorers.rouge.punkt import FILES
+from pytest_mlperf.scorers.rouge.scorer import RougeScorer
 from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
 
 Build = Callable[..., RougeScorer]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.scorers.rouge.scorer import FILES, Punkt
+from pytest_mlperf.scorers.rouge.punkt import FILES, Punkt
 
 nltk_punkt = pytest.importorskip("nltk.tokenize.punkt")
 

@@ -75,6 +75,7 @@ SCORERS = {
     "llama2-70b": "rouge",
     "stable-diffusion-xl": "clip_fid",
     "mixtral-8x7b": "mixtral",
+    "llama3_1-405b": "long_context",
     "llama3_1-8b": "rouge",
     "llama3_1-8b-edge": "rouge",
     "whisper": "word_accuracy",

@@ -44,6 +44,7 @@ SAMPLES = 6
 ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
         "conversations": "datasets/test_conversations.py",
+        "graded": "datasets/test_graded.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
     },
@@ -60,6 +61,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "scorers": {
         "evaluate": "scorers/evaluate_driver.py",
         "gsm8k": "scorers/test_gsm8k.py",
+        "long_context": "scorers/test_long_context.py",
         "mbxp": "scorers/test_mbxp.py",
         "word_accuracy": "scorers/test_word_accuracy.py",
     },

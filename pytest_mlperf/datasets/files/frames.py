@@ -26,14 +26,15 @@ PARQUET = b"PAR1"
 
 
 def read_frame(
-    path: Path, *, columns: Sequence[str], max_bytes: int = UNPACKED_LIMIT
+    path: Path, *, columns: Sequence[str | Sequence[str]], max_bytes: int = UNPACKED_LIMIT
 ) -> Mapping[str, Sequence[Any]]:
     """Read some columns of a table: a DataFrame pickled by pandas, also with gzip, or Parquet.
 
     Neither pandas nor, for pickles, anything else that is not always installed is needed. The
-    table must have each column once. Cells are text, numbers, bytes, None where the value is
-    missing, arrays of shape (numbers,) of what is a list of whole numbers or a NumPy array, or
-    other lists. A pickle has at most `max_bytes` when unpacked.
+    table must have each column once; of several names of one column the first that is there is
+    taken, and the column is called by the first of all. Cells are text, numbers, bytes, None where
+    the value is missing, arrays of shape (numbers,) of what is a list of whole numbers or a NumPy
+    array, or other lists. A pickle has at most `max_bytes` when unpacked.
     """
     if not path.is_file():
         raise UnavailableError(
@@ -41,9 +42,10 @@ def read_frame(
         )
     with path.open("rb") as file:
         start = file.read(len(PARQUET))
+    names = [(one,) if isinstance(one, str) else tuple(one) for one in columns]
     if start == PARQUET:
-        return _read_parquet(path, columns)
-    return _read_pickle(path, columns, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
+        return _read_parquet(path, names)
+    return _read_pickle(path, names, compressed=start[:2] == b"\x1f\x8b", max_bytes=max_bytes)
 
 
 def find_table(path: Path, *, official: Sequence[str], lacks: str, advice: str) -> Path:
@@ -69,7 +71,7 @@ def no_pyarrow(path: Path) -> EnvironmentFault:
 
 
 def _read_pickle(
-    path: Path, columns: Sequence[str], *, compressed: bool, max_bytes: int
+    path: Path, columns: Sequence[Sequence[str]], *, compressed: bool, max_bytes: int
 ) -> dict[str, list[Any]]:
     from pytest_mlperf.datasets.files.pickled import PickledFrame
     from pytest_mlperf.datasets.files.pickles import PickleError
@@ -77,7 +79,7 @@ def _read_pickle(
     try:
         with gzip.open(path) if compressed else path.open("rb") as file:
             frame = PickledFrame(file, max_bytes=max_bytes)
-        at = places(path, frame.labels, columns)
+        at = _places(path, frame.labels, columns)
         by_name = {name: frame.column(place) for name, place in at.items()}
     except PickleError as error:
         raise _unreadable(path, str(error)) from error
@@ -119,6 +121,13 @@ def places(
     return {name: named.index(name) for name in columns}
 
 
+def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the position of each column by the first of its names."""
+    there = [next((name for name in names if name in labels), names[0]) for names in columns]
+    at = places(path, labels, there)
+    return {names[0]: at[name] for names, name in zip(columns, there, strict=True)}
+
+
 def _listing(names: Sequence[str]) -> str:
     listed = ", ".join(map(_shown, names[:20])) or "none"
     return listed + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -129,20 +138,21 @@ def _shown(name: str) -> str:
     return repr(name) if len(name) <= 80 else f"{name[:80]!r}…"
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise no_pyarrow(path) from error
     try:
         with parquet.ParquetFile(path) as file:
-            at = places(path, file.schema_arrow.names, columns)
-            table = file.read(columns=list(at))
+            labels = file.schema_arrow.names
+            at = _places(path, labels, columns)
+            table = file.read(columns=[labels[place] for place in at.values()])
     except MemoryError:
         raise _unreadable(path, "there is no memory for what it unpacks to") from None
     except (ArrowException, OSError) as error:
         raise _unreadable(path, f"the Parquet file is damaged ({error})") from error
-    return {name: _parquet_cells(table.column(name)) for name in at}
+    return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
 
 
 def _parquet_cells(column: Any) -> list[Any]:

@@ -1,0 +1,204 @@
+"""The tables of Llama 3.1 405B, DeepSeek-R1 and gpt-oss, and ways in which they can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.graded import OFFICIAL, GradedDataset
+from pytest_mlperf.registry import check_call
+from pytest_mlperf.testing import check_dataset
+
+LLAMA: dict[str, list[Any]] = {
+    "input": ["Find it.", "Who?", "Sum up."],
+    "tok_input": [[128000, 1], [2, 3, 4], [5]],
+    "tok_input_len": [2, 3, 1],
+    "gt_output": ["0-1", "Paris|France", "Zwei Wörter."],
+    "metric": ["niah_em", "qa_em", "rouge"],
+    "dataset": ["ruler", "longbench", "govreport"],
+    "ref_output": ["r"] * 3,
+}
+DEEPSEEK: dict[str, list[Any]] = {
+    "text_input": ["1 + 1?", "A or {B}?", "Write."],
+    "ground_truth": [2, "B", "1873_A"],
+    "dataset": ["aime", "gpqa", "livecodebench"],
+    "question": ["q"] * 3,
+}
+GPT_OSS: dict[str, list[Any]] = {
+    "input_tokens": [[7, 8], [7, 8], [9]],
+    "dataset": ["aime25", "aime25", "gpqa_diamond"],
+    "ground_truth": ["70", "70", "C"],
+}
+LABELS = {
+    "llama": [("niah_em", "0-1"), ("qa_em", "Paris|France"), ("rouge", "Zwei Wörter.")],
+    "deepseek": [("aime", "2"), ("gpqa", "B"), ("livecodebench", "1873_A")],
+    "gpt-oss": [("aime25", "70"), ("aime25", "70"), ("gpqa_diamond", "C")],
+}
+TABLES = {"llama": LLAMA, "deepseek": DEEPSEEK, "gpt-oss": GPT_OSS}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a table with some columns replaced (None leaves one out) as pandas does."""
+
+    def with_columns(name: str, /, file: str = "table.pkl", **columns: Any) -> Path:
+        merged = {**TABLES[name], **columns}
+        kept = {
+            key: pd.Series(list(column)) for key, column in merged.items() if column is not None
+        }
+        frame, path = pd.DataFrame(kept), tmp_path / file
+        if path.suffix == ".parquet":
+            pytest.importorskip("pyarrow")
+            frame.to_parquet(path)
+        else:
+            path.write_bytes(pickle.dumps(frame))
+        return path
+
+    return with_columns
+
+
+def load(path: Path, **options: Any) -> GradedDataset:
+    return GradedDataset(path=str(path), **options)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_reference_is_what_grades_an_answer(write: Write, name: str) -> None:
+    """The metric, else the data set; a whole number becomes text."""
+    dataset = load(write(name), template="{text_input}" if name == "deepseek" else None)
+
+    assert [dataset.reference(index) for index in range(3)] == [
+        {"metric": metric, "target": target} for metric, target in LABELS[name]
+    ]
+
+
+@pytest.mark.parametrize(("name", "column"), [("llama", "tok_input"), ("gpt-oss", "input_tokens")])
+@pytest.mark.parametrize("file", ["table.pkl", "table.parquet"])
+def test_prompts_are_the_tokens_of_the_table(
+    write: Write, name: str, column: str, file: str
+) -> None:
+    """Plain numbers, never behind a template again, by either name of the column."""
+    columns: dict[str, Any] = {} if name == "llama" else {"ground_truth": ["70", "70", "C"]}
+    dataset = load(write(name, file, **columns))
+
+    assert [dataset.input(index) for index in range(3)] == TABLES[name][column]
+    assert {type(token) for token in dataset.input(0)} == {int}
+
+
+def test_a_template_gives_prompts_as_text(write: Write) -> None:
+    dataset = load(write("deepseek"), template="<User>{text_input}<Assistant>")
+
+    assert dataset.input(1) == "<User>A or {B}?<Assistant>"
+
+
+def test_samples_with_one_prompt_belong_together(write: Write) -> None:
+    """Repeats of a question are no independent samples."""
+    assert [load(write("gpt-oss")).group(index) for index in range(3)] == [0, 0, None]
+    assert [load(write("llama")).group(index) for index in range(3)] == [None] * 3
+
+
+def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
+    digest = load(write("llama")).digest
+
+    assert load(write("llama", "table.parquet", ref_output=None)).digest == digest
+    assert load(write("llama", gt_output=["0-1", "Paris", "Zwei"])).digest != digest
+    assert load(write("llama", metric=["rouge"] * 3)).digest != digest
+    assert load(write("llama", tok_input=[[1], [2, 3, 4], [5]])).digest != digest
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_a_folder_with_an_official_table_is_enough(write: Write, name: str) -> None:
+    path = write("gpt-oss", name)
+    write("llama", "another.pkl")
+
+    assert load(path.parent).input(2) == [9]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("deepseek", {}, "the table has no column 'tok_input'"),
+        ("llama", {"metric": None, "dataset": None}, "the table has no column 'metric'"),
+        ("llama", {"gt_output": None}, "the table has no column 'gt_output'"),
+        ("llama", {"tok_input": [[1], [], [2]]}, "row 1, column 'tok_input': the prompt is empty"),
+        ("llama", {"tok_input": ["1", "2", "3"]}, "a value of type str is no list of whole"),
+        ("llama", {"metric": ["rouge", None, "x"]}, "row 1, column 'metric': a value of type"),
+        ("gpt-oss", {"ground_truth": [1.5, 2.5, 3.5]}, "column 'gt_output': a value of type float"),
+    ],
+)
+def test_a_wrong_table_is_one_error_with_file_row_and_column(
+    write: Write, name: str, changed: dict[str, Any], message: str
+) -> None:
+    path = write(name, **changed)
+
+    with pytest.raises(RunError) as caught:
+        load(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+class Touch:
+    """Pickles as a call that makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
+    canary = tmp_path / "canary"
+
+    with pytest.raises(RunError, match=r"wants to call posix\.system; such a file is never"):
+        load(write("llama", gt_output=["a", "b", Touch(canary)]))
+
+    assert not canary.exists()
+
+
+def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
+    path = write("llama")
+    digits = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    assert len(load(path, checksum=f"sha256:{digits}", count=2)) == 2
+    path.write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=f"not the {digits} asked for"):
+        load(path, checksum=f"sha256:{digits}")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"count": 0}, SuiteError, "data set graded: count = 0 is not a number of samples"),
+        ({"count": 4}, SuiteError, "count = 4, but the table has 3 rows"),
+        ({"template": "{question}"}, SuiteError, "only {text_input} can be filled in"),
+        ({"template": "Hello"}, SuiteError, "lacks {text_input}"),
+        ({"path": "/nowhere"}, UnavailableError, "/nowhere: this table does not exist; get it as"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    write: Write, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        GradedDataset(**{"path": str(write("llama")), **options})
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+def test_the_data_set_keeps_the_contract(write: Write, name: str) -> None:
+    options = {"path": str(write(name))}
+    check_call("data set 'graded'", GradedDataset, options)
+
+    check_dataset(GradedDataset, options=options)
