@@ -47,11 +47,8 @@ def open_decoder(
     if options.decode == "generate" or generation.num_beams > 1:
         return None, "generate"
     on_gpu = model.device.type == "cuda"
-    make = functools.partial(
-        StaticDecoder,
-        model,
-        capture=functools.partial(CudaGraphs, model.device) if on_gpu else None,
-    )
+    capture = functools.partial(CudaGraphs, torch.cuda.Stream(model.device)) if on_gpu else None
+    make = functools.partial(StaticDecoder, model, capture=capture)
     problem = obstacle(model) or _fault(make)
     if problem is None:
         words = "static cache, CUDA graphs" if on_gpu else "static cache"
@@ -132,16 +129,19 @@ def _positions(mask: Any) -> Any:
 class CudaGraphs:
     """Captures steps as CUDA graphs, which share their memory: no two are replayed at once."""
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, stream: Any) -> None:
+        """Capture on a stream of the model's device: torch's own may belong to another one."""
+        self._stream = stream
         self._pool: Any = None
 
     def __call__(self, step: Step) -> Step:
         graph = torch.cuda.CUDAGraph()
         with (
-            torch.cuda.device(self._device),
+            torch.cuda.device(self._stream.device),
             # Continuous batching may be at work in another thread.
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
         ):
             step()
         self._pool = graph.pool()
