@@ -49,7 +49,7 @@ class CaseRuns(CaseRunner):
     ) -> None:
         """Load the baseline: a defect in it must not cost a measurement."""
         case = planned.case
-        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        machine = planned.limited(conditions.machine)
         calibrated = machine.identity(case.accelerator)
         machine = replace(machine, harness=planned.harness)
         conditions = replace(conditions, machine=machine)

@@ -271,8 +271,7 @@ class CaseRunner:
         self.runs: list[Run] = []
         self.invalid_runs: list[Run] = []
         self.subject: Subject | None = None
-        machine = replace(conditions.machine, limit_w=planned.limit_w)
-        self._conditions = replace(conditions, machine=machine)
+        self._conditions = replace(conditions, machine=planned.limited(conditions.machine))
         self._show = show
         self._build = build
         self._label = label

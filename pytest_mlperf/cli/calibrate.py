@@ -119,20 +119,21 @@ def run(parsed: argparse.Namespace) -> int:
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
     session = parsed.session or new_id()
-    files: dict[tuple[Path, str], list[Planned]] = defaultdict(list)
+    # GPUs at another power limit are another machine.
+    groups: dict[tuple[Path, str, int | None], list[Planned]] = defaultdict(list)
     for one in planned:
         name = one.case.accelerator
         if machine.has(name):
             root = baselines_root(parsed.baselines, one.path, "closed")
-            files[calibration.path_for(root, name), name].append(one)
-    for file, name in files:
+            groups[calibration.path_for(root, name), name, one.limit_w].append(one)
+    for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
     interrupted, broken = False, 0
     if parsed.runs:
         interrupted, broken = _measure(planned, machine, session, parsed)
     learnt, write = 0, parsed.write and not interrupted
-    for (file, name), cases in files.items():
-        identity = machine.identity(name)
+    for (file, name, _), cases in groups.items():
+        identity = cases[0].limited(machine).identity(name)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=write)
     _next(parsed, session if interrupted else None, learnt)
@@ -230,7 +231,9 @@ class Repeated(CaseRunner):
         self._accelerator = planned.case.accelerator
         self._file = calibration.file_in(conditions.folder, self._accelerator)
         stored = calibration.load(self._file, self._accelerator)
-        machine = stored.of(conditions.machine.identity(self._accelerator)) if stored else None
+        machine = (
+            stored.of(self._conditions.machine.identity(self._accelerator)) if stored else None
+        )
         for case in machine.cases if machine else ():
             if (case.case, case.profile) == (planned.case.id, planned.suite.profile):
                 self.kept, self.rate = case.runs, case.target_qps
@@ -330,7 +333,7 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     accelerator = planned.case.accelerator
     if rate := planned.scenario.rate_on(accelerator):
         return rate
-    record = recorded(planned, machine.identity(accelerator), baselines)
+    record = recorded(planned, planned.limited(machine).identity(accelerator), baselines)
     return record.target_qps if record else None
 
 

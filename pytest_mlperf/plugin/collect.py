@@ -80,7 +80,9 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             pytest.param(
                 planned,
                 id=planned.case.id,
-                marks=pytest.mark.mlperf(**asdict(planned.case), kind=kind),
+                marks=pytest.mark.mlperf(
+                    **asdict(planned.case), kind=kind, power_limit_w=planned.limit_w
+                ),
             )
             for planned in suite.planned
             if kind in planned.kinds

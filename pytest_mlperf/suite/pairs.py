@@ -55,6 +55,11 @@ class PlannedPair:
         return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))
 
     @property
+    def limit_w(self) -> int | None:
+        """The power limit of both sides, watts; None: GPUs as they are, or one for each."""
+        return self.a.limit_w if self.a.limit_w == self.b.limit_w else None
+
+    @property
     def techniques(self) -> tuple[str, ...]:
         """What the two sides declare."""
         return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))

@@ -15,6 +15,7 @@ from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.judge.gate import GateWindow
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
+from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
@@ -159,6 +160,10 @@ class Planned:
     def limit_w(self) -> int | None:
         """The power limit that its GPUs are set to, watts; None: as they are."""
         return self.engine.limit_w
+
+    def limited(self, machine: Machine) -> Machine:
+        """Return a machine with its GPUs at the power limit of this case."""
+        return dataclasses.replace(machine, limit_w=self.limit_w)
 
     @property
     def elsewhere(self) -> str:

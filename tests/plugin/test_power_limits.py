@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake
 from tests.plugin.project import OPTIONS, SUITE, Project, case
@@ -125,6 +128,49 @@ def test_each_limit_is_set_for_its_case_and_restored(
         assert subject is not None
         assert subject.identity == identity
     assert "power limit changed" not in again.stdout.str()
+
+
+def test_each_limit_is_calibrated_by_itself(fake: Fake, project: Project) -> None:
+    """GPUs at another limit are another machine: runs of one say nothing of the other's noise."""
+    suite(project)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_mlperf", "calibrate", "suites", "--runs", "2", "--write"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = project.path.rglob("baselines/calibration/H200.json")
+    stored = calibration.load(file, "H200")
+    assert stored is not None
+    learnt = {
+        machine.identity["power_limit_w"]: [(each.case, len(each.runs)) for each in machine.cases]
+        for machine in stored.machines
+    }
+    assert learnt == {
+        watts: [(case(engine=f"Limited-{watts}W", accelerator="H200").id, 2)]
+        for watts in (400, 700)
+    }
+
+
+def test_a_marker_selects_cases_by_their_limit(project: Project) -> None:
+    """Exactly, as by what a case has in its name; what has none is None."""
+    limited = '[[engines]]\nuse = "null"\naccelerators = ["H200"]\npower_limit_w = [400, 700]\n'
+    usual = '[[engines]]\nuse = "null"\nname = "usual"\naccelerators = ["H200"]\n'
+    project.suite(engines=limited + usual)
+
+    shown = {
+        limit: project.run("suites", "--mlperf-plan", "-m", f"mlperf(power_limit_w={limit})")
+        for limit in (400, None)
+    }
+
+    for limit, cases in {400: ["null-400W"], None: ["usual"]}.items():
+        text = shown[limit].stdout.str()
+        named = {name for name in ("null-400W", "null-700W", "usual") if f"-{name}-" in text}
+        assert named == {*cases}
 
 
 def test_nothing_is_set_where_no_limit_is_asked_for(fake: Fake, project: Project) -> None:
