@@ -377,6 +377,7 @@ def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) 
     for line in lines:
         assert tuple(line) == COLUMNS
         assert (line["status"], line["prompt_tokens"], line["output_tokens"]) == ("ok", 7, 5)
+        assert line["reference_tokens"] is None
         assert line["finish"] in ("stop", "length")
         assert line["index"] in range(10)
         assert line["scheduled_s"] <= line["issued_s"] <= line["first_token_s"]

@@ -37,15 +37,18 @@ PARTS = 10
 MOST_FINISHES = 8
 """Reasons that are told: a server has few."""
 
-Record = tuple[Any, ...]
+Record = list[Any]
 """What is kept of one request, see `COLUMNS`."""
 
 COLUMNS = (
     *("point", "index", "conversation", "turn"),
-    *("status", "finish", "prompt_tokens", "output_tokens"),
+    *("status", "finish", "prompt_tokens", "output_tokens", "reference_tokens"),
     *("scheduled_s", "issued_s", "first_token_s", "last_token_s", "ttft_s", "tpot_s"),
 )
 """Of the file of requests, documented in docs/serving.md."""
+
+REFERENCE = COLUMNS.index("reference_tokens")
+"""Is known when a window is over, of engines that count again."""
 
 REQUESTS = "requests.jsonl.gz"
 """File of the requests that count, beside `LOG`, where somebody asks for it."""
@@ -171,6 +174,7 @@ class SlotSink(GuardedSink):
         self.left, self.point = 0, 0.0
         self.of_window: list[Ended] = []
         self.records: list[Record] | None = [] if records else None
+        self._uncounted: dict[int, Record] = {}
         self.recounts = False
         self.cpu_clock: Clock = time.process_time
         self._forget()
@@ -290,7 +294,10 @@ class SlotSink(GuardedSink):
                     row = (sample, served, request.counts, placed_s, tokens, decode_s)
                     self._ended.append(row)
                 if request.counts and self.records is not None:
-                    self.records.append(self._record(request, "ok", first_s, now_s, tokens))
+                    record = self._record(request, "ok", first_s, now_s, tokens)
+                    self.records.append(record)
+                    if self.recounts:
+                        self._uncounted[sample] = record
         self.freed.put((request.slot, now_s))
 
     def _record(
@@ -310,11 +317,17 @@ class SlotSink(GuardedSink):
         begun_s = self._begun_s
         times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
         asked = request.asked
-        return (
+        return [
             *(self.point, asked.index, asked.conversation, asked.turn),
-            *(status, request.finish, request.prompt, tokens or None),
+            *(status, request.finish, request.prompt, tokens or None, None),
             *(*times, ttft_s, tpot_s),
-        )
+        ]
+
+    def count_records(self, counts: Mapping[int, tuple[int, int]]) -> None:
+        """Add to the records of a window what a reference tokenizer counts, by sample."""
+        for sample, record in self._uncounted.items():
+            record[REFERENCE] = counts[sample][0]
+        self._uncounted.clear()
 
     def cut_records(self) -> list[Record]:
         """Return the records of a run that breaks off, also of what is under way."""
@@ -545,6 +558,7 @@ class Loop:
             return window
         counts, ended = self._engine.counted_again() or {}, self._sink.of_window
         metrics, note = recounted(window.metrics, ended, counts, window.duration_s)
+        self._sink.count_records(counts)
         return replace(
             window,
             tokens=sum(counts[one.sample][0] for one in ended if one.counts),

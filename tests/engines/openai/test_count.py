@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.openai import OpenAiEngine
 from pytest_mlperf.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.engines.openai._events import StreamedAnswer
-from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import COLUMNS, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.recount import NOTE
 from tests.engines.openai.scripted import Manner, Scripted, event
@@ -139,7 +139,7 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
         )
         with engine:
             engine.load_samples([0, 1])
-            sink = SlotSink(refuse, tokens=True)
+            sink = SlotSink(refuse, tokens=True, records=True)
             log = ClosedLoop(engine, sink, Conversations([0, 1]), asked).run(
                 "run", 0.0, lambda: None
             )
@@ -150,6 +150,10 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     assert point["metrics"]["tokens_per_sample"] == 5  # think, hm, end, w0, w1
     assert point["tokens"] == 5 * point["requests"]
     assert "the reference tokenizer counts" in point["notes"][NOTE]
+    records = [dict(zip(COLUMNS, record, strict=True)) for record in sink.records or ()]
+    assert [(one["output_tokens"], one["reference_tokens"]) for one in records] == [(4, 5)] * point[
+        "requests"
+    ]
     assert described["tokens_counted_by"] == "reference tokenizer"
     assert len(described["counter_sha256"]) == 16
 
