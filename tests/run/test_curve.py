@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from pytest_mlperf.run.curve import (
     drift,
     read_curve,
 )
+from pytest_mlperf.run.worker import closed_loop
 from pytest_mlperf.run.worker.closed_loop import (
     LOG,
     PARTS,
@@ -117,6 +119,20 @@ def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
     loop.run("run", 0.0, lambda: completed.append(sink.completed))
 
     assert completed[0] >= WARM * asked
+
+
+def test_a_wall_clock_that_jumps_moves_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour back at every look: windows lie elsewhere, and are as long as they were."""
+    hours = itertools.count()
+    monkeypatch.setattr(closed_loop.time, "time", lambda: 1e9 - 3600 * next(hours))
+
+    log = run(Answers(tokens=5), [1, 3], tokens=True)
+
+    for one in log["points"]:
+        assert one["end_s"] - one["begin_s"] == pytest.approx(one["duration_s"])
+        assert one["duration_s"] >= 0.06
+        assert one["metrics"]["throughput"] == one["requests"] / one["duration_s"]
+    assert next(hours) > 1
 
 
 def test_runs_draw_the_same_samples_and_order_their_points_anew() -> None:

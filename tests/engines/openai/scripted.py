@@ -75,6 +75,10 @@ class Scripted:
         """The requests for answers."""
         return [asked for asked in self.asked if asked.method == "POST"]
 
+    def stop_listening(self) -> None:
+        """Take no more connections."""
+        self._loop.call_soon_threadsafe(self._server.close)
+
     async def _open(self) -> asyncio.Server:
         self._tasks: set[asyncio.Task[None]] = set()
         return await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)

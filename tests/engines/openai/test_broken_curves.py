@@ -1,0 +1,87 @@
+"""A server that breaks in the middle of a curve: one error that says how, and nothing recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.openai.scripted import Manner, Reply, Scripted
+
+pytest.importorskip("httptools")
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "echo"
+tokens = true
+dataset = {{ use = "prompts", path = "prompts.jsonl" }}
+
+[[engines]]
+use = "openai"
+options = {{ url = "{url}", api = "chat", max_new_tokens = 16, request_timeout = 5 }}
+
+[[scenarios]]
+name = "Concurrency"
+points = [1, 4]
+min_duration = "60s"
+"""
+
+ANSWERED = 200
+"""Requests that are answered well: more than the warm-up, and less than a curve."""
+
+
+def garbage() -> Iterator[bytes]:
+    yield from repeat(b"data: {" + b"[" * 60_000)
+
+
+BREAKS: dict[str, tuple[Reply, str]] = {
+    "is gone": (Reply(end="cut"), "1 x connection closed before an answer"),
+    "sends an event without an end": (Reply(parts=garbage(), end="hang"), "1 x malformed event"),
+    "sends what is no JSON": (Reply(parts=[b"data: {]\n\n"]), "1 x malformed event"),
+    "counts tokens below zero": (
+        Reply(parts=[b'data: {"usage": {"completion_tokens": -4}, "choices": []}\n\n']),
+        "1 x malformed event",
+    ),
+    "is silent": (Reply(end="hang"), "1 x time-out"),
+}
+
+
+class Breaking(Manner):
+    """Answers some requests, and then none any more."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(tokens=4)
+        self.reply, self.answered = reply, 0
+        self.server: Scripted | None = None
+
+    def stream(self, asked: Any) -> Any:
+        self.answered += 1
+        if self.answered <= ANSWERED:
+            return super().stream(asked)
+        if self.reply.end == "cut" and self.server is not None:
+            self.server.stop_listening()
+        return self.reply
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", BREAKS)
+def test_it_is_one_error_and_nothing_is_recorded(how: str, pytester: pytest.Pytester) -> None:
+    reply, words = BREAKS[how]
+    manner = Breaking(reply)
+    with Scripted(manner) as server:
+        manner.server = server
+        Path("s.mlperf.toml").write_text(SUITE.format(url=server.url), "utf-8")
+        Path("prompts.jsonl").write_text('{"prompt": "x"}\n', "utf-8")
+        ended = pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
+
+    shown = ended.stdout.str()
+    assert ended.ret == 1
+    assert shown.count("ERROR engine: ") == 1, shown
+    assert words in shown
+    assert not [path for path in Path().rglob("baselines/**/*") if path.is_file()]
