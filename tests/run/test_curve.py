@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +25,6 @@ from pytest_mlperf.run.curve import (
     drift,
     read_curve,
 )
-from pytest_mlperf.run.worker import closed_loop
 from pytest_mlperf.run.worker.closed_loop import (
     LOG,
     PARTS,
@@ -124,7 +124,7 @@ def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
 def test_a_wall_clock_that_jumps_moves_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour back at every look: windows lie elsewhere, and are as long as they were."""
     hours = itertools.count()
-    monkeypatch.setattr(closed_loop.time, "time", lambda: 1e9 - 3600 * next(hours))
+    monkeypatch.setattr(time, "time", lambda: 1e9 - 3600 * next(hours))
 
     log = run(Answers(tokens=5), [1, 3], tokens=True)
 
