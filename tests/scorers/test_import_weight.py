@@ -28,6 +28,7 @@ HEAVY = {
     "name",
     [
         "auc",
+        "category_f1",
         "detection",
         "dice",
         "evaluate",
@@ -36,6 +37,7 @@ HEAVY = {
         "long_context",
         "mbxp",
         "mixtral",
+        "ranking",
         "rouge.scorer",
         "squad",
         "top1",

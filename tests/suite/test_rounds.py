@@ -81,6 +81,8 @@ SCORERS = {
     "whisper": "word_accuracy",
     "rgat": "top1",
     "yolo": "map",
+    "dlrm-v3": "ranking",
+    "qwen3-vl-235b-a22b": "category_f1",
 }
 """Other workloads have none in this release."""
 

@@ -63,6 +63,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "gsm8k": "scorers/test_gsm8k.py",
         "long_context": "scorers/test_long_context.py",
         "mbxp": "scorers/test_mbxp.py",
+        "category_f1": "scorers/test_category_f1.py",
+        "ranking": "scorers/test_ranking.py",
         "word_accuracy": "scorers/test_word_accuracy.py",
     },
     "builders": {},

@@ -127,9 +127,17 @@ METRICS: Mapping[str, str] = {
 
 SCORES: Mapping[str, tuple[str, str, str]] = {
     "top1": ("0–100", "higher", "Share of samples whose class is right."),
-    "accuracy": ("0–100", "higher", "Words heard rightly: 100 less the word error rate."),
+    "accuracy": (
+        "0–100",
+        "higher",
+        "Words heard rightly (whisper); of dlrm-v3, 0–1: predictions on the label's side.",
+    ),
     "map": ("0–100", "higher", "Mean average precision over classes and overlaps (COCO)."),
-    "f1": ("0–100", "higher", "Words that answer and reference share (SQuAD)."),
+    "f1": (
+        "0–100",
+        "higher",
+        "Words that answer and reference share (SQuAD). Of qwen3-vl 0–1: levels of the category.",
+    ),
     "exact_match": ("0–100", "higher", "Share of answers equal to a reference (SQuAD)."),
     "rouge1": ("0–100", "higher", "Words shared with the reference."),
     "rouge2": ("0–100", "higher", "Pairs of words shared with the reference."),
@@ -141,6 +149,8 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "dice_kidney": ("0–1", "higher", "Overlap of kidney, tumour included."),
     "dice_tumor": ("0–1", "higher", "Overlap of tumours."),
     "auc": ("0–100", "higher", "Area under the ROC curve of clicks."),
+    "normalized_entropy": ("0 and up", "lower", "Cross entropy by that of the mean label."),
+    "gauc": ("0–1", "higher", "Mean of the area under each request's ROC curve."),
     "clip": ("0–100", "higher", "100 times the cosine of caption and image."),
     "fid": ("0 and up", "lower", "Fréchet distance to the statistics of real images."),
     "tokens_per_sample": ("tokens", "", "Length of answers: held against a window, not gated."),
