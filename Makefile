@@ -10,6 +10,7 @@
 # make decisions  how often every rule of judgement errs, simulated beside other tools
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton
+# make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
 # make duplicates  the places in the package that share six or more lines
 # make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
@@ -21,6 +22,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 MLSERVER := .venv-mlserver
+PEERS := .venv-peers-endpoints .venv-peers-aiperf .venv-peers-guidellm
+PEERS_PYTHON ?= python3.12
+MLC_ENDPOINTS ?= git+https://github.com/mlcommons/endpoints@ea3327530376fef63d706f4105612e17c2c80a8d
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
@@ -40,7 +44,7 @@ QUICK := $(COMPILED) && $(PYTEST) -n 2 -m "not process and not slow"
 ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -x --lf --lfnf=none; }
 ALL := $(COMPILED) && { $(PYTEST) -n 4 --dist worksteal -m "not quiet" --durations=30 || $(ALONE); } && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo quick test check docs bench repeats busy precisions energy decisions engines duplicates searches mlserver gpu gpu-bundle train schemas clean
+.PHONY: demo quick test check docs bench repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +65,18 @@ $(MLSERVER):
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check mlserver==1.7.1 onnxruntime==1.31.1
 	touch $@
+
+# Other clients, in an environment each; one that cannot be installed is left out.
+.venv-peers-endpoints: INSTALLED = '$(MLC_ENDPOINTS)'
+.venv-peers-aiperf: INSTALLED = aiperf==0.13.0
+.venv-peers-guidellm: INSTALLED = guidellm==0.8.1
+
+$(PEERS):
+	-$(PEERS_PYTHON) -m venv $@ && \
+	    $@/bin/python -m pip install --quiet --disable-pip-version-check $(INSTALLED) || rm -rf $@
+
+peers: $(READY) $(PEERS)
+	$(BIN)/python -m benchmarks.peers
 
 demo: $(DEMO)
 	$(BIN)/python tools/demo.py

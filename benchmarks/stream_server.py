@@ -4,7 +4,8 @@ Run as `python -m benchmarks.stream_server --tokens 64 --every-ms 10`; it prints
 until its stdin ends. Answers are prebuilt; a request that came before is known by its bytes. At a
 pace, streams are sent one event each at the same moment ("in step") or at moments of their own
 (`--spread`). GET /stamps has the moment of each event by the prompt's first token, monotonic
-nanoseconds, which are those of every process of this machine.
+nanoseconds, which are those of every process of this machine; GET /answered the moments
+at which answers were that were sent at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import random
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +51,7 @@ class Shared:
     pace: Pace
     answers: dict[bytes, tuple[int, list[bytes]]] = field(default_factory=dict)
     stamps: dict[int, list[int]] = field(default_factory=dict)
+    answered: array[int] = field(default_factory=lambda: array("q"))
     waiting: list[Connection] = field(default_factory=list)
     began_s: float | None = None
 
@@ -76,7 +79,8 @@ class Shared:
                 "prompt_tokens": len(prompt) if isinstance(prompt, list) else 7,
                 "completion_tokens": count,
             }
-            last = event({"id": "x", "object": "x", "choices": [], "usage": counted})
+            name = "chat.completion.chunk" if chat else "text_completion"
+            last = event({"id": "x", "object": name, "choices": [], "usage": counted})
             parts[0] = HEAD + parts[0]
             parts[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
             ready = (prompt[0] if isinstance(prompt, list) else 0, parts)
@@ -123,7 +127,7 @@ class Connection(asyncio.Protocol):
         if len(body) < length:
             return
         self._buffer = b""
-        if head.startswith(b"GET"):
+        if not head.startswith(b"POST"):
             self._page(head.split(b" ", 2)[1])
         else:
             self._answer(body)
@@ -133,6 +137,7 @@ class Connection(asyncio.Protocol):
         first, self._parts = shared.answer(body)
         if not shared.pace.every_s:
             self._transport.write(b"".join(self._parts))
+            shared.answered.append(monotonic_ns())
             return
         loop = asyncio.get_running_loop()
         if shared.began_s is None:
@@ -166,6 +171,8 @@ class Connection(asyncio.Protocol):
             body = b'{"data":[{"id":"echo"}]}'
         elif path == b"/stamps":
             body = json.dumps(self._shared.stamps).encode()
+        elif path == b"/answered":
+            body = json.dumps(list(self._shared.answered)).encode()
         elif path != b"/health":
             status = b"404 Not Found"
         head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body))

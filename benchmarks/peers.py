@@ -1,0 +1,367 @@
+"""`make peers`: our client beside MLCommons', AIPerf, GuideLLM and a bare socket reader.
+
+All ask the same server, in turn, with 64 requests under way: answers of 8 tokens for requests/s,
+of 512 for events/s. Requests/s are the server's, over the middle eight tenths of the answers that
+it sent, so that nobody's start or report counts. Processor time is of all processes of a client:
+what a longer run takes more than a shorter one, by what it was answered more. Of several rounds the
+best counts, as neighbours only slow. Clients other than ours have an environment each
+(`.venv-peers-*`); one that is not there is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+from urllib.request import urlopen
+
+from benchmarks.stream_server import Pace, stream_server
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.engines.openai import OpenAiEngine
+from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
+from pytest_mlperf.run.worker._clients import ClientProcesses
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.worker import build, built_engine
+
+ROOT = Path(__file__).parents[1]
+ONCE = 400
+"""GuideLLM asks each prompt once and then ends: so often is each in its file."""
+
+TOKENIZER = ROOT / "suites/tiny/llama2-70b/model"
+
+STREAMS = 64
+SHORT_S = 2.0
+LIMIT_S = 180.0
+"""Beside what it measures, no client takes so long to start and to report."""
+
+EDGE = 0.1
+"""Share of the answers at both ends of a run that do not count."""
+
+PROMPT = "once upon a time a benchmark counted words as they came back in a stream of events "
+PROMPTS = [f"{number} {PROMPT}" for number in range(STREAMS)]
+
+MOST = 1024
+"""Tokens that are asked for at most: all answers end by themselves."""
+
+LENGTHS = {"requests": 8, "events": 512}
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a client is to do: ask `url`, whose answers have `tokens`, for `lasts_s`."""
+
+    url: str
+    tokens: int
+    lasts_s: float
+    folder: Path
+
+
+def python_of(name: str) -> Path:
+    return ROOT / f".venv-peers-{name}" / "bin" / "python"
+
+
+def ours(asked: Asked, clients: int = 1) -> list[str]:
+    run = [asked.url, str(asked.tokens), str(asked.lasts_s), str(asked.folder)]
+    return [sys.executable, "-m", "benchmarks.peers", "--client", str(clients), *run]
+
+
+def ours_in_two(asked: Asked) -> list[str]:
+    return ours(asked, 2)
+
+
+def bare(asked: Asked) -> list[str]:
+    return ours(asked, 0)
+
+
+def endpoints(asked: Asked) -> list[str]:
+    length_ms = int(1e3 * asked.lasts_s)
+    config = {
+        "name": "peers",
+        "version": "1.0",
+        "type": "online",
+        "model_params": {
+            "name": "echo",
+            "temperature": 0.0,
+            "streaming": "on",
+            "max_new_tokens": MOST,
+        },
+        "datasets": [{"name": "prompts", "type": "performance", "path": prompts(asked, "prompt")}],
+        "settings": {
+            "client": {"num_workers": 1},
+            "runtime": {
+                "min_duration_ms": length_ms,
+                "max_duration_ms": length_ms,
+                "n_samples_to_issue": 10**9,
+            },
+            "load_pattern": {"type": "concurrency", "target_concurrency": STREAMS},
+        },
+        "endpoint_config": {"endpoints": [asked.url], "api_type": "openai"},
+        "report_dir": str(asked.folder / "report"),
+    }
+    file = asked.folder / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    command = ["-m", "inference_endpoint.main", "benchmark", "from-config", "-c", str(file)]
+    return [str(python_of("endpoints")), *command]
+
+
+def aiperf(asked: Asked) -> list[str]:
+    options = {
+        "-m": "echo",
+        "--url": asked.url,
+        "--endpoint-type": "chat",
+        "--tokenizer": str(TOKENIZER),
+        "--input-file": prompts(asked, "text"),
+        "--custom-dataset-type": "single_turn",
+        "--concurrency": str(STREAMS),
+        "--benchmark-duration": str(asked.lasts_s),
+        "--extra-inputs": f"max_tokens:{MOST}",
+        "--artifact-dir": str(asked.folder),
+        "--ui": "none",
+    }
+    words = [word for pair in options.items() for word in pair]
+    command = str(python_of("aiperf").with_name("aiperf"))
+    return [command, "profile", *words, "--streaming", "--use-server-token-count"]
+
+
+def guidellm(asked: Asked) -> list[str]:
+    options = {
+        "--backend": f"kind=openai_http,target={asked.url},model=echo",
+        "--profile": f"kind=concurrent,streams={STREAMS}",
+        "--constraint": f"kind=max_duration,seconds={asked.lasts_s}",
+        "--data": f"kind=json_file,path={prompts(asked, 'prompt', ONCE)}",
+        "--tokenizer": f"kind=hf_auto,model={TOKENIZER}",
+        "--output": f"kind=json,path={asked.folder / 'report.json'}",
+    }
+    words = [word for pair in options.items() for word in pair]
+    command = str(python_of("guidellm").with_name("guidellm"))
+    return [command, "run", *words, "--disable-console"]
+
+
+CLIENTS = {
+    "bare socket reader": bare,
+    "pytest-mlperf": ours,
+    "with clients = 2": ours_in_two,
+    "MLCommons' client": endpoints,
+    "AIPerf": aiperf,
+    "GuideLLM": guidellm,
+}
+NEEDS = {endpoints: "endpoints", aiperf: "aiperf", guidellm: "guidellm"}
+
+
+def prompts(asked: Asked, field: str, times: int = 1) -> str:
+    """Return a file with a line of JSON for each prompt, so many times."""
+    file = asked.folder / "prompts.jsonl"
+    lines = [json.dumps({field: one}) + "\n" for one in PROMPTS]
+    file.write_text("".join(lines * times), encoding="utf-8")
+    return str(file)
+
+
+# --- one run of a client ---------------------------------------------------------------------
+
+
+def cpu_s() -> float:
+    """Return the processor time of all processes below this one that have ended."""
+    while True:  # what a client left behind belongs to it
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                break
+        except ChildProcessError:
+            break
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What one run of a client was: answers that the server sent, a second, and processor time."""
+
+    answers: int
+    rate: float
+    cpu_s: float
+
+
+def run(command: Sequence[str], asked: Asked) -> Ran:
+    log = asked.folder / "log.txt"
+    before_s, sent = cpu_s(), len(answered(asked.url))
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
+        try:
+            code = process.wait(asked.lasts_s + LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+    at_ns = answered(asked.url)[sent:]
+    if code or len(at_ns) < 2 * STREAMS:
+        end = log.read_text("utf-8", "replace")[-2000:]
+        raise RuntimeError(f"{command[0]} ended with {code} after {len(at_ns)} answers:\n{end}")
+    first, last = (int(share * (len(at_ns) - 1)) for share in (EDGE, 1 - EDGE))
+    rate = (last - first) / (at_ns[last] - at_ns[first]) * 1e9
+    return Ran(answers=len(at_ns), rate=rate, cpu_s=cpu_s() - before_s)
+
+
+def answered(url: str) -> list[int]:
+    with urlopen(f"{url}/answered") as page:
+        times: list[int] = json.load(page)
+    return times
+
+
+def measured(name: str, tokens: int, lasts_s: float) -> tuple[float, float]:
+    """Return requests/s of a client, and its processor time a request, microseconds."""
+    runs = []
+    for length_s in (SHORT_S, lasts_s):
+        with tempfile.TemporaryDirectory() as folder, stream_server(Pace(tokens=tokens)) as url:
+            asked = Asked(url=url, tokens=tokens, lasts_s=length_s, folder=Path(folder))
+            runs.append(run(CLIENTS[name](asked), asked))
+    short, long = runs
+    return long.rate, 1e6 * (long.cpu_s - short.cpu_s) / (long.answers - short.answers)
+
+
+# --- the clients that are here ---------------------------------------------------------------
+
+
+def read_bare(url: str, lasts_s: float) -> None:
+    """Keep requests under way by sockets whose bytes nobody looks at but for the end."""
+    host, port = url.removeprefix("http://").split(":")
+    messages = [{"role": "user", "content": PROMPT}]
+    fields = {"model": "echo", "messages": messages, "stream": True, "max_tokens": MOST}
+    body = json.dumps(fields).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    sent = head + body
+    selector, until_s = selectors.DefaultSelector(), monotonic() + lasts_s
+    with ExitStack() as opened:
+        for _ in range(STREAMS):
+            connection = opened.enter_context(socket.create_connection((host, int(port))))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(sent)
+            selector.register(connection, selectors.EVENT_READ, connection)
+        while monotonic() < until_s:
+            for key, _ in selector.select():
+                if key.data.recv(1 << 18).endswith(b"\r\n0\r\n\r\n"):
+                    key.data.sendall(sent)
+
+
+def keep_under_way(asked: Asked, clients: int) -> None:
+    """Measure a point of Concurrency as a worker does."""
+    settings = LoadGenSettings(
+        scenario="Concurrency",
+        seeds=Seeds(qsl=1, sample_index=2, schedule=3),
+        target_qps=None,
+        min_duration_ms=int(1e3 * asked.lasts_s),
+        min_query_count=1,
+        fixed_work_s=asked.lasts_s,
+        performance_samples=STREAMS,
+        latency_limit_ns=None,
+        latency_percentile=0.99,
+        points=[STREAMS],
+        tokens=True,
+        ramp_ms=0,
+    )
+    options = {"url": asked.url, "api": "chat", "max_new_tokens": MOST, "clients": clients}
+    spec = WorkerSpec(
+        folder=str(asked.folder),
+        engine=Factory(
+            target=f"{OpenAiEngine.__module__}:{OpenAiEngine.__name__}", options=options
+        ),
+        dataset=Factory(
+            target="pytest_mlperf.datasets.user_prompts:UserPromptsDataset",
+            options={"path": prompts(asked, "prompt")},
+        ),
+        model=None,
+        precision="none",
+        settings=settings,
+        replicas=[ReplicaSpec(name=f"client {n}", client=True) for n in range(clients)],
+    )
+    file = asked.folder / "spec.json"
+    file.write_text(spec.to_json(), encoding="utf-8")
+    sink = SlotSink(refuse, tokens=True)
+    samples = build("dataset", spec.dataset)
+    engine: Engine = built_engine(spec, samples)
+    if clients > 1:
+        engine = ClientProcesses(spec, file, samples, refuse)
+    with engine:
+        engine.load_samples(range(STREAMS))
+        loop = ClosedLoop(engine, sink, Conversations(range(STREAMS)), settings)
+        (point,) = loop.run("peers", 0.0, lambda: None)["points"]
+    print(point["metrics"]["throughput"])
+
+
+def refuse(error: BaseException) -> NoReturn:
+    print(error, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+# --- all of them -----------------------------------------------------------------------------
+
+
+def present() -> Iterator[str]:
+    for name, command in CLIENTS.items():
+        needed = NEEDS.get(command)
+        if needed is None or python_of(needed).exists():
+            yield name
+        else:
+            print(f"{name} is left out: .venv-peers-{needed} is not there (make peers)")
+
+
+def compare(rounds: int, lasts_s: float) -> None:
+    names = list(present())
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for number in range(rounds):
+        for kind, tokens in LENGTHS.items():
+            for name in names if number % 2 == 0 else reversed(names):
+                try:
+                    one = measured(name, tokens, lasts_s)
+                except (RuntimeError, OSError, MlperfError) as error:
+                    print(f"{name}, {kind}: {error}", flush=True)
+                    continue
+                results.setdefault((name, kind), []).append(one)
+                print(f"{name}, {kind}: {one[0]:,.0f} requests/s, {one[1]:,.1f} us", flush=True)
+    print(f"\n{'':<20}{'requests/s':>12}{'us each':>10}{'events/s':>12}{'us each':>10}")
+    for name in names:
+        row = f"{name:<20}"
+        for kind, tokens in LENGTHS.items():
+            share = tokens if kind == "events" else 1
+            rates, costs_us = zip(*results.get((name, kind), [(0.0, 0.0)]), strict=True)
+            rate, cost_us = max(rates) * share, min(costs_us) / share
+            row += f"{rate:>12,.0f}{cost_us:>10,.2f}" if rate else f"{'failed':>12}{'':>10}"
+        print(row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("run", nargs="*", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.client is None:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        compare(told.rounds, told.seconds)
+        return
+    url, tokens, lasts_s, folder = told.run
+    asked = Asked(url=url, tokens=int(tokens), lasts_s=float(lasts_s), folder=Path(folder))
+    if told.client:
+        keep_under_way(asked, told.client)
+    else:
+        read_bare(asked.url, asked.lasts_s)
+
+
+if __name__ == "__main__":
+    main()
