@@ -209,7 +209,7 @@ def run(command: Sequence[str], asked: Asked) -> Ran:
             process.kill()
             code = process.wait()
     at_ns = answered(asked.url)[sent:]
-    if code or len(at_ns) < 2 * STREAMS:
+    if code or len(at_ns) < STREAMS:
         end = log.read_text("utf-8", "replace")[-2000:]
         raise RuntimeError(f"{command[0]} ended with {code} after {len(at_ns)} answers:\n{end}")
     first, last = (int(share * (len(at_ns) - 1)) for share in (EDGE, 1 - EDGE))
