@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -54,6 +54,9 @@ SYMMETRIC: Mapping[str, Any] = {
     # TensorRT adds biases in fp32, and reads no DequantizeLinear of int32.
     "extra_options": {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
 }
+
+PER_CHANNEL = 13
+"""The first version of ONNX's operators in which DequantizeLinear takes a scale per channel."""
 
 BLOCK = 32
 """Weights that share a scale in int4."""
@@ -157,9 +160,13 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime is Any
 
 
 def _static(model: Path, copy: Path, feeds: Sequence[Feed], types: Mapping[str, Any]) -> None:
+    graph = onnx.load(model)
+    versions = [each.version for each in graph.opset_import if each.domain in {"", "ai.onnx"}]
+    if min(versions) < PER_CHANNEL:  # as those of MLPerf's models are
+        graph = version_converter.convert_version(graph, PER_CHANNEL)
     with _quiet():
         quantize_static(
-            model,
+            graph,
             copy,
             _Reader(feeds),
             quant_format=QuantFormat.QDQ,

@@ -220,6 +220,22 @@ def test_the_same_file_is_written_each_time(tmp_path: Path, name: str, precision
     assert str(Kinds.of(found)) == str(Kinds.of(expected))
 
 
+def test_a_model_of_older_operators_runs_in_int8(tool: Any, tmp_path: Path) -> None:
+    """MLPerf's are of version 11 and 12, in which nothing has a scale per channel."""
+    model, copy = network(tmp_path, convolution=True), tmp_path / "copy.onnx"
+    older = onnx.load(model)
+    older.opset_import[0].version = 11  # as it is: all that it uses is there already
+    onnx.save(older, model)
+    (entry,) = older.graph.input
+    shape = [one.dim_value or 1 for one in entry.type.tensor_type.shape.dim]
+    feed = {entry.name: np.random.default_rng(3).normal(size=shape).astype(np.float32)}
+
+    tool.quantise(model, copy, "int8", [feed], symmetric=True)
+
+    for whole, small in zip(run(model, feed), run(copy, feed), strict=True):
+        assert np.abs(whole - small).max() < 0.1 * np.abs(whole).max()
+
+
 def test_symmetric_int8_has_zero_points_of_zero(tool: Any, tmp_path: Path) -> None:
     """TensorRT refuses others."""
     model, copy = network(tmp_path, convolution=True), tmp_path / "copy.onnx"
