@@ -20,6 +20,7 @@ from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.scraping import PERIOD_S, Scraper
+from pytest_mlperf.run.worker.closed_loop import PointWindow
 from pytest_mlperf.stores import atomic
 
 FILE = "server.json"
@@ -38,6 +39,10 @@ HITS = "prefix_hit_share"
 
 APART = 0.1
 """A cache's hits are told where they are so far from what the prompts share, as a share of all."""
+
+FOREIGN = 1.2
+"""A server that shows so many times the requests of a run, and one more, has others': looks are
+about a second apart, and requests that ended may be shown for a moment."""
 
 ENOUGH, FEWEST = 0.5, 4
 """Less than this share of the looks of a window is told, of a window of so many at least."""
@@ -106,7 +111,20 @@ def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Serv
         windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
     seen = server_seen(log.readings, windows)
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
-    return Served(server=seen.values, notes=(*seen.notes, *_missed(log, windows), *prefixes))
+    foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
+    notes = (*seen.notes, *_missed(log, windows), *foreign, *prefixes)
+    return Served(server=seen.values, notes=notes)
+
+
+def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[str]:
+    """Yield where a server had more requests than a closed loop gave it."""
+    for one in points:
+        shown = [seen.get(at_point(name, one.point), 0.0) for name in ("waiting", "running")]
+        if one.open is None and sum(shown) > FOREIGN * one.under_way + 1:
+            yield (
+                f"at {one.point:,}: the server had {sum(shown):.3g} requests in the mean, of which "
+                f"{one.under_way:.3g} are of this run: something else uses it"
+            )
 
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[str]:

@@ -159,15 +159,20 @@ class Suite(Table):
 
     @property
     def scoring_gap(self) -> str:
-        """That nothing here scores its round's workload; "": something does, or it is one's own."""
+        """That nothing scores its answers, of a round's workload or of one's own language model.
+
+        "": something does, or they are of another kind.
+        """
         rules = self.rules
-        if rules is None or rules.scorer or self.workload.scorer:
+        if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
-        gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
-        return (
-            f"performance only: nothing here scores {rules.name} of {self.round}{gates}; a wrong "
-            'model would pass; a scorer of your own: scorer = { use = "package.module:name" }'
-        )
+        unscored = f"nothing scores the answers of {self.workload.name}"
+        scorer = 'a scorer: scorer = { use = "rouge" }, with references in the data set'
+        if rules:
+            gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
+            unscored = f"nothing here scores {rules.name} of {self.round}{gates}"
+            scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
+        return f"performance only: {unscored}; a wrong model would pass; {scorer}"
 
     @property
     def is_mlperf(self) -> bool:
@@ -247,7 +252,7 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             f"{workload.name} is run by MLCommons endpoints, not by LoadGen; give it a name of its "
             "own to run it here all the same",
         )
-    if suite.profile == "official" and suite.scoring_gap:
+    if suite.profile == "official" and suite.rules and suite.scoring_gap:
         yield ("workload", "name"), NEEDS_ACCURACY + suite.scoring_gap
     if workload.reference and suite.is_mlperf:
         yield (

@@ -340,7 +340,7 @@ def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Plan
     if profile is None:
         return list(planned)
     suite = planned[0].suite.model_copy(update={"profile": profile})
-    if profile == "official" and suite.scoring_gap:
+    if profile == "official" and suite.rules and suite.scoring_gap:
         raise SuiteError(f"{planned[0].path}: {NEEDS_ACCURACY}{suite.scoring_gap}")
     return [dataclasses.replace(one, suite=suite) for one in planned]
 

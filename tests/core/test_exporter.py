@@ -96,8 +96,10 @@ def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
     ]
 
 
-def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged() -> None:
-    found = exported_energy(exported(steady), 40.2, 100.4, expected=1)
+@pytest.mark.parametrize("watts", [None, 300.0, 500.0, 900.0])
+def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged(watts: float | None) -> None:
+    """Powers of moments may be quite another number."""
+    found = exported_energy(with_gpu(exported(steady), watts=watts), 40.2, 100.4, expected=1)
 
     assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
     assert found.mean_w == pytest.approx(500, rel=1e-3)
@@ -179,6 +181,8 @@ def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[Exp
         (silent(STEADY, -1, 70), r"stood still for \d+\.\d s"),
         (reset(STEADY), "the energy counter was reset during the run"),
         (with_gpu(STEADY, parts=True), "a GPU is split by MIG"),
+        (with_gpu(STEADY, watts=0.5), r"counters say 500 W in the mean and \w+ 0\.5 W: not judged"),
+        (with_gpu(STEADY, watts=1001.0), "must be in mJ"),
         (with_gpu(STEADY, joules=None, watts=500.0), "shows no DCGM_FI_DEV_TOTAL"),
         (with_gpu(STEADY, joules=None), "showed no power in the window"),
         (with_gpu(STEADY, joules=7.0), "changed less than twice in 60 s"),
@@ -190,8 +194,8 @@ def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[Exp
         ),
     ],
     ids=[
-        "30 s", "8 s", "gap", "end", "begin", "reset", "mig", "power", "nothing", "still", "gone",
-        "too many", "one without",
+        "30 s", "8 s", "gap", "end", "begin", "reset", "mig", "joules", "twice", "power", "nothing",
+        "still", "gone", "too many", "one without",
     ],
 )  # fmt: skip
 def test_what_may_not_be_judged_says_why(looks: list[ExporterLook], sentence: str) -> None:

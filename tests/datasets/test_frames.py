@@ -761,6 +761,18 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
         read_frame(path, columns=("id",))
 
 
+def test_parquet_whose_text_is_no_utf8_is_named(tmp_path: Path) -> None:
+    """Its writer need not have looked."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ends = pa.py_buffer((0).to_bytes(4, "little") + (2).to_bytes(4, "little"))
+    text = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(b"\xff\xfe")])
+    parquet.write_table(pa.table({"question": text}), tmp_path / "table.parquet")
+
+    with pytest.raises(RunError, match=r"table\.parquet: the Parquet file is damaged \('utf-8'"):
+        read_frame(tmp_path / "table.parquet", columns=("question",))
+
+
 def test_parquet_without_its_library_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,7 +154,7 @@ def test_a_bad_file_is_one_sentence_with_its_place(
         UserPromptsDataset(path=str(tmp_path / name))
 
 
-@pytest.mark.parametrize("length", ["x", "0", "1.5", "-3", "1" * 5000, "", "²"])
+@pytest.mark.parametrize("length", ["x", "0", "1.5", "-3", "1" * 5000, "", "²", "4194305"])
 def test_a_length_is_a_whole_number(tmp_path: Path, length: str) -> None:
     (tmp_path / "a.csv").write_text(f"prompt,n\nx,{length}\n", "utf-8")
     columns = {"output_tokens": "n"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pytest_mlperf.core.server import ServerReading
 from pytest_mlperf.run.curve import CurveLog
 from pytest_mlperf.run.scraping import LARGEST, MetricsPage, PageError, Scraper
 from pytest_mlperf.run.server import FILE, ServerLog, served, watched_server
-from pytest_mlperf.run.worker.closed_loop import PointWindow
+from pytest_mlperf.run.worker.closed_loop import OpenWindow, PointWindow
 from tests.exporters import Show, exporting, page
 
 TYPE = "# TYPE vllm:num_requests_waiting gauge\n"
@@ -223,6 +224,32 @@ def test_hits_are_held_against_what_prompts_share(
     assert served(log, Window(9.5, 13.5), shared).notes == notes
     of_curve = served(log, CurveLog(path="", samples=1, points=points), shared).notes
     assert of_curve == tuple(f"at 8: {note}" for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "note"),
+    [
+        (0.0, 8.0, ""),
+        (2.0, 8.0, ""),
+        (
+            9.0,
+            16.0,
+            "at 8: the server had 25 requests in the mean, of which 8 are of this run: something "
+            "else uses it",
+        ),
+    ],
+)
+def test_requests_of_somebody_else_are_told(waiting: float, running: float, note: str) -> None:
+    values = {"waiting": waiting, "running": running}
+    log = ServerLog(readings=[ServerReading(time_s=10.0 + n, values=values) for n in range(4)])
+    closed = replace(_point(8, 9.5), under_way=8.0)
+    arriving = OpenWindow(before=0, after=0, most=9, unanswered=0, late={})
+
+    assert served(log, CurveLog(path="", samples=1, points=(closed,))).notes == (
+        (note,) if note else ()
+    )
+    points = (replace(closed, open=arriving),)
+    assert served(log, CurveLog(path="", samples=1, points=points)).notes == ()
 
 
 def _point(point: float, begin_s: float) -> PointWindow:

@@ -677,6 +677,25 @@ def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
 
 
 @pytest.mark.parametrize(
+    ("more", "gap"),
+    [
+        ("", ""),
+        (
+            "\ntokens = true",
+            "performance only: nothing scores the answers of mine; a wrong model wo",
+        ),
+        ('\ntokens = true\nscorer = { use = "rouge" }', ""),
+    ],
+    ids=["images", "unscored", "scored"],
+)
+def test_a_language_model_that_nothing_scores_says_so(file: Path, more: str, gap: str) -> None:
+    (planned,) = plan(file, ('"mine"', f'"mine"{more}'))
+
+    assert planned.suite.scoring_gap.startswith(gap)
+    assert bool(planned.suite.scoring_gap) is bool(gap)
+
+
+@pytest.mark.parametrize(
     ("name", "more", "gap"),
     [
         (

@@ -31,6 +31,9 @@ UPDATES_S = 0.2
 FEWEST = 10
 """Values of a counter inside a window below which its energy is not judged."""
 
+TWICE = 2.0
+"""By so many times may the mean of some moments' powers be off from that by a counter."""
+
 GAP = 2.5
 """A counter that stands still for so many intervals was not asked."""
 
@@ -199,6 +202,7 @@ def exported_energy(
     doubts = (
         *_of_each({uuid: c.doubts for uuid, c in counted.items()}, gpus),
         *_doubts(whole, gpus.values(), expected),
+        *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
     return replace(whole, notes=doubts, gated=not doubts)
 
@@ -237,6 +241,18 @@ def _doubts(
             f"energy that is uncertain by {share:.0%} is reported, not gated: the DCGM exporter "
             f"asks every {whole.interval_s or 0:.2g} s; start it with --collect-interval=1000, or "
             "let the run last longer"
+        )
+
+
+def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[str]:
+    """Yield that counters say something quite different from powers, by their means."""
+    if not watts or not whole.mean_w:
+        return
+    mean_w = sum(watts) / len(watts)
+    if not 1 / TWICE <= mean_w / whole.mean_w <= TWICE:
+        yield (
+            f"the energy counters say {whole.mean_w:.3g} W in the mean and {POWER} {mean_w:.3g} W: "
+            f"not judged; {ENERGY} must be in mJ, and both of the same GPUs"
         )
 
 
@@ -305,16 +321,21 @@ def _at(changes: Sequence[_Change], time_s: float) -> float:
     return before.value + watts * (time_s - before.time_s)
 
 
+def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list[float]:
+    """Return the power of all GPUs together at each look inside that shows it of each."""
+    return [
+        sum(gpu.watts for gpu in look.gpus.values() if gpu.watts is not None)
+        for look in looks
+        if begin_s <= look.time_s <= end_s
+        and all(gpu.watts is not None for gpu in look.gpus.values())
+    ]
+
+
 def _by_power(
     unknown: ExportedEnergy, looks: Sequence[ExporterLook], begin_s: float, end_s: float
 ) -> ExportedEnergy:
     """Return an energy by powers alone, which are of some moments only: told, never judged."""
-    inside = [look for look in looks if begin_s <= look.time_s <= end_s]
-    watts = [
-        sum(gpu.watts for gpu in look.gpus.values() if gpu.watts is not None)
-        for look in inside
-        if all(gpu.watts is not None for gpu in look.gpus.values())
-    ]
+    watts = _powers(looks, begin_s, end_s)
     if not watts:
         return replace(unknown, notes=("the DCGM exporter showed no power in the window",))
     mean_w = sum(watts) / len(watts)

@@ -148,11 +148,11 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
             labels = file.schema_arrow.names
             at = _places(path, labels, columns)
             table = file.read(columns=[labels[place] for place in at.values()])
+        return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
     except MemoryError:
         raise _unreadable(path, "there is no memory for what it unpacks to") from None
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, f"the Parquet file is damaged ({error})") from error
-    return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
 
 
 def _parquet_cells(column: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from pytest_mlperf.datasets.prompts import (
     token_defect,
 )
 from pytest_mlperf.datasets.user_prompts._records import read
-from pytest_mlperf.datasets.user_prompts._synthetic import Lengths, MadeUp, Shared
+from pytest_mlperf.datasets.user_prompts._synthetic import LONGEST, Lengths, MadeUp, Shared
 from pytest_mlperf.datasets.user_prompts._trace import Replayed, Request, read_trace
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
@@ -319,9 +319,9 @@ def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
 def _length(source: SampleFile, place: int, column: str, cell: Any) -> int:
     digits = isinstance(cell, str) and cell.isascii() and cell.isdecimal() and len(cell) < 10
     length = int(cell) if digits else cell
-    if type(length) is not int or length < 1:
+    if type(length) is not int or not 1 <= length <= LONGEST:
         shown = repr(cell)[:40]
-        raise source.wrong(place, column, f"{shown} is no number of tokens, at least 1")
+        raise source.wrong(place, column, f"{shown} is no number of tokens from 1 to {LONGEST}")
     return length
 
 
