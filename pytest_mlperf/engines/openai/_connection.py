@@ -16,6 +16,15 @@ from pytest_mlperf.engines import not_installed
 KEEP_S = 2.0
 """An idle connection is used again for so long: servers close theirs after 5 s, without a word."""
 
+UNSAID = (
+    f"on a connection kept from the request before: if the server is well, it must keep idle ones "
+    f"longer than {KEEP_S:g} s, or say that it closes one"
+)
+"""What a server may have done that gives no answer at all."""
+
+RESETS = (ConnectionResetError, BrokenPipeError)
+"""How a connection that the other end has closed breaks."""
+
 RESOLVE_S = 10.0
 """The addresses of a name are asked for again after so long."""
 
@@ -86,6 +95,11 @@ class HttpConnection(asyncio.Protocol):
     def ready(self) -> bool:
         """It can take another request now."""
         return self.kept and not self._transport.is_closing()
+
+    @property
+    def answered(self) -> bool:
+        """The answer to its last request has begun."""
+        return self._headed
 
     def drop(self) -> None:
         self.kept = False
@@ -227,12 +241,15 @@ class Connections:
 
         What the exchange raises, NoConnection, or OSError where the connection breaks.
         """
-        connection = self._kept() or await self._connect()
+        reused = self._kept()
+        connection = reused or await self._connect()
         try:
             await connection.send(request, exchange)
-        except BaseException:
+        except BaseException as error:
             connection.drop()
-            raise
+            if reused is None or connection.answered or not isinstance(error, RESETS):
+                raise
+            raise ConnectionResetError(f"{text_of(error)}, {UNSAID}") from None
         if connection.kept:
             connection.idle_s = self._loop.time()
             self._idle.append(connection)

@@ -143,6 +143,18 @@ def test_what_is_no_answer_is_told(reply: bytes | list[bytes], expected: str) ->
         ask(reply)
 
 
+def test_a_kept_connection_that_closes_without_a_word_says_so() -> None:
+    """Nothing is sent twice: whether the server works on it nobody knows."""
+    message = (
+        "connection closed before an answer: the server closed the connection, on a connection "
+        "kept from the request before: if the server is well, it must keep idle ones longer than "
+        "2 s, or say that it closes one"
+    )
+
+    with pytest.raises(Failed, match=re.escape(message)):
+        ask(CHUNKED + chunks(WHOLE) + b"0\r\n\r\n", b"")
+
+
 def test_a_character_may_be_cut_anywhere() -> None:
     """UTF-8 in two chunks of HTTP, and in two reads."""
     sent = piece("grüß \U0001f600", ids=[1], finish="stop") + DONE
