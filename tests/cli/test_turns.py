@@ -48,7 +48,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project as the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     return tmp_path
 
 

@@ -120,7 +120,6 @@ KEPT = (".gitignore", ".known")
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     monkeypatch.delenv(SHARED, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     shutil.copy(HERE / "builders_that_fail.py", tmp_path)
