@@ -32,6 +32,7 @@ HEAVY = {
         "detection",
         "dice",
         "evaluate",
+        "function_calls",
         "gsm8k",
         "images",
         "long_context",

@@ -82,6 +82,7 @@ SCORERS = {
     "rgat": "top1",
     "yolo": "map",
     "dlrm-v3": "ranking",
+    "qwen3.6-27b": "function_calls",
     "qwen3-vl-235b-a22b": "category_f1",
 }
 """Other workloads have none in this release."""

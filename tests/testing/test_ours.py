@@ -64,6 +64,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "long_context": "scorers/test_long_context.py",
         "mbxp": "scorers/test_mbxp.py",
         "category_f1": "scorers/test_category_f1.py",
+        "function_calls": "scorers/test_function_calls.py",
         "ranking": "scorers/test_ranking.py",
         "word_accuracy": "scorers/test_word_accuracy.py",
     },

@@ -130,7 +130,7 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "accuracy": (
         "0–100",
         "higher",
-        "Words heard rightly (whisper); of dlrm-v3, 0–1: predictions on the label's side.",
+        "Words heard rightly (whisper), right calls (qwen3.6-27b); of dlrm-v3 as 0–1.",
     ),
     "map": ("0–100", "higher", "Mean average precision over classes and overlaps (COCO)."),
     "f1": (
@@ -149,6 +149,7 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "dice_kidney": ("0–1", "higher", "Overlap of kidney, tumour included."),
     "dice_tumor": ("0–1", "higher", "Overlap of tumours."),
     "auc": ("0–100", "higher", "Area under the ROC curve of clicks."),
+    "normalized": ("0–100", "higher", "Right calls, kinds of questions alike (BFCL)."),
     "normalized_entropy": ("0 and up", "lower", "Cross entropy by that of the mean label."),
     "gauc": ("0–1", "higher", "Mean of the area under each request's ROC curve."),
     "clip": ("0–100", "higher", "100 times the cosine of caption and image."),
