@@ -23,6 +23,7 @@ OUT = Path("build/gpu-bundle")
 
 WHEELS = (
     "absl-py",
+    "accelerate",
     "annotated-types",
     "certifi",
     "charset-normalizer",

@@ -18,6 +18,27 @@ def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[
         )
 
 
+def require_texts(scorer: str, references: Sequence[object], should_return: str) -> list[str]:
+    """Return references, each read once, if they are texts.
+
+    Args:
+        scorer: Name of the scorer, for messages.
+        references: Of all samples.
+        should_return: What the data set should return as text, e.g. "the target text".
+    """
+    texts = []
+    for sample, reference in enumerate(references):
+        if not isinstance(reference, str):
+            raise RunError(
+                "scorer",
+                f"scorer {scorer}: the reference of sample {sample} is a "
+                f"{type(reference).__name__}, but must be a text; let the data set's "
+                f"reference(index) return {should_return}",
+            )
+        texts.append(reference)
+    return texts
+
+
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
     """Refuse an option that is none of the valid values."""
     if value not in valid:

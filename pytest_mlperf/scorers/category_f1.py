@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers import require_choice, require_outputs, require_texts
 from pytest_mlperf.scorers.leverage import ratio_scores
-from pytest_mlperf.scorers.text import require_texts
 
 SEPARATOR = " > "
 """Between the levels of a category, from the root on."""

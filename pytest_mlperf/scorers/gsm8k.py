@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import require_outputs, require_texts
 from pytest_mlperf.scorers.text import (
     Decoder,
     DecoderOptions,
     is_right,
-    require_texts,
     tokens_per_sample,
 )
 

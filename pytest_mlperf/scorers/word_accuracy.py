@@ -7,9 +7,8 @@ from typing import Any, cast
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import require_outputs, require_texts
 from pytest_mlperf.scorers.leverage import ratio_scores
-from pytest_mlperf.scorers.text import require_texts
 
 LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
 """What an answer is written in: each int64 is a place in it."""

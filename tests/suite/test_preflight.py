@@ -286,7 +286,7 @@ def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
 
     require(problems(planned, scorer=False))
     assert refusal(planned) == (
-        "7: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64"
+        "7: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64, uint8"
     )
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import require_outputs, require_texts
 from pytest_mlperf.scorers.rouge.punkt import Punkt
 from pytest_mlperf.scorers.rouge.text import METRICS, f_measures, summary_f_measures
 from pytest_mlperf.scorers.text import (
     Decoder,
     DecoderOptions,
     check_processes,
-    require_texts,
     tokens_per_sample,
 )
 

@@ -41,10 +41,11 @@ SCORES = {
     "auc": 0.5,
     "clip": 0.5,
     "fid": 2.0,
+    "normalized_entropy": 2.0,
 }
 """The same for the scores of the scorers that are shipped."""
 
-LOWER = frozenset({"fid"})
+LOWER = frozenset({"fid", "normalized_entropy"})
 """Scores that are better when lower, as scorers say it."""
 
 
