@@ -18,6 +18,7 @@ OFFICIAL = (
     "mlperf_llama3.1_405b_dataset_8313_processed_fp16_eval.pkl",
     "mlperf_deepseek_r1_dataset_4388_fp8_eval.pkl",
     "acc_eval_ref.parquet",
+    "perf_eval_ref.parquet",
 )
 
 TEXT = "text_input"

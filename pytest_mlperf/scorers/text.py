@@ -66,7 +66,7 @@ class Decoded:
     """What a model wrote.
 
     Attributes:
-        texts: The text of each sample, special tokens left out.
+        texts: The text of each sample, special tokens left out unless the decoder keeps them.
         tokens: How many tokens each output has, special ones counted.
     """
 
@@ -145,14 +145,18 @@ class Decoder:
         scorer: Name of the scorer, for messages.
         folder: Where the tokenizer is, in Hugging Face's files.
         options: How outputs are read.
+        special: Whether texts keep special tokens.
     """
 
     scorer: str
     folder: Path
     options: DecoderOptions
+    special: bool = False
 
     @classmethod
-    def of(cls, scorer: str, model: str | None, options: DecoderOptions) -> Self:
+    def of(
+        cls, scorer: str, model: str | None, options: DecoderOptions, *, special: bool = False
+    ) -> Self:
         """Check the options, and that the tokenizer is here: in their folder, else the model's."""
         dtype, clean_up = options.dtype, options.clean_up
         require_choice(scorer, "dtype", dtype, DTYPES)
@@ -177,7 +181,7 @@ class Decoder:
                 "the model's Hugging Face files",
                 path=folder,
             )
-        return cls(scorer=scorer, folder=folder, options=options)
+        return cls(scorer=scorer, folder=folder, options=options, special=special)
 
     def require(self) -> None:
         """Look for the library that reads the tokenizer; nothing is imported."""
@@ -210,7 +214,7 @@ class Decoder:
 
     def _load(self) -> Tokenizer:
         try:
-            return load_tokenizer(self.folder, self.options.clean_up)
+            return load_tokenizer(self.folder, self.options.clean_up, special=self.special)
         except ImportError as error:
             raise self._lacks(error.name) from error
         except Exception as error:  # `tokenizers` raises bare Exceptions
@@ -291,7 +295,7 @@ class Tokenizer:
     """What decoding needs of a tokenizer.
 
     Attributes:
-        decode: Gives the text of each list of ids, special tokens left out.
+        decode: Gives the text of each list of ids.
         ids: Every id that stands for a token.
     """
 
@@ -299,13 +303,14 @@ class Tokenizer:
     ids: Collection[int]
 
 
-def load_tokenizer(folder: Path, clean_up: bool | None) -> Tokenizer:
+def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False) -> Tokenizer:
     """Load the tokenizer in a folder of Hugging Face's files.
 
     Args:
         folder: Where the files are.
         clean_up: Whether `clean` is applied; None does as transformers 5 does: where
             tokenizer_config.json asks for it, and the tokenizer is no BPE.
+        special: Whether texts keep special tokens.
 
     Raises:
         ImportError: The library is not installed.
@@ -313,8 +318,9 @@ def load_tokenizer(folder: Path, clean_up: bool | None) -> Tokenizer:
     """
     if library_for(folder) == LIGHT:
         settings, content = map(_read, (folder / CONFIG, folder / TOKENS))
-        return _load_light(folder, _cleans(settings, content) if clean_up is None else clean_up)
-    return _load_full(folder, clean_up)
+        cleans = _cleans(settings, content) if clean_up is None else clean_up
+        return _load_light(folder, cleans, not special)
+    return _load_full(folder, clean_up, not special)
 
 
 def library_for(folder: Path) -> str:
@@ -400,19 +406,19 @@ def _cleans(settings: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
     return bool(settings.get(CLEAN_UP_SWITCH) and (settings.get(CLEAN_UP_FORCED) or not is_bpe))
 
 
-def _load_light(folder: Path, clean_up: bool) -> Tokenizer:
+def _load_light(folder: Path, clean_up: bool, skips: bool) -> Tokenizer:
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def decode(ids: list[list[int]]) -> list[str]:
-        texts: list[str] = tokenizer.decode_batch(ids, skip_special_tokens=True)
+        texts: list[str] = tokenizer.decode_batch(ids, skip_special_tokens=skips)
         return [clean(text) for text in texts] if clean_up else texts
 
     return Tokenizer(decode=decode, ids=tokenizer.get_vocab().values())
 
 
-def _load_full(folder: Path, clean_up: bool | None) -> Tokenizer:
+def _load_full(folder: Path, clean_up: bool | None, skips: bool) -> Tokenizer:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(
@@ -422,7 +428,7 @@ def _load_full(folder: Path, clean_up: bool | None) -> Tokenizer:
 
     def decode(ids: list[list[int]]) -> list[str]:
         texts = tokenizer.batch_decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=cleans
+            ids, skip_special_tokens=skips, clean_up_tokenization_spaces=cleans
         )
         return [clean(text) for text in texts] if clean_up else list(texts)
 

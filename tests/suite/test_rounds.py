@@ -76,6 +76,8 @@ SCORERS = {
     "stable-diffusion-xl": "clip_fid",
     "mixtral-8x7b": "mixtral",
     "llama3_1-405b": "long_context",
+    "deepseek-r1": "deepseek_r1",
+    "gpt-oss-120b": "gpt_oss",
     "llama3_1-8b": "rouge",
     "llama3_1-8b-edge": "rouge",
     "whisper": "word_accuracy",

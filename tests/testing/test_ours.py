@@ -59,7 +59,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "vllm": "engines/vllm/test_answers.py",
     },
     "scorers": {
+        "deepseek_r1": "scorers/test_reasoning.py",
         "evaluate": "scorers/evaluate_driver.py",
+        "gpt_oss": "scorers/test_reasoning.py",
         "gsm8k": "scorers/test_gsm8k.py",
         "long_context": "scorers/test_long_context.py",
         "mbxp": "scorers/test_mbxp.py",

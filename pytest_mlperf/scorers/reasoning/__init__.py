@@ -1,0 +1,1 @@
+"""Answers of reasoning models: taken out of what they wrote, and graded by kind."""

@@ -1,0 +1,113 @@
+"""What a reasoning model gives as its answer: a letter, a number or a formula.
+
+Patterns take what they take at once (`+` behind a quantifier) where the references' go back, so
+that no text costs more than its length. What they find is the same.
+
+Source: language/deepseek-r1/eval_accuracy.py and language/gpt-oss-120b/eval_accuracy.py of
+https://github.com/mlcommons/inference.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+FINAL = re.compile(r"<\|channel\|>final[^<]*+<\|message\|>")
+RETURN = "<|return|>"
+BOLD = re.compile(r"\*\*([^*]++)\*\*")
+LISTED = (("['", '["'), ("']", '"]'))
+
+BOXED = "\\boxed{"
+BOXED_NUMBER = re.compile(r"\\boxed\{\s*+(\d++)\s*+\}")
+NUMBER = re.compile(r"Answer:\s*+(\d++)(?!\.)\b", re.IGNORECASE)
+LARGEST = 999
+"""Of the answers of AIME."""
+
+
+def final_section(text: str) -> str:
+    """Return what a model of gpt-oss says at last, or all where it has no such channel.
+
+    Source: extract_final_section of gpt-oss.
+    """
+    text = text.strip()
+    head = FINAL.search(text)
+    return text[head.end() :].partition(RETURN)[0].strip() if head else text
+
+
+@cache
+def _letter(options: str, form: str) -> re.Pattern[str]:
+    return re.compile(form.replace("OPTIONS", options), re.IGNORECASE)
+
+
+def _stated(text: str, options: str) -> str | None:
+    """Return the letter after the last "ANSWER"."""
+    form = r"\b(?:ANSWER|FINAL\s*+ANSWER)\b\s*+[:=]?+\s*+\(?+\s*+([OPTIONS])(?![A-Za-z])"
+    return _last(_letter(options, form), text)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    letters: list[str] = pattern.findall(text)
+    return letters[-1].upper() if letters else None
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\'", "'")
+
+
+def _unlisted(text: str) -> str:
+    """Return a text without the brackets and quotes of a list that holds it alone."""
+    starts, ends = LISTED
+    if text.startswith(starts) and text.endswith(ends):
+        text = text[2:-2].strip()
+    return _unescaped(text)
+
+
+def _alone(text: str, options: str) -> str | None:
+    """Return the last letter that stands alone, where there are so many options as MMLU-Pro has."""
+    return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
+
+
+def choice(text: str, options: str) -> str | None:
+    """Return the letter that DeepSeek-R1's script reads: after the last "ANSWER".
+
+    Args:
+        text: The whole answer.
+        options: "A-D", or "A-J" where a letter that stands alone will do.
+    """
+    text = _unlisted(text.strip())
+    return _stated(text, options) or _alone(text, options)
+
+
+def final_choice(text: str, options: str) -> str | None:
+    """Return the letter that gpt-oss's script reads.
+
+    That with which its final section begins, so the A of "A good choice is C" as well; else the
+    first after "Answer" there; else as `choice` in all it wrote.
+    """
+    final = _unlisted(BOLD.sub(r"\1", final_section(text)))
+    begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
+    first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
+    if first:
+        return first[1].upper()
+    return _stated(_unescaped(text.strip()), options) or _alone(final, options)
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what stands in the last \boxed{}; None where it is not closed."""
+    _, box, rest = text.strip().rpartition(BOXED)
+    depth = 1 if box else 0
+    for place, character in enumerate(rest if box else ""):
+        depth += (character == "{") - (character == "}")
+        if not depth:
+            return rest[:place].strip()
+    return None
+
+
+def number(text: str) -> int | None:
+    r"""Return the last number in a \boxed{}, else the last after "Answer:", from 0 to 999."""
+    digits = BOXED_NUMBER.findall(text) or NUMBER.findall(text.strip())
+    # int() reads no more than 4,300 digits, and so many are above 999 but for zeros.
+    if not digits or len(digits[-1]) > 4300:
+        return None
+    value = int(digits[-1])
+    return value if value <= LARGEST else None

@@ -1,0 +1,245 @@
+"""Score reasoning as MLPerf's DeepSeek-R1 and gpt-oss-120b benchmarks do: exact match."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import text as language
+from pytest_mlperf.scorers.reasoning._answers import boxed, choice, final_choice, number
+from pytest_mlperf.scorers.reasoning._mathematics import same_answers
+
+MATHEMATICS, PROGRAMS = "math500", "livecodebench"
+FIELDS = ("metric", "target")
+LIBRARIES = ("sympy", "pylatexenc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningOptions(language.DecoderOptions):
+    """How outputs are read.
+
+    Attributes:
+        has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have.
+            Nothing here runs their programs yet: with them there is no "exact_match", and MLPerf's
+            gate is not decided. false, of a data set of your own without them, refuses them.
+    """
+
+    has_programs: bool = True
+
+
+class DeepSeekScorer:
+    r"""Grades each sample by the data set that it is from; None stands for the other parts.
+
+    The part is the first of gpqa, mmlu_pro, math500, aime and livecodebench in the name of a
+    sample's data set, in lower case; another name is an error, as in the reference. Metrics, per
+    sample (100 where the answer is right, else 0) and as the reference prints them:
+
+    - "exact_match" on all; the mean, not rounded. It is left out where a sample is of
+      LiveCodeBench, whose programs nothing here runs yet.
+    - The parts by their names: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER",
+      "aime" by the last number in a \boxed{}, "math500" by what is boxed last, compared as
+      PRM800K's grader does it; one whose comparison takes 10 s of processor time or 2 GiB is wrong,
+      where the reference would go on for ever.
+    - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, not
+      rounded.
+
+    Source: language/deepseek-r1/eval_accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = (
+        *("exact_match", "gpqa", "mmlu_pro", MATHEMATICS, "aime"),
+        "tokens_per_sample",
+    )
+    libraries: ClassVar[tuple[str, ...]] = LIBRARIES
+    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
+    options: ClassVar[type] = ReasoningOptions
+
+    name: ClassVar[str] = "deepseek_r1"
+    parts: ClassVar[Mapping[str, str]] = {
+        part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
+    }
+    special: ClassVar[bool] = False
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of `ReasoningOptions`.
+        """
+        asked = ReasoningOptions(**options)
+        self._decoder = language.Decoder.of(self.name, model, asked, special=self.special)
+        self._has_programs = asked.has_programs
+
+    @staticmethod
+    def left_out(options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the metrics that options leave out, with the option that gives each."""
+        without = "has_programs = false, of a data set without LiveCodeBench"
+        return {"exact_match": without} if options.get("has_programs", True) else {}
+
+    def require(self) -> None:
+        """Look for what decodes and compares; nothing is imported."""
+        self._decoder.require()
+        if missing := [each for each in LIBRARIES if importlib.util.find_spec(each) is None]:
+            raise EnvironmentFault(
+                f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
+                "try: pip install 'pytest-mlperf[math]'"
+            )
+
+    def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
+        """Score generated tokens.
+
+        Args:
+            outputs: The token ids of each sample, of type `dtype`.
+            references: As data set graded gives them: "metric" is the data set's name, "target" the
+                letter, number or formula.
+
+        Returns:
+            The metrics of the class.
+        """
+        require_outputs(self.name, outputs, references)
+        checked = language.require_tables(self.name, references, FIELDS, "graded")
+        kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
+        decoded = self._decoder.decode(outputs)
+        targets = [one["target"] for one in checked]
+        right = self._grade(kinds, decoded.texts, targets)
+        graded = [kind for kind in self.metrics if kind in kinds]
+        rows = {
+            part: [
+                100.0 * one if kind == part else None
+                for one, kind in zip(right, kinds, strict=True)
+            ]
+            for part in graded
+        }
+        tokens = list(map(float, decoded.tokens))
+        whole = self._whole([one["metric"].lower() for one in checked], right, kinds)
+        return Scores(
+            per_sample={**whole.per_sample, **rows, "tokens_per_sample": tokens},
+            aggregate={
+                **whole.aggregate,
+                **{
+                    part: sum(one or 0.0 for one in row) / kinds.count(part)
+                    for part, row in rows.items()
+                },
+                "tokens_per_sample": sum(tokens) / len(tokens),
+            },
+            whole=whole.whole,
+        )
+
+    def _part(self, sample: int, dataset: str) -> str:
+        part = next((own for key, own in self.parts.items() if key in dataset.lower()), None)
+        where = f"scorer {self.name}: sample {sample} is of the data set {dataset!r:.60}"
+        if part is None:
+            raise RunError(
+                "scorer", f"{where}, which has none of {', '.join(self.parts)} in its name"
+            )
+        if part == PROGRAMS and not self._has_programs:
+            raise RunError(
+                "scorer",
+                f"{where}, whose programs nothing here runs, but has_programs = false says that "
+                "there is none; leave these samples out, or that option",
+            )
+        return part
+
+    def _grade(
+        self, kinds: Sequence[str], texts: Sequence[str], targets: Sequence[str]
+    ) -> list[bool]:
+        """Return which answers are right; a program is not."""
+        rows = list(zip(kinds, texts, targets, strict=True))
+        formulas = [(target, boxed(text)) for kind, text, target in rows if kind == MATHEMATICS]
+        pairs = [(target, formula) for target, formula in formulas if target and formula]
+        verdicts = iter(same_answers(pairs))
+        compared = iter(
+            [bool(target and formula) and next(verdicts) for target, formula in formulas]
+        )
+        return [
+            next(compared) if kind == MATHEMATICS else self._is_right(kind, text, target)
+            for kind, text, target in rows
+        ]
+
+    def _is_right(self, kind: str, text: str, target: str) -> bool:
+        match kind:
+            case "aime":
+                value = number(text)
+                return value is not None and value == _whole_number(target)
+            case "gpqa" | "mmlu_pro":
+                letter = self._choice(text, "A-D" if kind == "gpqa" else "A-J")
+                return letter is not None and letter == target.upper()
+        return False
+
+    def _choice(self, text: str, options: str) -> str | None:
+        return choice(text, options)
+
+    def _whole(self, names: Sequence[str], right: Sequence[bool], kinds: Sequence[str]) -> Scores:
+        """Return the score of all samples; nothing where some cannot be graded."""
+        if PROGRAMS in kinds:
+            return Scores(per_sample={}, aggregate={})
+        return self._all(names, right)
+
+    def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
+        del names
+        row = [100.0 * one for one in right]
+        return Scores(
+            per_sample={"exact_match": row}, aggregate={"exact_match": sum(row) / len(row)}
+        )
+
+
+class GptOssScorer(DeepSeekScorer):
+    """Grades each sample by the data set that it is from, as scorer deepseek_r1, with differences.
+
+    - Letters are looked for in the final section of harmony's format first: that with which it
+      begins, so the A of "A good choice is C" too; then the first after "Answer". Numbers and what
+      is boxed are looked for in all that the model wrote, its drafts included.
+    - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of
+      livecodebench_v6 by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. A
+      repeat that is missing is not noticed, in the reference neither. Per sample it is 100 where
+      right, times its share of the weights, so that their mean is the score.
+    - "mmlu" in a name is graded as "mmlu_pro".
+    - "tokens_per_sample" is not printed by the reference, though MLPerf has a limit on it.
+
+    The reference counts a sample that a log has twice both times; an accuracy run asks each once.
+
+    Source: language/gpt-oss-120b/eval_mlperf_accuracy.py of https://github.com/mlcommons/inference.
+    """
+
+    name: ClassVar[str] = "gpt_oss"
+    parts: ClassVar[Mapping[str, str]] = {**DeepSeekScorer.parts, "mmlu": "mmlu_pro"}
+    special: ClassVar[bool] = True
+
+    def _choice(self, text: str, options: str) -> str | None:
+        return final_choice(text, options)
+
+    def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
+        of_all, of_right = (
+            Counter(names),
+            Counter(name for name, one in zip(names, right, strict=True) if one),
+        )
+        total = sum(of_all[name] / REPEATS.get(name, 1) for name in sorted(of_all))
+        score = sum(of_right[name] / REPEATS.get(name, 1) for name in sorted(of_all))
+        return Scores(
+            per_sample={
+                "exact_match": [
+                    100.0 * one * len(names) / REPEATS.get(name, 1) / total
+                    for name, one in zip(names, right, strict=True)
+                ]
+            },
+            aggregate={"exact_match": float(f"{score / total * 100:.3f}")},
+            whole=frozenset({"exact_match"}),
+        )
+
+
+REPEATS = {"aime25": 8, "gpqa_diamond": 5, "livecodebench_v6": 3}
+"""How often gpt-oss's data set has each question."""
+
+
+def _whole_number(target: str) -> int | None:
+    try:
+        return int(target)
+    except ValueError:
+        return None

@@ -1,0 +1,371 @@
+"""Answers of reasoning models, read and graded as MLPerf's scripts do, with their flaws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf.registry import check_call
+from pytest_mlperf.scorers.reasoning import _mathematics as mathematics
+from pytest_mlperf.scorers.reasoning._answers import (
+    boxed,
+    choice,
+    final_choice,
+    final_section,
+    number,
+)
+from pytest_mlperf.scorers.reasoning.scorer import DeepSeekScorer, GptOssScorer
+from pytest_mlperf.testing import check_scorer
+from tests.scorers.tokenizers_made_here import NAMES, SPECIAL, byte_level, write
+
+pytest.importorskip("sympy")
+pytest.importorskip("pylatexenc")
+
+FINAL = "<|channel|>final<|message|>"
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "letter"),
+    [
+        ("ANSWER: B", "A-D", "B"),
+        ("ANSWER: **B**", "A-D", None),
+        ("Answer: $B$", "A-D", None),
+        ("answer a good one", "A-D", "A"),
+        ("ANSWER: A then ANSWER: (C).", "A-D", "C"),
+        ("FINALANSWER=( d )", "A-D", "D"),
+        ("ANSWER: E", "A-D", None),
+        ("ANSWER: E", "A-J", "E"),
+        ("ANSWER: Because", "A-D", None),
+        ("['ANSWER:\\nB']", "A-D", "B"),
+        ("I pick j", "A-J", "J"),
+        ("I pick j", "A-D", None),
+        ("", "A-J", None),
+        ("ANSWER:", "A-D", None),
+        ("A" + "NSWER: B"[:7], "A-D", None),  # cut before the letter
+    ],
+)
+def test_the_letter_is_the_last_after_the_word_answer(
+    text: str, options: str, letter: str | None
+) -> None:
+    assert choice(text, options) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (f"<|channel|>analysis<|message|>ANSWER: A<|end|>{FINAL}**C**<|return|>", "C"),
+        (f"{FINAL}A good choice is C.\n\nAnswer: C", "A"),
+        (f"{FINAL}Because of Answer. B", "B"),
+        ("I think so<|return|> ANSWER: A", "A"),
+        (f"{FINAL}<|return|>", None),
+        (f"ANSWER: B{FINAL}<|return|>", "B"),  # a draft, as the final section is empty
+        (f"<|channel|>final 明<|message|>(d){FINAL}A", "D"),
+        (f"{FINAL}**Answer: B** or Answer: C", "B"),
+        ("", None),
+    ],
+)
+def test_gpt_oss_is_read_from_its_final_section_on(text: str, letter: str | None) -> None:
+    assert final_choice(text, "A-D") == letter
+
+
+def test_the_final_section_ends_at_return_or_with_the_text() -> None:
+    assert final_section(f"x{FINAL} a\nb <|return|>c") == "a\nb"
+    assert final_section(f"x{FINAL}cut") == "cut"
+    assert final_section(" no channel ") == "no channel"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\boxed{073}", 73),
+        (r"\boxed{1000} Answer: 5", None),
+        ("Answer: 12.", None),
+        ("Answer: 12", 12),
+        ("answer:\n7, then Answer: 8", 8),
+        (r"\boxed{ 5 } Answer: 6", 5),
+        (r"\boxed{x} Answer: 6", 6),
+        ("Answer: -6", None),
+        ("Answer: 12a", None),
+        (r"\boxed{" + "9" * 10_000 + "}", None),
+        ("", None),
+    ],
+)
+def test_a_number_is_boxed_or_follows_the_word_answer(text: str, value: int | None) -> None:
+    assert number(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{\frac{1}{2}} and \boxed{x^{2}}", "x^{2}"),
+        (r"\boxed{ a } b", "a"),
+        (r"\boxed{\frac{1}{2}", None),
+        (r"\boxed{1} \boxed{2", None),
+        ("no box", None),
+    ],
+)
+def test_a_formula_is_what_is_boxed_last(text: str, content: str | None) -> None:
+    assert boxed(text) == content
+
+
+HOSTILE = [
+    "ANSWER" + " " * 200_000,
+    "FINAL" + " " * 200_000 + "x",
+    "ANSWER " * 50_000,
+    "Answer:" + "1" * 200_000 + ".",
+    "Answer:" + "\n" * 200_000 + "x",
+    r"\boxed{" * 50_000,
+    r"\boxed{" + " " * 200_000 + "x",
+    "<|channel|>final" * 20_000,
+    "**" * 100_000 + "a",
+    "**a" * 70_000,
+    "1," * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_read_once(text: str) -> None:
+    """Patterns that went back over it would never come to an end."""
+    assert choice(text, "A-D") is None
+    assert final_choice(text, "A-D") in {None, "A"}
+    assert number(text) is None
+    assert boxed(text) is None
+
+
+@given(st.text("AaJ1 :.(*<|>\\{}bx", max_size=60))
+def test_whatever_a_model_writes_is_an_answer_or_none(text: str) -> None:
+    assert choice(text, "A-D") in {None, *"ABCD"}
+    assert final_choice(text, "A-J") in {None, *"ABCDEFGHIJ"}
+    assert number(text) in {None, *range(1000)}
+
+
+# --- mathematics ------------------------------------------------------------------------------
+
+PAIRS = [
+    (r"\frac{1}{2}", "0.5", True),
+    (r"\frac{1}{2}", "1/2", True),
+    (r"\frac12", r"\dfrac{1}{2}", True),
+    (r"\frac{1}{2}", r"\frac{2}{4}", False),  # not reduced
+    (r"\sqrt3", r"\sqrt{3}", True),
+    ("5", "x=5", True),
+    ("5", "abc=5", False),
+    ("10", r"10\text{ cm}", True),
+    ("10", "10 degrees", True),
+    ("90", r"90^\circ", True),
+    ("1,000", "1000", True),
+    ("5", "5.0", True),
+    ("5", r"\$5", True),
+    ("5", "4+1", False),  # a whole number has to be written out
+    ("x+1", "1+x", True),
+    ("2x", "x*2", True),
+    ("x^2", "x*x", True),
+    ("x+y+z", "z+y+x", False),  # three letters are not tried
+    ("x^{12}", "x^{6}*x^{6}", False),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", True),
+    ("(1,2)", "( 1, 2 )", True),
+    ("(1,2)", "[1,2]", False),
+    ("(1,2)", "(1,2,3)", False),
+    ("(x+1,2)", "(1+x,2)", True),
+    (r"\text{Evelyn}", "evelyn", True),
+    ("7 3/4", "31/4", True),
+    ("3", "2.99999999", True),  # whole to 1e-7
+    ("3", "", False),
+    ("", "3", False),
+    (r"\frac", "x", False),
+    ("x", "((((((((((" * 200, False),
+    ("x", "id", False),
+    ("x", "().__class__", False),
+]
+
+
+@pytest.mark.parametrize(("target", "answer", "right"), PAIRS, ids=range(len(PAIRS)))
+def test_answers_are_the_same_as_prm800k_has_it(target: str, answer: str, right: bool) -> None:
+    assert mathematics.same(target, answer) is right
+
+
+@given(st.text("12x+-*/^(){}[],.\\ sqrtf=", min_size=1, max_size=25))
+def test_an_answer_is_the_same_as_itself(text: str) -> None:
+    assert mathematics.same(text, text)
+
+
+def test_an_answer_is_never_run(tmp_path: Path) -> None:
+    """Not even by sympy, which evaluates text that it parses; octal digits need no letters."""
+    canary = tmp_path / "canary"
+    code = "".join(f"\\{ord(character):03o}" for character in f"open({str(canary)!r},'w')")
+
+    for text in (f"sqrt('{code}')", f"x('{code}')", f"'{code}'", f"sqrt(x,'{code}')"):
+        mathematics._same_value(f"(x)-({text})")
+
+    assert not canary.exists()
+
+
+@pytest.mark.process
+def test_an_answer_that_takes_too_long_is_wrong_and_the_next_is_compared() -> None:
+    pairs = [("x", "x"), ("x", "9**9**9**9"), ("x+1", "1+x"), ("x", "9**9**9**9")]
+
+    assert mathematics.same_answers(pairs, cpu_s=4) == [True, False, True, False]
+
+
+@pytest.mark.process
+def test_a_comparison_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mathematics, "__name__", "pytest_mlperf.no_such_module")
+
+    with pytest.raises(RunError, match=r"ended with exit code 1: .*no_such_module"):
+        mathematics.same_answers([("x", "y")])
+
+
+# --- scorers ----------------------------------------------------------------------------------
+
+Build = Callable[..., DeepSeekScorer]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
+    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
+
+
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
+    return write(tmp_path_factory.mktemp("harmony"), byte_level(MARKED), settings)
+
+
+MARKED = (*SPECIAL, "<|channel|>", "<|message|>", "<|return|>")
+
+
+def tokens(texts: list[str], dtype: str = "<i8", special: tuple[str, ...] = SPECIAL) -> list[bytes]:
+    encoded = byte_level(special).encode_batch(texts)
+    return [np.array([*one.ids, 2], dtype).tobytes() for one in encoded]
+
+
+def of(metric: str, target: str) -> dict[str, str]:
+    return {"metric": metric, "target": target}
+
+
+SAMPLES = [
+    (r"<think>..</think> \boxed{073}", of("AIME_2024", "73")),
+    ("ANSWER: B", of("gpqa", "b")),
+    ("ANSWER: A", of("gpqa", "B")),
+    ("I pick j", of("mmlu_pro", "J")),
+    (r"so \boxed{\frac{2}{4}}", of("math500", r"\frac{1}{2}")),
+    (r"so \boxed{x+1}", of("math500", "1+x")),
+    ("", of("math500", "1")),
+]
+TEXTS = [text for text, _ in SAMPLES]
+REFERENCES = [reference for _, reference in SAMPLES]
+RIGHT = [100.0, 100.0, 0.0, 100.0, 0.0, 100.0, 0.0]
+GRADED = {"has_programs": False}
+
+
+@pytest.mark.process
+def test_deepseeks_score_is_the_mean_of_all_rows(model: Path) -> None:
+    outputs = tokens(TEXTS)
+
+    scores = DeepSeekScorer(model=str(model)).score(outputs, REFERENCES)
+
+    assert scores.per_sample["exact_match"] == RIGHT
+    assert scores.per_sample["gpqa"] == [None, 100.0, 0.0, None, None, None, None]
+    assert scores.aggregate == {
+        "exact_match": 400 / 7,
+        "gpqa": 50.0,
+        "mmlu_pro": 100.0,
+        "math500": 100 / 3,
+        "aime": 100.0,
+        "tokens_per_sample": sum(map(len, outputs)) / 8 / 7,
+    }
+
+
+@pytest.mark.parametrize("scorer", [DeepSeekScorer, GptOssScorer])
+def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
+    scorer: type[DeepSeekScorer], model: Path
+) -> None:
+    """What nothing here runs is neither right nor wrong."""
+    references = [of("gpqa_diamond", "B"), of("livecodebench_v6", "1873_A")]
+    outputs = tokens(["ANSWER: B", "```python\npass\n```"])
+
+    scores = scorer(model=str(model)).score(outputs, references)
+
+    assert set(scores.aggregate) == {"gpqa", "tokens_per_sample"}
+    assert scores.per_sample["gpqa"] == [100.0, None]
+    assert scorer.left_out({}) == {
+        "exact_match": "has_programs = false, of a data set without LiveCodeBench"
+    }
+    assert scorer.left_out(GRADED) == {}
+    with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', whose"):
+        scorer(model=str(model), **GRADED).score(outputs, references)
+
+
+def test_gpt_oss_weighs_samples_by_how_often_their_question_is_asked(harmony: Path) -> None:
+    """Special tokens are part of the text; per sample the mean is the score."""
+    names = ["aime25"] * 3 + ["gpqa_diamond"] * 2 + ["mmlu"]
+    answers = [r"\boxed{5}", r"\boxed{6}", r"Answer: 5", f"{FINAL}B<|return|>", f"{FINAL}A", "J"]
+    targets = ["5", "5", "5", "B", "B", "J"]
+    outputs = tokens(answers, "<i4", MARKED)
+
+    scores = GptOssScorer(model=str(harmony), dtype="int32", **GRADED).score(
+        outputs, [of(*pair) for pair in zip(names, targets, strict=True)]
+    )
+
+    score = (2 / 8 + 1 / 5 + 1) / (3 / 8 + 2 / 5 + 1) * 100
+    assert scores.aggregate["exact_match"] == float(f"{score:.3f}") == 81.690
+    assert np.mean(scores.per_sample["exact_match"]) == pytest.approx(score)  # type: ignore[arg-type]
+    assert scores.whole == {"exact_match"}
+    assert scores.aggregate["aime"] == pytest.approx(200 / 3)
+    assert scores.per_sample["mmlu_pro"] == [None] * 5 + [100.0]
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (of("bbh", "A"), "sample 1 is of the data set 'bbh', which has none of gpqa, mmlu_pro"),
+        (of("", "A"), "sample 1 is of the data set '', which has none of"),
+        ({"metric": "gpqa"}, "the reference of sample 1 has no text 'target'; use data set graded"),
+    ],
+)
+def test_an_unknown_data_set_is_an_error_as_in_the_reference(
+    model: Path, known: Any, message: str
+) -> None:
+    with pytest.raises(RunError, match=f"scorer deepseek_r1: {message}"):
+        DeepSeekScorer(model=str(model)).score([b"", b""], [of("gpqa", "A"), known])
+
+
+def test_tokens_of_the_wrong_type_are_said_where_they_can_be_seen(model: Path) -> None:
+    with pytest.raises(RunError, match="set the scorer's dtype to the type"):
+        DeepSeekScorer(model=str(model)).score([b"\0" * 12], [of("gpqa", "A")])
+
+
+def test_what_is_not_installed_is_said_before_a_run(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = DeepSeekScorer(model=str(model))
+    scorer.require()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "tokenizers" or None)
+
+    with pytest.raises(EnvironmentFault, match="needs sympy and pylatexenc"):
+        scorer.require()
+
+
+def test_the_model_is_given_and_no_option() -> None:
+    with pytest.raises(SuiteError, match="has no option 'model'"):
+        check_call("scorer 'gpt_oss'", GptOssScorer, {"model": "x"})
+
+
+@pytest.mark.process
+def test_deepseeks_scorer_keeps_the_contract(model: Path) -> None:
+    check_scorer(DeepSeekScorer, tokens(TEXTS), REFERENCES, model=str(model), options=GRADED)
+
+
+@pytest.mark.process
+def test_gpt_osss_scorer_keeps_the_contract(model: Path) -> None:
+    check_scorer(GptOssScorer, tokens(TEXTS), REFERENCES, model=str(model))
