@@ -396,8 +396,8 @@ def of_onnx(
         (
             {"workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
             "broken",
-            "{suite}:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64, "
-            "uint8",
+            "{suite}:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, "
+            "int64, uint8",
         ),
         (
             {"workload": 'dataset = { use = "synthetic", path = "m.onx" }'},
