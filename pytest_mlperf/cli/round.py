@@ -232,6 +232,7 @@ ADAPTERS = {
     "llama3_1-8b": "cnn_dailymail",
     "llama3_1-8b-edge": "cnn_dailymail",
     "mixtral-8x7b": "mixtral",
+    **dict.fromkeys(("llama3_1-405b", "deepseek-r1", "gpt-oss-120b"), "graded"),
     "stable-diffusion-xl": "coco_captions",
     "dlrm-v2": "criteo",
 }

@@ -298,9 +298,7 @@ def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
 
     assert set(scores.aggregate) == {"gpqa", "tokens_per_sample"}
     assert scores.per_sample["gpqa"] == [100.0, None]
-    assert scorer.left_out({}) == {
-        "exact_match": "has_programs = false, of a data set without LiveCodeBench"
-    }
+    assert "without LiveCodeBench, which nothing here runs" in scorer.left_out({})["exact_match"]
     assert scorer.left_out(GRADED) == {}
     with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', whose"):
         scorer(model=str(model), **GRADED).score(outputs, references)

@@ -80,7 +80,7 @@ class DeepSeekScorer:
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
         """Return the metrics that options leave out, with the option that gives each."""
-        without = "has_programs = false, of a data set without LiveCodeBench"
+        without = "has_programs = false, of data without LiveCodeBench, which nothing here runs"
         return {"exact_match": without} if options.get("has_programs", True) else {}
 
     def require(self) -> None:
