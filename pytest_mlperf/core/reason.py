@@ -90,6 +90,7 @@ class SignKey(StrEnum):
     GOODPUT_UNKNOWN = "goodput_unknown"
     TOKENS_TOGETHER = "tokens_together"
     IN_ONE_PIECE = "in_one_piece"
+    ANSWERS_CUT = "answers_cut"
 
 
 SEVERAL = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})

@@ -14,7 +14,7 @@ from pytest_mlperf.core.contention import client_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
-from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu
 from pytest_mlperf.run.worker.closed_loop import MOST_TURNS, SCHEMA, OpenWindow, PointWindow
 
@@ -121,9 +121,11 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
+    signs = tuple(_signs(log))
     return Figures(
         metrics={**metrics, **per_gpu(metrics, accelerator)},
-        notes=tuple(_notes(log)),
+        notes=(*_notes(log), *(sign.text for sign in signs)),
+        signs=signs,
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
         duration_s=end_s - begin_s,
@@ -321,6 +323,21 @@ def _of_turns(point: PointWindow) -> Iterator[str]:
     )
 
 
+def _signs(log: CurveLog) -> Iterator[Sign]:
+    """Yield what is told once for all points of a curve."""
+    shares = []
+    for point in log.points:
+        cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())
+        if MIXED * ended < cut < (1 - MIXED) * ended:
+            shares.append(f"{cut / ended:.0%} at {point.point:,}")
+    if shares:
+        yield Sign(
+            key=SignKey.ANSWERS_CUT,
+            text=f"answers were cut at the most tokens that they may have: {', '.join(shares)}; "
+            "the others ended by themselves",
+        )
+
+
 def _notes(log: CurveLog) -> Iterator[str]:
     for point in log.points:
         yield from _of_turns(point)
@@ -333,9 +350,3 @@ def _notes(log: CurveLog) -> Iterator[str]:
                 f"{len(work)} parts of the window"
             )
         yield from (f"at {point.point:,}: {text}" for text in point.notes.values())
-        cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())
-        if MIXED * ended < cut < (1 - MIXED) * ended:
-            yield (
-                f"at {point.point:,}: {cut / ended:.0%} of the answers were cut at the most tokens "
-                "that they may have, the others ended by themselves"
-            )

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.reason import Key, SignKey
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
@@ -417,6 +417,8 @@ def test_why_answers_ended_is_counted_and_told_where_some_were_cut() -> None:
     mixed = point(finishes={"stop": 200, "length": 40})
     log = log_of(point(0.5, finishes={"length": 240}), mixed)
 
+    figures = curve_figures(log, "cpu")
     assert curve_finishes(log) == {"length@0.5": 240, "stop@4": 200, "length@4": 40}
-    (note,) = curve_figures(log, "cpu").notes
-    assert note.startswith("at 4: 17% of the answers were cut")
+    (note,) = figures.notes
+    assert note.startswith("answers were cut at the most tokens that they may have: 17% at 4; the")
+    assert [(sign.key, sign.text) for sign in figures.signs] == [(SignKey.ANSWERS_CUT, note)]
