@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise, surer
 from pytest_mlperf.core.judge.formulas import t_isf
@@ -116,19 +116,36 @@ LENGTH = 0.02
 """Share by which the mean length of a curve's answers may differ from the baseline's."""
 
 
+LENGTH_FALSE = 0.01
+"""How often unchanged answers may seem longer or shorter, at all points of a curve together."""
+
+
 def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRun]) -> str | None:
     """Return a sentence where answers at a point of a curve have another length, else None.
 
-    Who says less is faster.
+    Who says less is faster. But which samples end within a window is chance, as far as the runs of
+    each side differ among themselves.
     """
     points = {point for run in now for name in run.metrics if (point := point_of(name))}
     for name in (at_point(count, point) for point in sorted(points) for count in sorted(COUNTS)):
         ours, theirs = values(now, name), values(before, name)
         if ours and theirs:
             means = [mean_value(theirs)], [mean_value(ours)]
-            if other := other_count(METRICS[name].title, *means, tolerance=LENGTH):
+            tolerance = LENGTH + _chance(theirs, ours, LENGTH_FALSE / len(points))
+            if other := other_count(METRICS[name].title, *means, tolerance=tolerance):
                 return other
     return None
+
+
+def _chance(before: Sequence[Value], now: Sequence[Value], probability: float) -> float:
+    """Return the share by which means differ by chance no more often; 0: one run shows none."""
+    df = len(before) + len(now) - 2
+    if not df:
+        return 0.0
+    logs = [[math.log(value.value) for value in side] for side in (before, now)]
+    squares = sum((log - fmean(side)) ** 2 for side in logs for log in side)
+    se = math.sqrt(squares / df * (1 / len(before) + 1 / len(now)))
+    return t_isf(probability / 2, df) * se
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import (
     Ruling,
     is_worse,
+    other_length,
     rule_on,
     ruling_of,
     values,
@@ -525,3 +528,42 @@ def test_what_points_measured_besides_is_reported() -> None:
     last = ruling.metrics[-1]
     assert (last.metric, last.outcome) == ("ttft_p90@8", None)
     assert last.change == pytest.approx(1, rel=1e-3)
+
+
+def of_lengths(*values: float) -> list[Run]:
+    """Return runs whose answers have so many tokens in the mean, at eight under way."""
+    (run,) = runs(1)
+    return [replace(run, metrics={"tokens_per_sample@8": value}) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "moved"),
+    [
+        ([40.0] * 4, [40.7], ""),
+        ([40.0] * 4, [40.9], "tokens/sample at 8 40.9, more than the baseline's 39.2 to 40.8"),
+        ([40.0] * 4, [39.1], "tokens/sample at 8 39.1, less than the baseline's 39.2 to 40.8"),
+        ([40.0], [39.1], "tokens/sample at 8 39.1, less than the baseline's 39.2 to 40.8"),
+        ([39.4, 40.6, 40.0, 41.0], [38.9], ""),
+        ([39.4, 40.6, 40.0, 41.0], [34.0], "tokens/sample at 8 34, less than the baseline's 3"),
+        ([39.4, 40.6, 40.0, 41.0] * 4, [38.0] * 2, "tokens/sample at 8 38, less than the base"),
+    ],
+)
+def test_another_length_of_answers_is_one_that_chance_does_not_explain(
+    before: list[float], now: list[float], moved: str
+) -> None:
+    told = other_length(of_lengths(*now), of_lengths(*before)) or ""
+
+    assert told.startswith(moved)
+    assert bool(told) is bool(moved)
+
+
+def test_unchanged_answers_seldom_seem_longer_or_shorter() -> None:
+    """Which samples end in a window is chance: here 3 % from run to run, more than is tolerated."""
+    chance = Random(20261123)
+
+    def measured(count: int) -> list[Run]:
+        return of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(count)))
+
+    told = sum(other_length(measured(1), measured(4)) is not None for _ in range(2_000))
+
+    assert told / 2_000 <= 0.01
