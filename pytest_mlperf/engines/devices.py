@@ -84,7 +84,9 @@ def understood(library: str, release: str | None) -> Understood:
 
 def check(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
     """Refuse GPUs by names that an installed library would fail at, or take for others."""
-    listed = environ.get(VARIABLE, "")
+    listed = environ.get(VARIABLE)
+    if not listed:
+        return
     names = [name.strip() for name in listed.split(",")]
     for library in libraries:
         release = _release(library)

@@ -120,6 +120,10 @@ LENGTH_FALSE = 0.01
 """How often unchanged answers may seem longer or shorter, at all points of a curve together."""
 
 
+LENGTH_MOST = 0.1
+"""Share that no chance excuses: few runs that differ prove little, and half an answer is none."""
+
+
 def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRun]) -> str | None:
     """Return a sentence where answers at a point of a curve have another length, else None.
 
@@ -131,7 +135,8 @@ def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRu
         ours, theirs = values(now, name), values(before, name)
         if ours and theirs:
             means = [mean_value(theirs)], [mean_value(ours)]
-            tolerance = LENGTH + _chance(theirs, ours, LENGTH_FALSE / len(points))
+            chance = _chance(theirs, ours, LENGTH_FALSE / len(points))
+            tolerance = min(LENGTH + chance, LENGTH_MOST)
             if other := other_count(METRICS[name].title, *means, tolerance=tolerance):
                 return other
     return None

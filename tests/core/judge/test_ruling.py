@@ -545,6 +545,7 @@ def of_lengths(*values: float) -> list[Run]:
         ([40.0], [39.1], "tokens/sample at 8 39.1, less than the baseline's 39.2 to 40.8"),
         ([39.4, 40.6, 40.0, 41.0], [38.9], ""),
         ([39.4, 40.6, 40.0, 41.0], [34.0], "tokens/sample at 8 34, less than the baseline's 3"),
+        ([39.0, 41.0], [35.0], "tokens/sample at 8 35, less than the baseline's 35.98"),
         ([39.4, 40.6, 40.0, 41.0] * 4, [38.0] * 2, "tokens/sample at 8 38, less than the base"),
     ],
 )
