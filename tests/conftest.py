@@ -38,6 +38,13 @@ def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _at_a_desk() -> None:
+    """Every run that a test makes is one at a desk: CI changes what pytest prints, and verdicts."""
+    os.environ.pop("CI", None)
+    os.environ.pop("BUILD_NUMBER", None)
+
+
 def pytest_configure() -> None:
     tiers.install()
 

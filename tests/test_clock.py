@@ -75,7 +75,6 @@ def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(
 ) -> None:
     """Recording and judging work, and no folder is overwritten."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))
-    monkeypatch.delenv("CI", raising=False)
     pytester.makefile(".mlperf.toml", demo=SUITE)
     pytester.makeconftest(JUMPING)
 

@@ -21,10 +21,10 @@ NO_CONTROL = "-omlperf_control=off"
 
 @pytest.fixture(autouse=True)
 def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let no test wait for another one's lease; hide that CI or xdist runs the tests."""
+    """Let no test wait for another one's lease; hide that xdist runs the tests."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("COLUMNS", "120")
-    for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -97,7 +97,6 @@ def test_a_run_of_pytest_writes_what_the_schema_says(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))
-    monkeypatch.delenv("CI", raising=False)
     (pytester.path / "s.mlperf.toml").write_text(
         'schema = 1\nround = "v4.1"\n[workload]\nname = "demo"\n'
         'dataset = { use = "synthetic", samples = 8 }\nscorer = { use = "top1" }\n'

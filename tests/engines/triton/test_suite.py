@@ -34,7 +34,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     """Return a project with the tiny suite on MLServer, over gRPC."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-omlperf_control=off")
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path / "leases"))
-    for name in ("CI", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
     folder = pytester.mkdir("served")
     options = {
