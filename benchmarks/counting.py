@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Counting:
@@ -32,6 +32,9 @@ class Counting:
         prompt_tokens: Sequence[int | None] | None = None,
     ) -> None:
         """Nobody asks why."""
+
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Not kept."""
 
     def done(
         self,

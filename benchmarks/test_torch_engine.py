@@ -170,7 +170,7 @@ class Ways:
         def measure() -> float:
             logs = folder / str(next(self._runs))
             logs.mkdir()
-            loadgen.run(plan, logs, engine, loadgen.make_sink(plan, fail))
+            loadgen.run(plan, logs, engine, loadgen.make_sink(plan, fail, logs))
             engine.load_samples(range(SAMPLES))
             detail = parse_detail(logs / DETAIL)
             assert detail.num_errors == 0, detail.errors

@@ -97,6 +97,10 @@ class TimedSink:
         """Hand through."""
         self.sink.ended(ids, reasons, prompt_tokens)
 
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Hand through."""
+        self.sink.attach(ids, artefacts)
+
     def done(
         self,
         ids: Sequence[int],

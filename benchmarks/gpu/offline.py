@@ -143,7 +143,7 @@ def under_loadgen(engine: Engine, folder: Path, *, data: int, samples: int, toke
     logs = folder / f"loadgen-{next(_runs)}"
     logs.mkdir(parents=True)
     with _quiet():
-        loadgen.run(plan, logs, engine, loadgen.make_sink(plan, _fail))
+        loadgen.run(plan, logs, engine, loadgen.make_sink(plan, _fail, logs))
     detail = parse_detail(logs / DETAIL)
     detail.require_no_errors()
     metrics = detail.metrics("Offline")

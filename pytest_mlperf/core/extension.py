@@ -91,6 +91,18 @@ class Sink(Protocol):
         """
         ...
 
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Give what a scorer needs beside the outputs, just before `done` (optional).
+
+        The log of MLPerf gets outputs alone; artefacts lie in an archive beside it. They are read
+        where `wants_output`, and dropped elsewhere.
+
+        Args:
+            ids: The ids given to `submit`, each once.
+            artefacts: Of each id a table of bytes by name, such as {"tool_calls": b"[]"}.
+        """
+        ...
+
     def done(
         self,
         ids: Sequence[int],
@@ -326,6 +338,10 @@ class Scorer(Protocol):
     Built as `factory(model=..., **options)` in a process of its own; `model` is the workload's
     model as the engine gets it (a language model's tokenizer lies there), or None. What is wrong
     is raised by its kind, as a data set does.
+
+    A class that scores more than outputs says so by `artefacts`, names of what engines attach to
+    every sample, see `Sink.attach`. `score` is then called with a third sequence: of each sample a
+    table of all that was attached to it, bytes by name.
     """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:

@@ -40,6 +40,7 @@ class RecordedEngine(Engine):
     """Gives the answers that MLCommons' client recorded: token ids of their text, int64.
 
     Each prompt is held against the data set's, so that answers are paired with their own samples.
+    Beside them scorers get the text itself, as artefact "text", and "reasoning".
     """
 
     timed: ClassVar[bool] = False
@@ -115,7 +116,9 @@ class RecordedEngine(Engine):
         if not sink.wants_output:
             sink.done(ids)
             return
-        sink.done(ids, [self._output(self._answers.by_sample[index]) for index in indices])
+        answers = [self._answers.by_sample[index] for index in indices]
+        sink.attach(ids, [_texts_of(one) for one in answers])
+        sink.done(ids, [self._output(one) for one in answers])
 
     def _output(self, answer: RecordedAnswer) -> bytes:
         ids = self._tokenizer(answer.text, add_special_tokens=False)["input_ids"]
@@ -146,3 +149,8 @@ class RecordedEngine(Engine):
             **({"generation.api": "chat"} if chat else {}),
             **sampled,
         }
+
+
+def _texts_of(answer: RecordedAnswer) -> dict[str, bytes]:
+    texts = {"text": answer.text, "reasoning": answer.reasoning}
+    return {name: text.encode("utf-8", "replace") for name, text in texts.items()}

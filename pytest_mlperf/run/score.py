@@ -15,7 +15,7 @@ from binascii import unhexlify
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
@@ -24,6 +24,7 @@ from pytest_mlperf.registry import resolve
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
 
 PROGRESS_S = 0.5
 """Shortest time between two events of progress."""
@@ -209,7 +210,9 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     scorer: Scorer = build(spec["scorer"], model=spec["model"])
     places = answers(spec["blocks"])
     indices = sorted(places)
-    progress = Progress(reporter, 2 * len(indices))
+    needed = tuple(getattr(scorer, "artefacts", ()))
+    attached = artefacts(spec["blocks"], indices, needed)
+    progress = Progress(reporter, (2 + bool(needed)) * len(indices))
 
     def output(index: int) -> bytes:
         log, position = places[index]
@@ -217,15 +220,23 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     progress.tell()
     outputs = Outputs(Lazy(indices, progress.watched(output)))
-    scores = scorer.score(outputs, Lazy(indices, progress.watched(dataset.reference)))
+    beside = [Lazy(indices, progress.watched(attached))] if needed else []
+    references = Lazy(indices, progress.watched(dataset.reference))
+    scores = cast("Any", scorer).score(outputs, references, *beside)
     check(scores, indices)
+    digests = outputs.digests()
+    if needed:  # what is scored is more than the output
+        digests = [
+            digest(b"%d" % own + b"".join(attached(index)[name] for name in needed))
+            for own, index in zip(digests, indices, strict=True)
+        ]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
         "groups": groups_of(dataset, indices),
         "indices": indices,
         "leverage": {name: asdict(own) for name, own in scores.leverage.items()},
         "lower": sorted(scores.lower),
-        "outputs": outputs.digests(),
+        "outputs": digests,
         "whole": sorted(scores.whole),
         "per_sample": {
             name: [None if value is None else float(value) for value in values]
@@ -259,6 +270,31 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
         first = ", ".join(map(str, missing[:5]))
         raise RunError("loadgen", f"{len(missing):,} samples were not answered, first: {first}")
     return places
+
+
+def artefacts(
+    blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
+) -> Callable[[int], dict[str, bytes]]:
+    """Return what reads the artefacts of a sample; each must have those that are needed.
+
+    Args:
+        blocks: As `answers` takes them.
+        indices: Data set indices of all samples.
+        needed: Names that the scorer asks for; without them nothing is read.
+    """
+    archive_of: dict[int, ArtefactArchive] = {}
+    for block in blocks if needed else ():
+        archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))
+        archive_of.update(dict.fromkeys(block["indices"], archive))
+    for index in indices if needed else ():
+        if missing := sorted({*needed} - {*archive_of[index].names.get(index, ())}):
+            raise RunError(
+                "scorer",
+                f"sample {index:,} has no artefact {', '.join(missing)}, which this scorer reads "
+                "beside the output: the engine must give it to sink.attach() (see "
+                "docs/own-engine.md), or the suite needs another engine or scorer",
+            )
+    return lambda index: archive_of[index].read(index)
 
 
 def check(scores: Scores, indices: Sequence[int]) -> None:

@@ -32,11 +32,13 @@ class RecordedAnswer:
     Attributes:
         prompt: Text, or token ids; None: neither is recorded.
         text: The answer without its reasoning.
+        reasoning: What the model thought before it, "" where nothing is recorded.
         finish: Why it ended; None: the server did not say.
     """
 
     prompt: str | list[int] | None
     text: str
+    reasoning: str
     finish: str | None
 
 
@@ -77,11 +79,12 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
             prompts[first[request]] = _prompt(event.get("data"))
         elif request in first and kind == COMPLETE:
             sample = first[request]
-            if (text := _text(event.get("data"))) is not None:
+            if (texts := _texts(event.get("data"))) is not None:
                 finish = event.get("finish_reason")
                 answers[sample] = RecordedAnswer(
                     prompt=prompts.get(sample),
-                    text=text,
+                    text=texts[0],
+                    reasoning=texts[1],
                     finish=finish if isinstance(finish, str) else None,
                 )
     if missing := sorted(asked.keys() - answers.keys()):
@@ -130,10 +133,15 @@ def _prompt(data: Any) -> str | list[int] | None:
     return tokens if is_ids else None
 
 
-def _text(data: Any) -> str | None:
-    """Return the text of an answer; None where there is nothing of any kind."""
+def _texts(data: Any) -> tuple[str, str] | None:
+    """Return the text of an answer and its reasoning; None where there is nothing of any kind."""
     if not isinstance(data, list) or data[:1] != [ANSWER] or not any(data[1:]):
         return None
-    output = [*data[1:2], ""][0]
+    output, reasoning = [*data[1:3], "", ""][:2]
+    return _joined(output), _joined(reasoning)
+
+
+def _joined(output: Any) -> str:
+    """Return a text that came whole or in pieces."""
     pieces = output if isinstance(output, list) else [output]
     return "".join(piece for piece in pieces if isinstance(piece, str))

@@ -326,6 +326,7 @@ def check_scorer(
     *,
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
+    artefacts: Sequence[Mapping[str, bytes]] | None = None,
     any_order: bool = True,
 ) -> Scores:
     """Check what a scorer owes to a run; return its scores.
@@ -338,6 +339,7 @@ def check_scorer(
         scorer: The class; `scorer(model=..., **options)` builds it.
         outputs: Of some samples, in the engine's form.
         references: Of the same samples, in the data set's form.
+        artefacts: Likewise, as engines attach them; of a scorer that asks for some.
         any_order: Scores by sample are the same whatever the order of samples; not so where some
             share a score that the first of them is given, such as the parts of one text.
 
@@ -348,7 +350,15 @@ def check_scorer(
     settings, title = dict(options or {}), f"scorer {name_of(scorer)}"
     check_factory("scorers", scorer, settings)
     before = frozen(list(references))
-    scores = scorer(model=model, **settings).score(outputs, references)
+    parts = [outputs, references]
+    if needed := tuple(getattr(scorer, "artefacts", ())):
+        demand(
+            artefacts is not None and all({*needed} <= each.keys() for each in artefacts),
+            f"{title}: its attribute artefacts has {', '.join(needed)}",
+            "give check_scorer a table for each sample, as an engine attaches it",
+        )
+        parts.append(artefacts or ())
+    scores = scorer(model=model, **settings).score(*parts)
     demand(
         isinstance(scores, Scores),
         f"{title}: score() returned {short(scores)}",
@@ -365,8 +375,8 @@ def check_scorer(
     )
     _check_metrics(scores, title, getattr(scorer, "metrics", None))
     if any_order:
-        _check_order(scorer(model=model, **settings), scores, outputs, references, title)
-    _check_nonsense(scorer(model=model, **settings), outputs, references, title)
+        _check_order(scorer(model=model, **settings), scores, parts, title)
+    _check_nonsense(scorer(model=model, **settings), parts, needed, title)
     return scores
 
 
@@ -399,10 +409,10 @@ def _check_metrics(scores: Scores, title: str, declared: Collection[str] | None)
 
 
 def _check_order(
-    scorer: Scorer, scores: Scores, outputs: Sequence[bytes], references: Sequence[Any], title: str
+    scorer: Scorer, scores: Scores, parts: Sequence[Sequence[Any]], title: str
 ) -> None:
     """Check that the scores are the same, turned round, when the samples are."""
-    back = scorer.score(list(reversed(outputs)), list(reversed(references)))
+    back = scorer.score(*(list(reversed(part)) for part in parts))
     for name, values in scores.per_sample.items():
         pairs = zip(values, reversed(list(back.per_sample[name])), strict=True)
         demand(
@@ -419,21 +429,27 @@ def _check_order(
 
 
 def _check_nonsense(
-    scorer: Scorer, outputs: Sequence[bytes], references: Sequence[Any], title: str
+    scorer: Scorer, parts: Sequence[Sequence[Any]], needed: Sequence[str], title: str
 ) -> None:
-    """Check that an output of a broken engine is scored, or refused by an error of ours."""
+    """Check that an answer of a broken engine is scored, or refused by an error of ours."""
+    outputs, references, *artefacts = parts
     for nonsense in (b"", b"\xff\x00\x81"):
-        try:
-            scoring.check(scorer.score([nonsense, *outputs[1:]], references), range(len(outputs)))
-        except MlperfError:
-            continue
-        except Exception as error:
-            kind = type(error).__name__
-            raise AssertionError(
-                f"{title}: {kind} is raised for the output {nonsense!r}: score what an "
-                'engine should not answer as wrong, or raise RunError("scorer", ...) with what '
-                "is needed"
-            ) from error
+        broken = [("output", [[nonsense, *outputs[1:]], references, *artefacts])]
+        for name in needed:
+            attached = [{**artefacts[0][0], name: nonsense}, *artefacts[0][1:]]
+            broken.append((f"artefact {name}", [outputs, references, attached]))
+        for subject, changed in broken:
+            try:
+                scoring.check(scorer.score(*changed), range(len(outputs)))
+            except MlperfError:
+                continue
+            except Exception as error:
+                kind = type(error).__name__
+                raise AssertionError(
+                    f"{title}: {kind} is raised for the {subject} {nonsense!r}: score what an "
+                    'engine should not answer as wrong, or raise RunError("scorer", ...) with what '
+                    "is needed"
+                ) from error
 
 
 def _close(one: float | None, other: float | None) -> bool:

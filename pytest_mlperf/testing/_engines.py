@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -41,6 +41,7 @@ def check_engine(
     tokens: bool = False,
     samples: int = 24,
     same_answers: bool = True,
+    artefacts: Collection[str] = (),
     limit_s: float = 60.0,
 ) -> dict[int, bytes]:
     """Check what an engine owes to a run; return its answer to each sample that was asked.
@@ -55,7 +56,8 @@ def check_engine(
         engine: The class; `engine(dataset=..., model=..., precision=..., **options)` builds it.
         tokens: It is a language model's: tokens are counted, and timed where that is asked.
         samples: How many of the data set's samples are asked for, the first ones, at most.
-        same_answers: The answer to a sample is always the same bytes.
+        same_answers: The answer to a sample is always the same bytes, and so are its artefacts.
+        artefacts: Names of what it must attach to each sample, where outputs are asked for.
         limit_s: Seconds that one list of samples may take.
 
     Raises:
@@ -76,7 +78,7 @@ def check_engine(
             "pytest builds it only to check options; start threads and processes in __enter__",
         )
     built = engine(dataset=data, **parts)
-    asked = _Asked(built, title, tokens, same_answers, limit_s)
+    asked = _Asked(built, title, tokens, same_answers, frozenset(artefacts), limit_s)
     entered = built.__enter__()
     try:
         demand(entered is not None, f"{title}: __enter__ returned None", "let it return self")
@@ -126,8 +128,10 @@ class _Asked:
     title: str
     tokens: bool
     same_answers: bool
+    attached: frozenset[str]
     limit_s: float
     answers: dict[int, bytes] = field(default_factory=dict)
+    artefacts: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
     sinks: list[RecordingSink] = field(default_factory=list)
     next_id: int = FIRST_ID
 
@@ -246,7 +250,19 @@ class _Asked:
 
     def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
         for sample, output in sink.outputs.items():
-            index = index_of[sample]
+            index, artefacts = index_of[sample], sink.artefacts.get(sample, {})
+            missing = ", ".join(sorted(self.attached - artefacts.keys()))
+            demand(
+                not missing,
+                f"{self.title}, samples {way}: sample {index} has no artefact {missing}",
+                "give it to sink.attach() before done() where wants_output is true",
+            )
+            demand(
+                self.artefacts.setdefault(index, artefacts) == artefacts or not self.same_answers,
+                f"{self.title}, samples {way}: the artefacts of sample {index} are others than "
+                "before",
+                "let them depend on the sample alone, or check with same_answers=False",
+            )
             before = self.answers.setdefault(index, output)
             demand(
                 before == output or not self.same_answers,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.stores.artefacts import artefact_fault
 
 
 class RecordingSink:
@@ -18,6 +19,7 @@ class RecordingSink:
         calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order.
         first: The first token of each id, where the engine gave it.
         reasons, prompt_tokens: What `ended` was given for each id.
+        artefacts: What `attach` was given for each id.
         errors: What `failed` was given.
         faults: What the engine must not do, in words.
     """
@@ -52,6 +54,7 @@ class RecordingSink:
         self.ids: list[int] = []
         self.first: dict[int, bytes] = {}
         self.outputs: dict[int, bytes] = {}
+        self.artefacts: dict[int, Mapping[str, bytes]] = {}
         self.n_tokens: dict[int, int] = {}
         self.reasons: dict[int, str] = {}
         self.prompt_tokens: dict[int, int | None] = {}
@@ -99,6 +102,16 @@ class RecordingSink:
                 if sample in self._completed:
                     self.faults.append(f"ended() was given id {sample} after done()")
             self.prompt_tokens.update(zip(ids, prompt_tokens or (), strict=False))
+
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Keep what is attached to these samples."""
+        with self._lock:
+            if problem := artefact_fault(ids, artefacts):
+                self.faults.append(problem)
+            for sample, each in zip(ids, artefacts, strict=False):
+                if sample in self._completed or sample in self.artefacts:
+                    self.faults.append(f"attach() was given id {sample} after done(), or twice")
+                self.artefacts[sample] = each
 
     def done(
         self,

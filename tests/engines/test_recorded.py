@@ -41,7 +41,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_each_sample_gets_its_own_answer_as_token_ids(model: str) -> None:
     """The end token is added as engine openai does, where the answer was not cut."""
     options = {"folder": str(ANSWERS)}
-    answers = check_engine(RecordedEngine, PROMPTS, model=model, options=options, samples=SAMPLES)
+    answers = check_engine(
+        RecordedEngine,
+        PROMPTS,
+        model=model,
+        options=options,
+        samples=SAMPLES,
+        artefacts=("text", "reasoning"),
+    )
 
     for number in range(SAMPLES):
         *words, value, end = struct.unpack("<5q", answers[number])

@@ -61,6 +61,8 @@ class OneFails(Engine):
         # A process that answers everything at once would leave nothing for the others.
         time.sleep(1e-4 * len(ids))
         outputs = [index.to_bytes(8, "little") for index in indices] if sink.wants_output else None
+        if sink.wants_output:
+            sink.attach(ids, [{"index": b"%d" % index} for index in indices])
         sink.done(ids, outputs, self.tokens(ids, sink))
         if how == "answers twice":
             sink.done(ids, outputs)

@@ -128,6 +128,7 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
         def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
             assert sink.wants_output
             sink.first_tokens([1], [b"a"])
+            sink.attach([1], [{"text": b"a b"}])
             sink.done([1, 2], [b"ab", b""], [2, 3])
             sink.failed(error)
 
@@ -140,6 +141,7 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
 
     assert recorder.calls == [("first", [1]), ("done", [1, 2])]
     assert recorder.first == {1: b"a"}
+    assert recorder.artefacts == {1: {"text": b"a b"}}
     assert (recorder.outputs, recorder.n_tokens) == ({1: b"ab", 2: b""}, {1: 2, 2: 3})
     assert recorder.errors == [error]
     assert engine.describe() == {"version": "7"}

@@ -26,6 +26,7 @@ from pytest_mlperf.run.worker._pipe import (
     packed,
     unpacked,
 )
+from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
 from tests.run.engines_in_replicas import WORD
 from tests.run.harness import NULL, RunningWorker, settings, spec
 
@@ -73,8 +74,11 @@ def test_every_sample_is_completed_once_by_one_of_them(tmp_path: Path, scenario:
         assert not logs[2]
 
 
-def test_accuracy_gets_the_outputs_of_all(tmp_path: Path) -> None:
-    with worker(tmp_path, performance=False) as running:
+@pytest.mark.parametrize("scenario", ["Offline", "MultiStream"])
+def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path, scenario: str) -> None:
+    """MultiStream asks some samples twice, to fill its last query."""
+    asked = settings(scenario, samples_per_query=7 if scenario == "MultiStream" else 1)
+    with worker(tmp_path, performance=False, settings=asked, handicap=0.01) as running:
         running.wait_for("ready")
         running.send(command="accuracy", block=0, indices=list(range(200)))
         event = running.wait_for("finished")
@@ -83,6 +87,10 @@ def test_accuracy_gets_the_outputs_of_all(tmp_path: Path) -> None:
     log = json.loads((Path(event["folder"]) / "mlperf_log_accuracy.json").read_text("utf-8"))
     answers = {row["qsl_idx"]: int.from_bytes(bytes.fromhex(row["data"]), "little") for row in log}
     assert answers == {index: index for index in range(200)}
+    archive = ArtefactArchive(Path(event["folder"]) / ARTEFACTS)
+    assert {index: archive.read(index) for index in sorted(archive.names)} == {
+        index: {"index": b"%d" % index} for index in range(200)
+    }
 
 
 def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> None:

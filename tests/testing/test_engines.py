@@ -57,6 +57,59 @@ def test_a_right_engine_passes_and_its_answers_come_back() -> None:
     assert check(Right, limit_s=30.0) == {index: answer(index) for index in range(24)}
 
 
+class Attaches(Right):
+    """Gives more than a log has."""
+
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        if sink.wants_output:
+            sink.attach(ids, self.artefacts(indices))
+        super().work(ids, indices, sink)
+
+    def artefacts(self, indices: Sequence[int]) -> list[dict[str, bytes]]:
+        return [{"index": answer(index)} for index in indices]
+
+
+def test_an_engine_that_attaches_what_a_scorer_needs_passes() -> None:
+    assert check(Attaches, limit_s=30.0, artefacts=["index"]) == check(Right, limit_s=30.0)
+
+
+class AttachesOthers(Attaches):
+    def artefacts(self, indices: Sequence[int]) -> list[dict[str, bytes]]:
+        return [{"index": b"%d" % len(indices)} for _ in indices]
+
+
+class AttachesTooFew(Attaches):
+    def artefacts(self, indices: Sequence[int]) -> list[dict[str, bytes]]:
+        return super().artefacts(indices)[1:]
+
+
+class AttachesText(Attaches):
+    def artefacts(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"index": str(index)} for index in indices]
+
+
+class AttachesLate(Attaches):
+    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        Right.work(self, ids, indices, sink)
+        if sink.wants_output:
+            sink.attach(ids, self.artefacts(indices))
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        (Right, "sample 0 has no artefact index: give it to sink.attach"),
+        (AttachesOthers, "the artefacts of sample . are others than before"),
+        (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
+        (AttachesText, "'index' of type 'str'; it must be bytes"),
+        (AttachesLate, r"(after done\(\), or twice|sample . has no artefact)"),
+    ],
+)
+def test_artefacts_that_a_run_refuses_are_found(engine: type[Engine], problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        check(engine, limit_s=30.0, artefacts=["index"])
+
+
 class HasNoAddress(Right):
     def metrics_pages(self) -> Any:
         return "http://127.0.0.1/metrics"

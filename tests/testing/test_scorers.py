@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -89,6 +89,39 @@ class Refuses(Right):
         if not output.isalnum():
             raise RunError("scorer", f"{output!r} is no word")
         return super().one(output, reference)
+
+
+class Attached(Right):
+    """Scores what is attached, and no output."""
+
+    artefacts = ("text",)
+
+    def score(
+        self,
+        outputs: Sequence[bytes],
+        references: Sequence[Any],
+        artefacts: Sequence[Mapping[str, bytes]] = (),
+    ) -> Scores:
+        del outputs
+        return super().score([each["text"] for each in artefacts], references)
+
+
+class AttachedCrashes(Attached):
+    def one(self, output: bytes, reference: Any) -> float:
+        return 100.0 * (output.decode() in reference)
+
+
+def test_a_scorer_of_artefacts_is_given_them() -> None:
+    tables = [{"text": output} for output in OUTPUTS]
+
+    assert check_scorer(Attached, [b""] * 4, REFERENCES, artefacts=tables).aggregate == {
+        "same": 75.0
+    }
+    with pytest.raises(AssertionError, match="raised for the artefact text"):
+        check_scorer(AttachedCrashes, [b""] * 4, REFERENCES, artefacts=tables)
+    for absent in (None, [{"other": b""}] * 4):
+        with pytest.raises(AssertionError, match="its attribute artefacts has text: give"):
+            check_scorer(Attached, [b""] * 4, REFERENCES, artefacts=absent)
 
 
 @pytest.mark.parametrize("scorer", [Right, Refuses])

@@ -16,6 +16,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
 from pytest_mlperf.run.worker.clocks import GOODPUT, SHARES, Limits, TokenTimes, moments, percentile
+from pytest_mlperf.stores.artefacts import ArtefactWriter, artefact_fault
 
 MOST_TOKENS = 2**31 - 1
 """Output tokens of one sample at most: a thousand times what any model writes."""
@@ -309,9 +310,38 @@ class OutputSink(GuardedSink):
 
     wants_output = True
 
-    def __init__(self, fail: Fail, port: Port) -> None:
+    def __init__(self, fail: Fail, port: Port, archive: ArtefactWriter) -> None:
+        """Write what is attached to samples into `archive`."""
         super().__init__(fail)
         self._port = port
+        self._archive = archive
+        self._indices: dict[int, int] = {}
+
+    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+        """Note which samples these are: artefacts are kept by their indices."""
+        self._indices.update(zip(ids, indices, strict=True))
+
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Write artefacts of samples that are outstanding."""
+        if wrong := artefact_fault(ids, artefacts):
+            self._fail(RunError("engine", wrong))
+            return
+        for sample, each in zip(ids, artefacts, strict=True):
+            index = self._indices.pop(sample, None)
+            if index is None:
+                self.faults.add(
+                    f"attach() was given id {sample!r}, which is not outstanding, or to which "
+                    "artefacts were attached before"
+                )
+                continue
+            try:
+                self._archive.add(index, each)
+            except RunError as error:
+                self._fail(error)
+
+    def seal(self) -> None:
+        """End the archive."""
+        self._archive.close()
 
     def done(
         self,
@@ -328,6 +358,8 @@ class OutputSink(GuardedSink):
         bad = self._claim(ids)
         if bad:
             ids, outputs = _without(ids, bad), _without(outputs, bad)
+        for sample in ids:
+            self._indices.pop(sample, None)
         # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
         joined = b"".join(outputs)
         sizes = list(map(len, outputs))

@@ -22,6 +22,7 @@ from pytest_mlperf.run.worker._delivery import (
     TokenSink,
 )
 from pytest_mlperf.run.worker._sink import Fail, GuardedSink
+from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
 
 Phase = Literal["performance", "accuracy"]
 
@@ -172,8 +173,8 @@ def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
     return attributes, queries
 
 
-def make_sink(plan: LoadGenPlan, fail: Fail) -> GuardedSink:
-    """Return the sink that a run needs."""
+def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
+    """Return the sink that a run with its logs in this folder needs."""
     import mlperf_loadgen
 
     port = Port(
@@ -182,7 +183,7 @@ def make_sink(plan: LoadGenPlan, fail: Fail) -> GuardedSink:
         first_token=mlperf_loadgen.FirstTokenComplete,
     )
     if plan.phase == "accuracy":
-        return OutputSink(fail, port)
+        return OutputSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
     limits_s = {
         name: plan.attributes[name] / 1e9
         for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
@@ -235,6 +236,7 @@ def run(
         )
     mlperf_loadgen.DestroyQSL(library)
     mlperf_loadgen.DestroyFastSUT(suite)
+    sink.seal()
 
 
 def _callbacks(
@@ -249,7 +251,10 @@ def _callbacks(
     def issue(ids: list[int], samples: list[int]) -> None:
         try:
             expect(ids)
-            submit(ids, samples if indices is None else translate(samples), sink)
+            if indices is not None:
+                samples = translate(samples)
+                sink.asked(ids, samples)
+            submit(ids, samples, sink)
         except BaseException as error:
             sink.failed(error)
 

@@ -23,8 +23,8 @@ LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null
 """What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
 
 LOADED, ANSWER, ERROR = "loaded", "answer", "error"
-FIRST, NEXT, ENDED, DONE = "first", "next", "ended", "done"
-"""What a replica says; `FIRST`, `NEXT`, `ENDED` and `DONE` carry the time at which it was so."""
+FIRST, NEXT, ENDED, ATTACHED, DONE = "first", "next", "ended", "attached", "done"
+"""What a replica says; the five last ones carry the time at which it was so."""
 
 Message = tuple[Any, ...]
 

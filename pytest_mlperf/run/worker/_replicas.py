@@ -453,6 +453,9 @@ class ReplicatedEngine(Engine):
                 self._check(replica, sink)
             case (wire.ENDED, _, ids, reasons, prompt_tokens) if sink:
                 sink.ended(self._unpacked(replica, ids), reasons, prompt_tokens)
+            case (wire.ATTACHED, _, ids, artefacts) if sink:
+                sink.attach(self._unpacked(replica, ids), artefacts)
+                self._check(replica, sink)
             case (wire.ERROR, about):
                 self._broke(replica, about)
             case (wire.LOADED | wire.ANSWER, *_):

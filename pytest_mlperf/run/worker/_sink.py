@@ -318,6 +318,15 @@ class GuardedSink:
         with self._ends_lock:
             self.ends.update(str(reason)[:LONGEST] for reason in reasons)
 
+    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+        """Note which samples of the data set an accuracy run asks for, where somebody needs it."""
+
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Ignore artefacts: this run keeps no outputs either."""
+
+    def seal(self) -> None:
+        """End what was written; nothing is outstanding any more."""
+
     def done(
         self,
         ids: Sequence[int],

@@ -65,6 +65,11 @@ class ReplicaSink:
         texts = [*map(str, reasons)]
         self._put((wire.ENDED, perf_counter(), wire.packed(ids), texts, prompt_tokens))
 
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Pass on artefacts, where they are kept."""
+        if self.wants_output:
+            self._put((wire.ATTACHED, perf_counter(), wire.packed(ids), [*artefacts]))
+
     def session(self, sample: int) -> str:
         """Return the conversation that a sample belongs to, as the worker calls it."""
         return self._replica.sessions.pop(sample, "")

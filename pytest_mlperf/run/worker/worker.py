@@ -302,7 +302,7 @@ class EngineWorker:
         plan = loadgen.plan_performance(settings, self._samples)
         folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
         folder.mkdir(parents=True)
-        sink = self._sink = loadgen.make_sink(plan, self._fail_engine)
+        sink = self._sink = loadgen.make_sink(plan, self._fail_engine, folder)
         with self._progress("probe", sink), self._reporter.blaming("loadgen"):
             loadgen.run(plan, folder, self._engine, sink)
         self._require_no(sink.faults)
@@ -336,7 +336,7 @@ class EngineWorker:
         indices: Sequence[int] | None = None,
     ) -> None:
         """Make one LoadGen run and report it."""
-        sink = loadgen.make_sink(plan, self._fail_engine)
+        sink = loadgen.make_sink(plan, self._fail_engine, folder)
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
         with self._reported(plan.phase, folder, sink, plan.expected, used) as window:
             with self._reporter.blaming("loadgen"):

@@ -1,0 +1,135 @@
+"""What engines attach to their answers for the scorer: an archive beside the accuracy log."""
+
+from __future__ import annotations
+
+import re
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.errors import RunError
+
+ARTEFACTS = "artefacts.zip"
+
+NAME = re.compile("[a-z0-9][a-z0-9_.-]{0,63}")
+"""Names of artefacts: of lower case, so that no file system takes two for one, and no path."""
+
+MOST_NAMES = 16
+"""Artefacts of one sample."""
+
+MOST_BYTES = 1 << 28
+"""Bytes of one artefact: a video of MLPerf's has a tenth."""
+
+MOST_IN_ALL = 1 << 35
+"""Bytes of all artefacts of a run."""
+
+
+def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> str:
+    """Return what is wrong with what an engine attaches to these samples, "" where nothing is."""
+    if len(artefacts) != len(ids):
+        return f"attach() was given {len(ids)} ids but {len(artefacts)} tables of artefacts"
+    for sample, each in zip(ids, artefacts, strict=True):
+        if problem := _fault_of(each):
+            return f"attach() was given id {sample!r} with {problem}"
+    return ""
+
+
+def _fault_of(artefacts: object) -> str:
+    if not isinstance(artefacts, Mapping):
+        return f"a {type(artefacts).__name__}; it takes a table of bytes by name"
+    if len(artefacts) > MOST_NAMES:
+        return f"{len(artefacts):,} artefacts; {MOST_NAMES} at most are kept: join some in one"
+    for name, content in artefacts.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            return (
+                f"an artefact named {name!r:.80}; a name is lower-case letters, digits, '_', '-' "
+                "and '.', 64 at most, and begins with a letter or digit"
+            )
+        if type(content) is not bytes:
+            return f"{name!r} of type {type(content).__name__!r}; it must be bytes"
+        if len(content) > MOST_BYTES:
+            return f"{name!r} of {len(content):,} bytes; {MOST_BYTES:,} at most are kept"
+    return ""
+
+
+class ArtefactWriter:
+    """Writes one archive; from any thread. Without artefacts there is no file."""
+
+    def __init__(self, path: Path) -> None:
+        """Write nothing yet."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._archive: zipfile.ZipFile | None = None
+        self._written: set[int] = set()
+        self._size = 0
+
+    def add(self, index: int, artefacts: Mapping[str, bytes]) -> None:
+        """Write what `artefact_fault` takes; of a sample that is answered twice the first counts.
+
+        Raises:
+            RunError: There is too much of it, or no room.
+        """
+        with self._lock:
+            if index in self._written:
+                return
+            self._written.add(index)
+            self._size += sum(map(len, artefacts.values()))
+            if self._size > MOST_IN_ALL:
+                raise RunError(
+                    "engine",
+                    f"artefacts of this run have more than {MOST_IN_ALL:,} bytes at sample "
+                    f"{index:,}: attach what the scorer reads, and compress it",
+                )
+            try:
+                if self._archive is None:
+                    self._archive = zipfile.ZipFile(self._path, "w")
+                for name, content in artefacts.items():
+                    # An entry of no time: equal artefacts are equal archives.
+                    self._archive.writestr(zipfile.ZipInfo(f"{index}/{name}"), content)
+            except OSError as error:
+                raise _unwritten(self._path, error) from error
+
+    def close(self) -> None:
+        """End the archive."""
+        with self._lock:
+            if self._archive is not None:
+                try:
+                    self._archive.close()
+                except OSError as error:
+                    raise _unwritten(self._path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> RunError:
+    return RunError("worker", f"cannot write artefacts to {path}: {error.strerror}")
+
+
+class ArtefactArchive:
+    """The artefacts of one run, by data set index; read one by one."""
+
+    def __init__(self, path: Path) -> None:
+        """Find them; a file that is not there has none."""
+        self._path = path
+        self._archive: zipfile.ZipFile | None = None
+        self.names: dict[int, tuple[str, ...]] = {}
+        try:
+            if path.exists():
+                self._archive = zipfile.ZipFile(path)
+                for entry in self._archive.infolist():
+                    index, _, name = entry.filename.partition("/")
+                    self.names[int(index)] = (*self.names.get(int(index), ()), name)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise self._damaged(error) from error
+
+    def read(self, index: int) -> dict[str, bytes]:
+        """Return the artefacts of a sample, {} where it has none."""
+        if self._archive is None:
+            return {}
+        names = self.names.get(index, ())
+        try:
+            return {name: self._archive.read(f"{index}/{name}") for name in names}
+        except (OSError, RuntimeError, zipfile.BadZipFile) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> RunError:
+        return RunError("worker", f"{self._path} is damaged: {error}", str(self._path))

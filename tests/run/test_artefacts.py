@@ -1,0 +1,188 @@
+"""What an engine attaches reaches the scorer whole, whatever it is, or the run says what is wrong.
+
+The way through replicas and LoadGen is in `test_replicas`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.run.child.reporter import Reporter
+from pytest_mlperf.run.score import score
+from pytest_mlperf.run.worker._delivery import OutputSink
+from pytest_mlperf.stores import artefacts
+from pytest_mlperf.stores.artefacts import (
+    ARTEFACTS,
+    NAME,
+    ArtefactArchive,
+    ArtefactWriter,
+    artefact_fault,
+)
+from tests.run.test_accuracy_log import written
+from tests.run.test_sink import Received, give_up
+
+NAMES = st.from_regex(NAME, fullmatch=True)
+
+
+@given(st.dictionaries(st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=4)))
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, tables: dict[int, dict[str, bytes]]
+) -> None:
+    path = tmp_path_factory.mktemp("run") / ARTEFACTS
+    writer = ArtefactWriter(path)
+    for index, table in tables.items():
+        assert artefact_fault([index], [table]) == ""
+        writer.add(index, table)
+        writer.add(index, {"later": b"the first counts"})
+    writer.close()
+
+    archive = ArtefactArchive(path)
+
+    assert {index: archive.read(index) for index in tables} == tables
+    assert archive.read(2**41) == {}
+
+
+@pytest.mark.parametrize(
+    ("attached", "problem"),
+    [
+        ([], "was given 1 ids but 0 tables"),
+        ([{"../engine.log": b""}], r"an artefact named '\.\./engine\.log'"),
+        ([{"/etc/passwd": b""}], "an artefact named '/etc/passwd'"),
+        ([{"Video": b""}], "an artefact named 'Video'"),
+        ([{"": b""}], "an artefact named ''"),
+        ([{"text\n": b""}], "an artefact named 'text"),
+        ([{"x" * 65: b""}], "64 at most"),
+        ([{7: b""}], "an artefact named 7"),
+        ([b"text"], "with a bytes; it takes a table of bytes by name"),
+        ([{"text": "text"}], "'text' of type 'str'; it must be bytes"),
+        ([{"text": bytearray(b"text")}], "of type 'bytearray'"),
+        ([{f"part-{number}": b"" for number in range(17)}], "17 artefacts; 16 at most"),
+        ([{"video": bytes(9)}], "'video' of 9 bytes; 8 at most"),
+    ],
+)
+def test_what_is_no_artefact_is_refused(
+    monkeypatch: pytest.MonkeyPatch, attached: Any, problem: str
+) -> None:
+    monkeypatch.setattr(artefacts, "MOST_BYTES", 8)
+    sink = OutputSink(give_up, Received().port, ArtefactWriter(Path("/nowhere")))
+    sink.asked([1], [0])
+
+    with pytest.raises(RunError, match=problem) as raised:
+        sink.attach([1], attached)
+    assert raised.value.layer == "engine"
+
+
+def test_a_run_keeps_no_more_than_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
+    writer = ArtefactWriter(tmp_path / ARTEFACTS)
+    writer.add(0, {"text": bytes(20)})
+
+    with pytest.raises(RunError, match="more than 20 bytes at sample 1"):
+        writer.add(1, {"text": b"x"})
+
+
+def test_an_archive_that_cannot_be_written_or_was_cut_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"cannot write artefacts to .*: No such file"):
+        ArtefactWriter(tmp_path / "nowhere" / ARTEFACTS).add(0, {"text": b""})
+    path = tmp_path / ARTEFACTS
+    writer = ArtefactWriter(path)
+    writer.add(0, {"text": b"x" * 100})
+    writer.close()
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(RunError, match="is damaged: "):
+            ArtefactArchive(path).read(0)
+    path.write_bytes(whole.replace(b"xxxx", b"xxyx"))
+    with pytest.raises(RunError, match="is damaged: Bad CRC"):
+        ArtefactArchive(path).read(0)
+
+
+def test_artefacts_belong_to_samples_that_are_outstanding_and_come_once(tmp_path: Path) -> None:
+    sink = OutputSink(give_up, Received().port, ArtefactWriter(tmp_path / ARTEFACTS))
+    sink.expect([11, 12, 13])
+    sink.asked([11, 12, 13], [4, 2, 7])
+    sink.attach([11, 12], [{"text": b"four"}, {"text": b"two"}])
+    sink.attach([11], [{"text": b"again"}])
+    sink.done([11, 12, 13], [b"a", b"b", b"c"])
+    sink.attach([13, 99], [{"text": b"late"}, {"text": b"of nobody"}])
+    sink.seal()
+
+    assert [text.partition(",")[0] for text in sink.faults.texts] == [
+        f"attach() was given id {sample}" for sample in (11, 13, 99)
+    ]
+    archive = ArtefactArchive(tmp_path / ARTEFACTS)
+    assert {index: archive.read(index) for index in archive.names} == {
+        4: {"text": b"four"},
+        2: {"text": b"two"},
+    }
+
+
+class Lengths:
+    """Scores the length of a text beside the output."""
+
+    artefacts = ("text",)
+
+    def __init__(self, *, model: str | None) -> None:
+        del model
+
+    def score(
+        self,
+        outputs: Sequence[bytes],
+        references: Sequence[Any],
+        attached: Sequence[Mapping[str, bytes]],
+    ) -> Scores:
+        assert len(outputs) == len(references) == len(attached)
+        lengths = [float(len(each["text"])) for each in attached]
+        return Scores(per_sample={"length": lengths}, aggregate={"length": sum(lengths) / 3})
+
+
+def test_a_scorer_gets_the_artefacts_of_each_sample_and_changed_ones_count_as_changed(
+    tmp_path: Path,
+) -> None:
+    same, other = (
+        scored(tmp_path, {0: b"", 1: b"one", 2: text}) for text in (b"seventh", b"Seventh")
+    )
+
+    assert same["per_sample"] == {"length": [0, 3, 7]}
+    pairs = zip(same["outputs"], other["outputs"], strict=True)
+    assert [one == another for one, another in pairs] == [True, True, False]
+
+
+def test_a_sample_without_them_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="sample 2 has no artefact text, which this scorer reads"):
+        scored(tmp_path, {0: b"", 1: b"one"})
+
+
+def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
+    """Score three answers, some with a text attached."""
+    log = written(folder, (0, b"\0"), (1, b"\0"), (2, b"\0"))
+    writer = ArtefactWriter(log.with_name(ARTEFACTS))
+    for index, text in texts.items():
+        writer.add(index, {"text": text})
+    writer.close()
+    with Path(os.devnull).open("wb") as nowhere:
+        return score(
+            {
+                "dataset": {
+                    "target": "tests.run.scorers_that_fail:Slow",
+                    "options": {"samples": 3},
+                },
+                "scorer": {"target": "tests.run.test_artefacts:Lengths", "options": {}},
+                "model": None,
+                "samples": 3,
+                "blocks": [{"log": str(log), "indices": [0, 1, 2]}],
+            },
+            Reporter(os.dup(nowhere.fileno())),
+        )
