@@ -38,11 +38,23 @@ def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
 
 
+LEAN = "-p no:hypothesispytest"
+"""What a run that a test makes goes without: Hypothesis takes a sixth of the time of a start."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_a_desk() -> None:
     """Every run that a test makes is one at a desk: CI changes what pytest prints, and verdicts."""
     os.environ.pop("CI", None)
     os.environ.pop("BUILD_NUMBER", None)
+    os.environ["PYTEST_ADDOPTS"] = LEAN
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """pytester removes the options of the environment."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", LEAN)
+    return pytester
 
 
 def pytest_configure() -> None:

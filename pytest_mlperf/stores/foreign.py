@@ -101,7 +101,7 @@ def shape_of(
     A dataclass takes its configuration from the type around it, hence the tuple: the pure domain
     need not know how its files are checked.
     """
-    config = ConfigDict(strict=True, extra=extra, allow_inf_nan=False)
+    config = ConfigDict(strict=True, extra=extra, allow_inf_nan=False, defer_build=True)
     shape: Any = tuple[kind]  # type: ignore[valid-type]
     return TypeAdapter(shape, config=config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,23 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
-_RESULTS = TypeAdapter(Results)
-_VERDICT = TypeAdapter(Verdict)
 _SHAPE = shape_of(Results)
+
+
+@cache
+def _results() -> TypeAdapter[Results]:
+    """Made when it is first needed: building it takes longer than collecting a suite."""
+    return TypeAdapter(Results)
+
+
+@cache
+def _verdict() -> TypeAdapter[Verdict]:
+    return TypeAdapter(Verdict)
 
 
 def write_results(path: Path, results: Results) -> None:
     """Write a results file atomically."""
-    content = _RESULTS.dump_python(encodable(results), mode="json")
+    content = _results().dump_python(encodable(results), mode="json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(path, json_text(content) + "\n")
@@ -34,7 +44,7 @@ def write_results(path: Path, results: Results) -> None:
 
 def require_readable(verdict: Verdict) -> None:
     """Make sure that a verdict can be read back: a ValueError is a defect of ours."""
-    _VERDICT.validate_python(_VERDICT.dump_python(encodable(verdict), mode="json"))
+    _verdict().validate_python(_verdict().dump_python(encodable(verdict), mode="json"))
 
 
 def read_results(path: Path) -> Results:
@@ -60,7 +70,7 @@ def results_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "pytest-mlperf results",
-        **_RESULTS.json_schema(mode="serialization"),
+        **_results().json_schema(mode="serialization"),
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_mlperf.cli.plan import ARRAY_LIMIT
 from pytest_mlperf.stores.results import read_results
+from tests.conftest import LEAN
 
 Say = Callable[..., tuple[int, str]]
 
@@ -79,7 +80,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("MLPERF_RESULTS", "out")
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-omlperf_control=off -p no:hypothesispytest")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -omlperf_control=off")
     monkeypatch.chdir(folder)
     return folder
 

@@ -18,6 +18,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
 from pytest_mlperf.stores.results import read_results
 from tests.cli.lab import CASE, PERFORMANCE, Lab
+from tests.conftest import LEAN
 
 SPEED = Path("baselines/cpu/quick/first/Offline.Acme.fp32.json")
 SCORES = Path("baselines/accuracy/first/Acme.fp32.json")
@@ -37,7 +38,7 @@ def update(
 ) -> Say:
     """Run the command in a project of its own; return its exit code and what it printed."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -p no:cacheprovider")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def run(results: Path, *arguments: str) -> tuple[int, str]:

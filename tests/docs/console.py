@@ -296,7 +296,7 @@ class Reader:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "PYTEST_MLPERF_LEASES": str(self.site / "leases"),
             # The control takes 0.6 s a run, and what it says of a busy machine is true.
-            "PYTEST_ADDOPTS": "-omlperf_control=off -p no:cacheprovider",
+            "PYTEST_ADDOPTS": "-omlperf_control=off -p no:cacheprovider -p no:hypothesispytest",
         }
 
 

@@ -13,9 +13,10 @@ import pytest_mlperf.cli
 import pytest_mlperf.plugin.checks
 import pytest_mlperf.plugin.collect
 import pytest_mlperf.plugin.xdist  # noqa: F401
+from tests.conftest import LEAN
 from tests.plugin.project import Project
 
-NO_CONTROL = "-omlperf_control=off"
+NO_CONTROL = f"{LEAN} -omlperf_control=off"
 """The machine's own speed takes 0.6 s a run; tests/plugin/test_control.py is about it."""
 
 
@@ -31,6 +32,6 @@ def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)  # pytester has just removed any
+    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     pytester.mkdir("baselines")
     return Project(pytester)

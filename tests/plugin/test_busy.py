@@ -15,6 +15,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
+from tests.conftest import LEAN
 from tests.plugin.project import Project, near
 
 COMPUTES = "{ latency_s = 0.0005 }"
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project whose machine is watched, as it is for users."""
-    monkeypatch.delenv("PYTEST_ADDOPTS")
+    monkeypatch.setenv("PYTEST_ADDOPTS", LEAN)
     return project
 
 

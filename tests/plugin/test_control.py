@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
+from tests.conftest import LEAN
 from tests.plugin.project import Project
 from tests.sessions import spread
 
@@ -21,7 +22,7 @@ PERFORMANCE = ("suites", "-k", "performance")
 @pytest.fixture
 def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project whose machine is looked at, as it is for users."""
-    monkeypatch.delenv("PYTEST_ADDOPTS")
+    monkeypatch.setenv("PYTEST_ADDOPTS", LEAN)
     return project
 
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.datasets.imagenet import ImageNetDataset
+from tests.conftest import LEAN
 from tests.engines.onnxruntime.recorder import answers
 from tests.engines.triton.harness import ROOT, models, needs_mlserver
 from tests.plugin.project import Project, case, last_line
@@ -32,7 +33,7 @@ min_duration = "500ms"
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project with the tiny suite on MLServer, over gRPC."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-omlperf_control=off")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -omlperf_control=off")
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path / "leases"))
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
