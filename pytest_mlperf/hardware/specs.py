@@ -39,10 +39,12 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     specs = known_gpus()
     if product in specs:
         return specs[product]
-    kinds = [spec for spec in specs.values() if spec.accelerator == accelerator_class(product)]
+    words = {word.upper() for word in re.findall(r"\w+", product)}
+    # A board's name may have its chip's in it: "NVIDIA Jetson AGX Thor 128G".
+    names = {accelerator_class(product)} & {spec.accelerator for spec in specs.values()} or words
+    kinds = [spec for spec in specs.values() if spec.accelerator.upper() in map(str.upper, names)]
     if memory_gib is not None:
         kinds = [spec for spec in kinds if _has(spec, memory_gib)]
-    words = {word.upper() for word in re.findall(r"\w+", product)}
     marked = [spec for spec in kinds if spec.marks & words]
     sized = [spec for spec in marked or kinds if _size_of(product) in (None, spec.memory)]
     return any_of(sized or marked or kinds) if kinds else None

@@ -37,7 +37,7 @@ class WorkloadWork:
 def known_work() -> Mapping[str, WorkloadWork]:
     """Return the work of every workload in the table, by LoadGen's name."""
     raw = tomllib.loads(files(__package__).joinpath("work.toml").read_text("utf-8"))
-    return {name: _workload(name, own) for name, own in raw.items()}
+    return {name: _workload(name, raw.get(own.get("model"), {}) | own) for name, own in raw.items()}
 
 
 def find_work(name: str) -> WorkloadWork | None:
@@ -78,7 +78,7 @@ def parse_work(figures: Mapping[str, Any]) -> AnyWork:
 
 
 def _workload(name: str, raw: Mapping[str, Any]) -> WorkloadWork:
-    about = ("kind", "parameters", "typical", "source")
+    about = ("kind", "model", "parameters", "typical", "source")
     figures = {key: value for key, value in raw.items() if key not in about}
     return WorkloadWork(
         name=name,

@@ -97,7 +97,7 @@ def tokens(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
     """Return the terms of generated tokens a second; none of memory where drafts are any number."""
-    flop = work.beams * work.token_flop if certain else work.estimate_token(seen)
+    flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
     terms = [_rate("compute", flop, has.flops)]
@@ -179,7 +179,7 @@ def shortest(
 
 def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> list[Term]:
     """Return the terms of the time to the first token: the prompt, one reading of the weights."""
-    flop = work.token_flop
+    flop = work.smallest
     if not certain:
         if seen.input_tokens is None:
             return []
@@ -194,13 +194,13 @@ def _whole(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None
 ) -> list[Term]:
     """Return the terms of a whole sample's time: certain is one token, the shortest answer."""
-    flop = work.token_flop if certain else work.estimate(seen)
+    flop = work.smallest if certain else work.estimate(seen)
     if flop is None:
         return []
     steps = 1.0
     if not certain and drafts is not None:
         steps = max(1.0, (seen.output_tokens or 1.0) / drafts)
-    terms = [_time("compute", max(flop, work.token_flop), has.flops)]
+    terms = [_time("compute", max(flop, work.smallest), has.flops)]
     return terms + _reading(work, has, replace(seen, batch=1.0), steps, certain=certain)
 
 

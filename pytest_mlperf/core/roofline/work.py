@@ -95,6 +95,12 @@ class Decode:
         vocabulary: Tokens; the output layer is computed for every generated one.
         experts, active: Experts of a layer, and how many of them each token uses.
         beams: Continuations that the rules of the workload follow at once.
+        used: Weights that every token uses beside the experts', where attention and router are not
+            as the heads say: compressed or linear attention, shared experts, dense layers.
+        expert_layers: Layers that have experts, where not all do.
+        cached_layers: Layers whose attention reaches back to the first token, where not all do.
+        kv_width: Elements that a layer keeps of a token, where those are no heads' keys and values.
+        sample_flop: FLOP of a sample before its first token, as of an encoder.
     """
 
     kind: ClassVar[str] = "language model"
@@ -109,16 +115,24 @@ class Decode:
     experts: int = 1
     active: int = 1
     beams: int = 1
+    used: float = 0.0
+    expert_layers: int = 0
+    cached_layers: int = 0
+    kv_width: float = 0.0
+    sample_flop: float = 0.0
     share: float = 1.0
 
     @property
     def expert(self) -> float:
         """Weights of one expert in all layers."""
-        return self.layers * self.matrices * self.width * self.hidden * self.share
+        layers = self.expert_layers or self.layers
+        return layers * self.matrices * self.width * self.hidden * self.share
 
     @property
     def shared(self) -> float:
         """Weights that every token uses: attention, router and output layer."""
+        if self.used:
+            return self.used * self.share
         attention = 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
         router = self.width * self.experts if self.experts > 1 else 0
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
@@ -144,7 +158,8 @@ class Decode:
     @property
     def context_flop(self) -> float:
         """FLOP of attention over one earlier token, for one new one."""
-        return 4 * self.layers * self.heads * self.head_dim * self.share
+        layers = self.cached_layers or self.layers
+        return 4 * layers * self.heads * self.head_dim * self.share
 
     def prompt_flop(self, length: float, cached: float = 0.0) -> float:
         """Return the mean FLOP of a prompt's token behind its cached ones: no output layer."""
@@ -153,12 +168,13 @@ class Decode:
 
     def kv_bytes(self, element: float) -> float:
         """Return the bytes of keys and values for one token, of elements of so many bytes."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * element * self.share
+        kept = self.kv_width or 2 * self.kv_heads * self.head_dim
+        return (self.cached_layers or self.layers) * kept * element * self.share
 
     @property
     def smallest(self) -> float:
         """FLOP of a prompt and an answer of one token."""
-        return self.token_flop
+        return self.token_flop + self.sample_flop * self.share
 
     def least(self, _seen: Circumstances) -> float:
         """Return the FLOP of a sample that generates one token."""
@@ -177,7 +193,12 @@ class Decode:
         context = seen.input_tokens + seen.output_tokens / 2
         step = self.beams * (self.token_flop + self.context_flop * context)
         prompt = (seen.input_tokens - cached) * self.prompt_flop(seen.input_tokens, cached)
-        return step + prompt / seen.output_tokens
+        return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
+
+    def least_token(self, seen: Circumstances) -> float:
+        """Return the FLOP for each token of the output that cannot be less."""
+        before = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
+        return self.beams * self.token_flop + before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
