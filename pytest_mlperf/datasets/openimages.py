@@ -2,148 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
-from pytest_mlperf.core.errors import RunError, UnavailableError
-from pytest_mlperf.datasets.files import FileDataset, FileOptions, check_file, wrong
-from pytest_mlperf.datasets.files.images import check_images, decode, hash_of_images, require_images
+from pytest_mlperf.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
+from pytest_mlperf.datasets.files.images import decode, neighbours
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-Test = Callable[[Any], bool]
-
-Image = tuple[str, dict[str, Any]]
-"""File name of an image, and its reference."""
-
-
-def read_annotations(file: Path) -> list[Image]:
-    """Read and check an annotation file; images without a box are there as well."""
-    content = _parse(file)
-    for name, fields in FIELDS.items():
-        for row, record in enumerate(content[name]):
-            _check_record(file, name, row, record, fields)
-    images: dict[int, Image] = {}
-    for row, record in enumerate(content["images"]):
-        identity, sides = record["id"], {side: int(record[side]) for side in ("height", "width")}
-        if identity in images:
-            raise _wrong(file, "images", row, f"has the id {identity} of an image before it")
-        images[identity] = (
-            record["file_name"],
-            {"index": row, "image_id": identity, **sides, "annotations": []},
-        )
-    categories = {record["id"] for record in content["categories"]}
-    for row, record in enumerate(content["annotations"]):
-        for field, identities in (("image_id", images.keys()), ("category_id", categories)):
-            if record[field] not in identities:
-                defect = f"has {field} {record[field]}, which is none of the {len(identities)} ids"
-                raise _wrong(file, "annotations", row, defect)
-        _, reference = images[record.pop("image_id")]
-        reference["annotations"].append({key: record[key] for key in BOX})
-    return list(images.values())
-
-
-def _wrong(file: Path, name: str, row: int, defect: str) -> RunError:
-    return RunError(
-        "dataset",
-        f"{file}: {name}[{row}] {defect}; the file is damaged or another one: get it from its "
-        "source again, or correct the option annotations",
-    )
-
-
-def _parse(file: Path) -> dict[str, list[Any]]:
-    """Return the lists of the file; of their records only what is needed is kept in memory."""
-    try:
-        with file.open("rb") as opened:
-            content = json.load(opened, object_hook=_keep)
-    except (ValueError, RecursionError) as error:
-        raise wrong(
-            file, f"this is no JSON or not all of it ({error})", "get it from its source again"
-        ) from error
-    for name in FIELDS:
-        records = content.get(name) if isinstance(content, dict) else None
-        if not isinstance(records, list) or not records:
-            raise wrong(
-                file,
-                f"it has no list {name!r}, or an empty one",
-                "set the option annotations to a file in COCO's format, such as "
-                "openimages-mlperf.json",
-            )
-    lists: dict[str, list[Any]] = content
-    return lists
-
-
-def _keep(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key in KEPT}
-
-
-def _check_record(
-    file: Path, name: str, row: int, record: Any, fields: Mapping[str, tuple[Test, str]]
-) -> None:
-    if not isinstance(record, dict):
-        raise _wrong(file, name, row, f"is {record!r:.60}, not an object")
-    for field, (valid, expected) in fields.items():
-        if field not in record:
-            raise _wrong(file, name, row, f"lacks {field!r}, {expected}")
-        if not valid(record[field]):
-            raise _wrong(file, name, row, f"has {field} = {record[field]!r:.60}, not {expected}")
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
-
-
-def _from(lowest: float) -> Test:
-    """Return a test for numbers from the lowest on."""
-    return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= lowest
-
-
-_is_number, _is_length = _from(-math.inf), _from(0)
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value) and "\0" not in value
-
-
-def _is_box(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 4:
-        return False
-    return all(map(_is_number, value[:2])) and all(map(_is_length, value[2:]))
-
-
-_WHOLE = (_is_whole, "a whole number")
-_LENGTH = (_from(1), "a number of pixels")
-
-FIELDS: Mapping[str, Mapping[str, tuple[Test, str]]] = {
-    "images": {
-        "id": _WHOLE,
-        "file_name": (_is_name, "a file name"),
-        "height": _LENGTH,
-        "width": _LENGTH,
-    },
-    "annotations": {
-        "image_id": _WHOLE,
-        "category_id": _WHOLE,
-        "bbox": (_is_box, "left, top, width and height, the last two not below 0"),
-        "area": (_is_length, "a number, 0 or more"),
-        "iscrowd": _WHOLE,
-    },
-    "categories": {"id": _WHOLE},
-}
-"""Lists of the file, and what is needed of each record: key, test, and what is expected."""
-
-BOX = ("category_id", "bbox", "area", "iscrowd")
-
-KEPT = frozenset(FIELDS) | {field for fields in FIELDS.values() for field in fields}
 
 
 ANNOTATIONS = "annotations/openimages-mlperf.json"
@@ -152,80 +19,30 @@ IMAGES = "validation/data"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenImagesOptions(FileOptions):
-    """Where the images are, and what size a sample has.
+class OpenImagesOptions(AnnotatedOptions):
+    """As its base; defaults are MLPerf's."""
 
-    Attributes:
-        path: Folder of the data set.
-        annotations: The annotation file, relative to `path` or absolute.
-        images: Folder of the images, relative to `path` or absolute.
-        size: Height and width of a sample, in pixels.
-        count: Use the first `count` images only; None uses all.
-        checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
-    """
+    dataset: ClassVar[str] = "openimages"
+    title: ClassVar[str] = "Open Images"
+    advice: ClassVar[str] = (
+        "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, "
+        "folder vision/classification_and_detection)"
+    )
 
-    path: str
     annotations: str = ANNOTATIONS
     images: str = IMAGES
     size: int = 800
-    count: int | None = None
-    checksum: str | None = None
-
-    def __post_init__(self) -> None:
-        self.check("openimages", size="pixels", count="images")
-
-    def find(self) -> tuple[Path, Path]:
-        """Return the annotation file and the folder of images."""
-        folder = Path(self.path)
-        file, images = folder / self.annotations, folder / self.images
-        advice = (
-            "put the output of tools/openimages_mlperf.sh there (MLPerf's repository inference, "
-            "folder vision/classification_and_detection)"
-        )
-        if not folder.is_dir():
-            raise UnavailableError(
-                f"{folder}: the folder of Open Images does not exist; {advice}, or set the data "
-                "set's path to where it is"
-            )
-        self.require(
-            (
-                file.is_file(),
-                f"{file}: the annotation file openimages-mlperf.json is not here; {advice}, or set "
-                "the option annotations to its path",
-            ),
-            (
-                images.is_dir(),
-                f"{images}: the folder of images does not exist; {advice}, or set the option "
-                "images to its path",
-            ),
-        )
-        return file, images
 
 
-class OpenImagesDataset(FileDataset[Image]):
+class OpenImagesDataset(AnnotatedImages):
     """Images by index in the order of the annotation file, preprocessed as for RetinaNet.
 
     Each image becomes RGB, is stretched to `size` x `size` and divided by 255.
     Source: pre_process_openimages_retinanet in vision/classification_and_detection/python/
-    dataset.py of https://github.com/mlcommons/inference. Unlike the reference, which leaves out
-    images that are not here and so gives others their numbers, this data set must be complete.
-
-    Of each image the header and the end are read before a run: bits that flipped in between are
-    not seen.
+    dataset.py of https://github.com/mlcommons/inference.
     """
 
-    libraries = ("PIL",)
     options = OpenImagesOptions
-
-    def _read(self, asked: OpenImagesOptions, files: tuple[Path, Path]) -> None:
-        self._size = asked.size
-        file, self._folder = files
-        check_file(file, asked.checksum)
-        listed = read_annotations(file)
-        self._keep(listed, asked.count, file, f"it lists {len(listed)} images")
-        names = [name for name, _ in self._samples]
-        require_images(self._folder, names, file)
-        _check_sizes(file, self._samples, check_images(self._folder, names))
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB from 0 to 1, shape (3, size, size), C-contiguous."""
@@ -233,24 +50,6 @@ class OpenImagesDataset(FileDataset[Image]):
 
         pixels = stretch(decode(self._folder / self._sample(index)[0]), self._size)
         return np.ascontiguousarray((pixels / np.float32(255)).transpose(2, 0, 1))
-
-    def reference(self, index: int) -> dict[str, Any]:
-        """Return `index`; `image_id`; `height` and `width` in pixels; and `annotations`.
-
-        These are objects with `category_id`, `bbox` (left, top, width, height in pixels), `area`
-        (square pixels) and `iscrowd` (1 for a box around a group, else 0). Leave them as they are.
-        """
-        return self._sample(index)[1]
-
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over the size, the references and the bytes of every image file.
-
-        File names do not count: a copy elsewhere has the same digest.
-        """
-        texts = ((name, json.dumps(each, sort_keys=True).encode()) for name, each in self._samples)
-        references = ((name, hashlib.sha256(text).digest()) for name, text in texts)
-        return hash_of_images(repr(self._size).encode(), self._folder, references)
 
 
 def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
@@ -263,37 +62,10 @@ def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
     import numpy as np
 
     height, width, _ = pixels.shape
-    top, bottom, down = _neighbours(height, size)
-    left, right, along = _neighbours(width, size)
+    top, bottom, down = neighbours(height, size)
+    left, right, along = neighbours(width, size)
     along = along[None, :, None]
     levels = pixels.astype(np.float32)
     narrow = levels[:, left] * (1 - along) + levels[:, right] * along
     down = down[:, None, None]
     return np.asarray(narrow[top] * (1 - down) + narrow[bottom] * down, np.float32)
-
-
-def _neighbours(
-    old: int, new: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new one's centre, and the latter's share."""
-    import numpy as np
-
-    place = (np.arange(new) + 0.5) * (old / new) - 0.5
-    before = np.floor(place).astype(np.int64)
-    share = (place - before).astype(np.float32)
-    share[(before < 0) | (before >= old - 1)] = 0
-    return before.clip(0, old - 1), (before + 1).clip(0, old - 1), share
-
-
-def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int, int]]) -> None:
-    """Refuse images of other sizes than annotated; one that EXIF data turns is stored lying."""
-    for row, ((name, image), stored) in enumerate(zip(images, sizes, strict=True)):
-        width, height = image["width"], image["height"]
-        if sorted(stored) != sorted((width, height)):
-            raise _wrong(
-                file,
-                "images",
-                row,
-                f"is said to have {width} x {height} pixels, but {name} has {stored[0]} x "
-                f"{stored[1]}: these are not the images that were annotated",
-            )

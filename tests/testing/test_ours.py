@@ -43,6 +43,7 @@ SAMPLES = 6
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
+        "coco": "datasets/test_coco.py",
         "conversations": "datasets/test_conversations.py",
         "graded": "datasets/test_graded.py",
         "prompts": "datasets/test_user_prompts.py",

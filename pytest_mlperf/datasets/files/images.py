@@ -71,6 +71,23 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
     return image
 
 
+def neighbours(
+    old: int, new: int, *, single: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return the old pixels before and after each new one's centre, and the latter's share.
+
+    At the borders both are the same pixel. Places are computed in double precision; `single` rounds
+    them first, as OpenCV does for 8-bit images.
+    """
+    import numpy as np
+
+    place = (np.arange(new) + 0.5) * (old / new) - 0.5
+    place = place.astype(np.float32) if single else place
+    before = np.floor(place).astype(np.int64)
+    share = (place - before).astype(np.float32)
+    return before.clip(0, old - 1), (before + 1).clip(0, old - 1), share
+
+
 def require_pillow() -> None:
     """Raise EnvironmentFault unless Pillow is installed."""
     try:

@@ -13,6 +13,7 @@ from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines import number_of
 from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.tasks._images import Classify, Detect, Segment
+from pytest_mlperf.engines.tasks._yolo import Yolo
 from pytest_mlperf.engines.tasks.graph import (
     IDS,
     MASK,
@@ -243,6 +244,7 @@ TASKS: Mapping[str, Any] = {
     "classify": Classify,
     "answer": Answer,
     "detect": Detect,
+    "yolo": Yolo,
     "segment": Segment,
     "tensor": RawTensor,
 }
@@ -278,15 +280,19 @@ class TaskOptions:
     Attributes:
         task: What an answer is, little-endian. "classify": the class, int64. "answer": logits of
             start and end of each token, float32, shape (seq, 2). "detect": float32 rows of index,
-            ymin, xmin, ymax, xmax, score, label. "segment": the class of each voxel, uint8.
+            ymin, xmin, ymax, xmax, score, label; "yolo": the same, for exports of YOLO and data set
+            coco. "segment": the class of each voxel, uint8.
             "tensor": an output as it is.
         batch_size: Samples per call of the model at most; windows, for "segment".
         class_offset: "classify": added to the class, by default 0; -1 for MLPerf's
             resnet50_v1.onnx, whose class 0 is the background.
         box_order: "detect": "xyxy", the default, or "yxyx".
         box_unit: "detect": "pixel", the default, or "image" for shares of its sides.
-        score_threshold: "detect": boxes with a lower score are left out; by default 0.05.
-        max_detections: "detect": boxes that are kept at most; by default all.
+        score_threshold: "detect": boxes with a lower score are left out; by default 0.05. "yolo":
+            with no higher score; by default 0.001.
+        iou_threshold: "yolo": boxes that overlap a better one of their class more are left out, if
+            the model has not done so; by default 0.7.
+        max_detections: "detect", "yolo": boxes that are kept at most; by default all, and 300.
         roi_shape: "segment": depth, height and width of a window, by default 128 each.
         overlap: "segment": share of a window that the next covers again, by default 0.5.
         output: "segment", "tensor": name of the output; by default the only one.
@@ -298,6 +304,7 @@ class TaskOptions:
     box_order: str | None = None
     box_unit: str | None = None
     score_threshold: float | None = None
+    iou_threshold: float | None = None
     max_detections: int | None = None
     roi_shape: Sequence[int] | None = None
     overlap: float | None = None

@@ -44,7 +44,7 @@ def test_every_option_of_a_task_is_one_of_the_engine(kind: type[TaskEngine]) -> 
         ({"batch_size": 0}, "batch_size = 0 is not a number of samples, at least 1"),
         (
             {"task": "guess"},
-            "task = 'guess' is not one of classify, answer, detect, segment, tensor",
+            "task = 'guess' is not one of classify, answer, detect, yolo, segment, tensor",
         ),
         ({"task": "detect", "box_order": "zz"}, "box_order = 'zz' is not one of xyxy, yxyx"),
     ],
@@ -60,7 +60,7 @@ def test_what_means_nothing_is_refused_in_the_engine_s_name(
 @pytest.mark.parametrize(
     ("task", "option", "value", "owners"),
     [
-        ("classify", "score_threshold", 0.5, "'detect'"),
+        ("classify", "score_threshold", 0.5, "'detect' or 'yolo'"),
         ("detect", "class_offset", 0, "'classify'"),
         ("answer", "output", "logits", "'segment' or 'tensor'"),
         ("tensor", "overlap", 0.5, "'segment'"),

@@ -1,0 +1,236 @@
+"""COCO as YOLO takes it: MLPerf's own layout, and images framed as the reference frames them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.coco import ANNOTATIONS, IMAGES, CocoDataset, letterbox, resize
+from pytest_mlperf.testing import check_dataset
+
+SMALL = np.array(
+    [
+        [0, 10, 250, 90, 30],
+        [200, 40, 60, 120, 7],
+        [33, 255, 1, 80, 160],
+        [5, 77, 140, 220, 199],
+    ],
+    np.uint8,
+)
+OPENCV = {
+    (5, 4): [
+        [0, 10, 250, 90, 30],
+        [200, 40, 60, 120, 7],
+        [33, 255, 1, 80, 160],
+        [5, 77, 140, 220, 199],
+    ],
+    (2, 2): [[44, 83], [129, 157]],
+    (3, 4): [[3, 250, 50], [147, 60, 45], [107, 1, 133], [29, 140, 206]],
+    (7, 6): [
+        [0, 6, 78, 250, 136, 64, 30],
+        [100, 57, 62, 155, 119, 68, 19],
+        [172, 117, 68, 50, 95, 79, 32],
+        [61, 151, 160, 11, 65, 107, 134],
+        [19, 103, 138, 71, 127, 162, 180],
+        [5, 46, 95, 140, 197, 211, 199],
+    ],
+    (10, 3): [
+        [33, 29, 20, 66, 167, 187, 126, 78, 43, 26],
+        [117, 124, 140, 118, 60, 48, 83, 96, 88, 84],
+        [9, 34, 82, 109, 114, 137, 177, 195, 193, 192],
+    ],
+}
+"""cv2.resize(SMALL, (width, height), interpolation=cv2.INTER_LINEAR) of OpenCV 4.11 and 5.0."""
+
+
+@pytest.mark.parametrize(("width", "height"), OPENCV)
+def test_resizing_equals_opencv_to_the_bit(width: int, height: int) -> None:
+    resized = resize(np.stack([SMALL, 255 - SMALL, SMALL], axis=2), width, height)
+
+    assert resized.dtype == np.uint8
+    assert resized[:, :, 0].tolist() == OPENCV[width, height]
+    assert resized[:, :, 2].tolist() == OPENCV[width, height]
+
+
+@pytest.mark.parametrize(
+    ("old", "square", "new", "frame"),
+    [
+        ((480, 640), True, (640, 640), [0, 80, 1, 640, 480]),
+        ((480, 640), False, (480, 640), [0, 0, 1, 640, 480]),
+        ((640, 426), True, (640, 640), [107, 0, 1, 426, 640]),
+        ((640, 427), True, (640, 640), [106, 0, 1, 427, 640]),  # 213 pixels: the odd one right
+        ((640, 427), False, (640, 448), [10, 0, 1, 427, 640]),
+        ((375, 500), False, (480, 640), [0, 0, 1.28, 500, 375]),
+        ((333, 500), False, (448, 640), [0, 11, 1.28, 500, 333]),
+        ((64, 64), True, (640, 640), [0, 0, 10, 64, 64]),
+    ],
+)
+def test_a_frame_is_the_references(
+    old: tuple[int, int], square: bool, new: tuple[int, int], frame: list[float]
+) -> None:
+    """As LetterBox of YOLO's library with its defaults, for exports and for PyTorch's own model."""
+    framed, undone = letterbox(np.full((*old, 3), 200, np.uint8), 640, square=square)
+
+    assert framed.shape == (*new, 3)
+    np.testing.assert_array_equal(undone, np.array(frame, np.float32))
+    inside = framed[int(undone[1]), int(undone[0])]
+    assert inside.tolist() == [200] * 3
+    assert {*np.unique(framed).tolist()} <= {114, 200}
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.sampled_from([32, 64]), st.booleans())
+def test_a_frame_says_where_the_image_is(height: int, width: int, size: int, square: bool) -> None:
+    framed, (left, top, scale, old_width, old_height) = letterbox(
+        np.full((height, width, 3), 7, np.uint8), size, square=square
+    )
+
+    assert (old_width, old_height) == (width, height)
+    rows, columns = np.nonzero((framed == 7).all(2))
+    if len(rows):
+        assert (rows.min(), columns.min()) == (top, left)
+        assert abs(rows.max() + 1 - top - height * scale) < 1
+        assert abs(columns.max() + 1 - left - width * scale) < 1
+    assert framed.shape[:2] == (size, size) or not square
+    assert {side % 32 for side in framed.shape[:2]} == {0}
+
+
+def noise(height: int, width: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two images as MLPerf's coco_safe has them, and annotations with all keys that COCO's have."""
+    sizes = {"000000000139.png": (6, 8), "000000000285.png": (9, 5)}
+    content = {
+        "info": {"year": 2017},
+        "licenses": [{"id": 4, "name": "Attribution License", "url": "http://x/by/2.0/"}],
+        "categories": [
+            {"id": identity, "name": name, "supercategory": name}
+            for identity, name in ((3, "car"), (90, "toothbrush"), (13, "stop sign"))
+        ],
+        "images": [
+            {
+                "id": int(name[:12]),
+                "file_name": name,
+                "height": height,
+                "width": width,
+                "license": 4,
+                "coco_url": "http://x",
+                "date_captured": "2013-11-14",
+            }
+            for name, (height, width) in sizes.items()
+        ],
+        "annotations": [
+            {
+                "id": 1,
+                "image_id": 285,
+                "category_id": 13,
+                "iscrowd": 0,
+                "area": 2.5,
+                "bbox": [1.0, 1.0, 2.0, 2.0],
+                "segmentation": [[1.0, 1.0, 3.0, 1.0, 3.0, 3.0]],
+            },
+            {
+                "id": 2,
+                "image_id": 285,
+                "category_id": 90,
+                "iscrowd": 1,
+                "area": 4,
+                "bbox": [0, 0, 4, 4],
+                "segmentation": {"counts": [3, 4], "size": [9, 5]},
+            },
+        ],
+    }
+    (tmp_path / ANNOTATIONS).parent.mkdir()
+    (tmp_path / ANNOTATIONS).write_text(json.dumps(content), "utf-8")
+    (tmp_path / IMAGES).mkdir()
+    for name, (height, width) in sizes.items():
+        Image.fromarray(noise(height, width)).save(tmp_path / IMAGES / name)
+    return tmp_path
+
+
+def test_a_sample_is_the_framed_image_and_what_undoes_it(folder: Path) -> None:
+    sample = CocoDataset(path=str(folder), size=16).input(0)
+
+    expected, frame = letterbox(noise(6, 8), 16, square=True)
+    assert sample["images"].dtype == np.float32
+    assert sample["images"].flags.c_contiguous
+    np.testing.assert_array_equal(sample["images"], (expected / np.float32(255)).transpose(2, 0, 1))
+    np.testing.assert_array_equal(sample["frame"], frame)
+
+
+def test_a_models_classes_are_the_categories_in_the_order_of_their_ids(folder: Path) -> None:
+    """COCO's 80 categories have ids up to 90; as its file has them, or in another order."""
+    sample = CocoDataset(path=str(folder)).input(1)
+
+    assert sample["categories"].tolist() == [3, 13, 90]
+    assert sample["images"].shape == (3, 640, 640)
+
+
+def test_references_are_cocos_annotations_by_image(folder: Path) -> None:
+    dataset = CocoDataset(path=str(folder))
+
+    assert dataset.reference(0)["annotations"] == []
+    assert dataset.reference(1) == {
+        "index": 1,
+        "image_id": 285,
+        "height": 9,
+        "width": 5,
+        "annotations": [
+            {"category_id": 13, "bbox": [1.0, 1.0, 2.0, 2.0], "area": 2.5, "iscrowd": 0},
+            {"category_id": 90, "bbox": [0, 0, 4, 4], "area": 4, "iscrowd": 1},
+        ],
+    }
+
+
+def test_it_keeps_the_contract_of_data_sets(folder: Path) -> None:
+    check_dataset(CocoDataset, options={"path": str(folder)}, samples=2)
+
+
+def test_the_frame_belongs_to_the_digest(folder: Path) -> None:
+    square, wide = (CocoDataset(path=str(folder), square=each).digest for each in (True, False))
+
+    assert square != wide
+
+
+def test_cocos_whole_annotations_with_mlperfs_images_are_refused(folder: Path) -> None:
+    """The reference's runner would leave out what is not here, its scorer would not."""
+    (folder / IMAGES / "000000000139.png").unlink()
+
+    with pytest.raises(UnavailableError, match=r"1 of 2 images listed in .* are not here"):
+        CocoDataset(path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"count": 3}, SuiteError, "count = 3, but it lists 2 images"),
+        (
+            {"size": 50, "square": False},
+            SuiteError,
+            "size = 50 .* a multiple of 32 where square is",
+        ),
+        ({"size": 0}, SuiteError, "data set coco: size = 0 is not a number of pixels"),
+        (
+            {"annotations": "no.json"},
+            UnavailableError,
+            "no.json is not here; put MLPerf's coco_safe",
+        ),
+        ({"checksum": f"md5:{'0' * 32}"}, RunError, "not the 0{32} asked for"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    folder: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        CocoDataset(path=str(folder), **options)
