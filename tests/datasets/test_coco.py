@@ -193,6 +193,7 @@ def test_references_are_cocos_annotations_by_image(folder: Path) -> None:
     }
 
 
+@pytest.mark.process
 def test_it_keeps_the_contract_of_data_sets(folder: Path) -> None:
     check_dataset(CocoDataset, options={"path": str(folder)}, samples=2)
 
