@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pytest_mlperf.run.worker._pipe import (
     NEXT,
     Lists,
     Message,
+    Pipe,
     joined,
     numbered,
     packed,
@@ -174,7 +176,7 @@ def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
 
 def test_ids_are_packed_and_what_is_none_is_told_in_words() -> None:
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
-    assert unpacked(packed([-1, "x"])) == ["-1", "'x'"]  # type: ignore[list-item]
+    assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
 
 
 def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
@@ -210,16 +212,15 @@ def test_a_long_list_is_numbered_by_the_replica_and_named_by_the_worker() -> Non
 
 def done(at_us: float, *ids: int, tokens: list[int] | None = None) -> Message:
     """Return what a replica says of ids, so many microseconds after it began."""
-    return (DONE, at_us * 1e-6, packed(ids), None, tokens)
+    return (DONE, at_us * 1e-6, list(ids), None, tokens)
 
 
-def joined_by_all(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as a replica sends them."""
-    result = [messages[0]]
-    for message in messages[1:]:
-        both = joined(result[-1], message)
-        result[-1:] = [both] if both else [result[-1], message]
-    return result
+def sent(*messages: Message) -> list[tuple[Any, ...]]:
+    """Return messages as they are heard; ids that are packed as they were."""
+    return [
+        tuple(unpacked(part) if isinstance(part, bytes) else part for part in message)
+        for message in joined(messages)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -227,25 +228,26 @@ def joined_by_all(messages: Sequence[Message]) -> list[Message]:
     [
         (done(1, 5), done(9, 7), done(9, 5, 7)),
         (done(1, 5, tokens=[3]), done(9, 7, tokens=[4]), done(9, 5, 7, tokens=[3, 4])),
-        ((FIRST, 1e-6, packed([5])), (FIRST, 9e-6, packed([7])), (FIRST, 9e-6, packed([5, 7]))),
+        ((FIRST, 1e-6, [5]), (FIRST, 9e-6, [7]), (FIRST, 9e-6, [5, 7])),
         ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 9e-4, (0, 8, 4), None, None),
          (DONE, 9e-4, (0, 0, 12), None, None)),
-        # another moment, another kind, not the next, outputs, wrong counts, no ids at all
+        # another moment, another kind, not the next, outputs, wrong counts, a place and ids
         (done(1, 5), done(60, 7), None),
-        ((FIRST, 1e-6, packed([5])), done(9, 7), None),
+        ((FIRST, 1e-6, [5]), done(9, 7), None),
         ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (0, 9, 4), None, None), None),
         ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (1, 8, 4), None, None), None),
-        ((DONE, 1e-6, packed([5]), [b"a"], None), done(9, 7), None),
+        ((DONE, 1e-6, [5], [b"a"], None), done(9, 7), None),
         (done(1, 5, tokens=[3]), done(9, 7), None),
         (done(1, 5, tokens=[3, 3]), done(9, 7, tokens=[]), None),
-        ((DONE, 1e-6, ["'x'"], None, None), done(9, 7), None),
+        ((DONE, 1e-6, (0, 0, 8), None, None), done(9, 7), None),
         ((LOADED, {}), (LOADED, {}), None),
     ],
 )  # fmt: skip
 def test_what_was_so_within_a_moment_is_told_at_once(
     before: Message, message: Message, both: Message | None
 ) -> None:
-    assert joined(before, message) == both
+    expected = [tuple(before), tuple(message)] if both is None else [tuple(both)]
+    assert sent(before, message) == expected
 
 
 @given(
@@ -262,16 +264,41 @@ def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
     events: list[tuple[str, float, list[int]]],
 ) -> None:
     events.sort(key=lambda event: event[1])
-    messages = [
-        (kind, at_s, packed(ids), *((None, [2] * len(ids)) if kind == DONE else ()))
-        for kind, at_s, ids in events
-    ]
-
-    sent = joined_by_all(messages)
+    heard_of = sent(
+        *((kind, at_s, [*ids], *((None, [2] * len(ids)) if kind == DONE else ()))
+          for kind, at_s, ids in events)
+    )  # fmt: skip
 
     each = [(kind, at_s, sample) for kind, at_s, ids in events for sample in ids]
-    heard = [(kind, at_s, x) for kind, at_s, ids, *_ in sent for x in unpacked(ids)]
+    heard = [(kind, at_s, x) for kind, at_s, ids, *_ in heard_of for x in ids]
     assert [(kind, x) for kind, _, x in heard] == [(kind, x) for kind, _, x in each]
     assert all(0 <= b[1] - a[1] <= MOMENT_S for a, b in zip(each, heard, strict=True))
-    counted = [n for kind, *_, tokens in sent if kind == DONE for n in tokens]
+    counted = [n for kind, *_, tokens in heard_of if kind == DONE for n in tokens]
     assert len(counted) == sum(kind == DONE for kind, *_ in each)
+
+
+def test_messages_come_whole_and_in_order_however_they_are_cut() -> None:
+    """Large ones in several pieces, small ones together."""
+    here, there = (Pipe(end.detach()) for end in socket.socketpair())
+    small, large = [("a", 1)], [("b", "x" * 3_000_000)]
+
+    def send() -> None:
+        there.send(small)
+        there.send(large)
+        there.send(small)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    heard: list[Message] = []
+    while len(heard) < 3:
+        heard += here.receive()
+    sending.join()
+    there.send(small)
+    there.send(small)
+
+    assert heard == [*small, *large, *small]
+    assert here.receive() == [*small, *small]
+    there.close()
+    with pytest.raises(EOFError):
+        here.receive()
+    here.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
+import socket
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from struct import Struct
 from typing import Any
 
 MOMENT_S, LONG_S = 50e-6, 1e-3
@@ -26,7 +26,13 @@ LOADED, ANSWER, ERROR = "loaded", "answer", "error"
 FIRST, NEXT, ENDED, ATTACHED, DONE = "first", "next", "ended", "attached", "done"
 """What a replica says; the five last ones carry the time at which it was so."""
 
-Message = tuple[Any, ...]
+Message = Sequence[Any]
+
+HEAD = Struct("=Q")
+"""Before messages: how many bytes they are."""
+
+READ_BYTES = 1 << 16
+"""Bytes that are read at a time: more than is said within a moment but of long lists."""
 
 
 class Pipe:
@@ -34,12 +40,13 @@ class Pipe:
 
     def __init__(self, descriptor: int) -> None:
         """Talk through a connected socket."""
-        self._connection = Connection(descriptor)
+        self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
+        self._rest = b""
 
     def fileno(self) -> int:
         """Return the descriptor, to wait on."""
-        return self._connection.fileno()
+        return self._socket.fileno()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order.
@@ -49,21 +56,34 @@ class Pipe:
         """
         data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            self._connection.send_bytes(data)
+            self._socket.sendall(HEAD.pack(len(data)) + data)
 
     def receive(self) -> list[Message]:
-        """Wait for messages.
+        """Wait for messages; return all that are here.
 
         Raises:
             EOFError, OSError: The other side is gone.
         """
-        data = self._connection.recv_bytes()
-        messages: list[Message] = pickle.loads(data)  # noqa: S301 - of this run's own process
-        return messages
+        data, begin, messages = self._rest, 0, list[Message]()
+        while True:
+            end = first = begin + HEAD.size
+            if len(data) >= first:
+                end += HEAD.unpack_from(data, begin)[0]
+            if len(data) >= end > first:
+                messages += pickle.loads(data[first:end])  # noqa: S301 - of this run's own process
+                begin = end
+            elif messages:
+                self._rest = data[begin:]
+                return messages
+            else:
+                more = self._socket.recv(max(READ_BYTES, end - len(data)))
+                if not more:
+                    raise EOFError
+                data += more
 
     def close(self) -> None:
         """Hang up."""
-        self._connection.close()
+        self._socket.close()
 
 
 class Gathering:
@@ -79,16 +99,14 @@ class Gathering:
     def _serve(self) -> None:
         queue, rate, sent_s = self._queue, 0.0, time.perf_counter()
         while True:
-            items = []
+            items: list[Any] = []
             if rate * LONG_S > TOGETHER / 4:  # a look at each moment: to be woken costs more
                 wait_s = max(MOMENT_S, min(TOGETHER / rate, LONG_S))
             else:
                 wait_s = MOMENT_S
                 items.append(queue.get())
             time.sleep(wait_s)
-            with contextlib.suppress(Empty):
-                while True:
-                    items.append(queue.get_nowait())
+            items += [queue.get_nowait() for _ in range(queue.qsize())]
             if items:
                 self._take(items)
             now_s = time.perf_counter()
@@ -98,9 +116,6 @@ class Gathering:
 
 Place = tuple[int, int, int]
 """Ids by their place: the number of a list, the position of the first of them, and how many."""
-
-ID_BYTES = 8
-"""Bytes of a packed id."""
 
 LONG = 64
 """Lists at least this long are remembered by both sides: most engines complete in their order."""
@@ -166,63 +181,75 @@ class Lists:
         return ids
 
 
-def joined(before: Message, message: Message) -> Message | None:
-    """Return one message for two that follow each other in a replica; None: they must be two.
+def joined(messages: Iterable[Message]) -> Sequence[Message]:
+    """Return a replica's messages with those in one that follow each other within a moment.
 
     Each costs the worker as much as ten samples, so that what was so within a moment is told at
     once, with the time of the last.
     """
+    result: list[list[Any]] = [[None]]
+    for message in messages:
+        if not _adds(result[-1], message):
+            result.append([*message])
+    for message in result:
+        if len(message) > 2 and type(message[2]) is list:
+            message[2] = packed(message[2])
+    return result[1:]
+
+
+def _adds(before: list[Any], message: Message) -> bool:
+    """Add a message to the one before it, or return that they must be two."""
     kind, stamp_s, *_ = message
     if kind != before[0] or kind not in (FIRST, NEXT, DONE):
-        return None
-    first, ids = before[2], message[2]
-    both: bytes | Place
-    if type(first) is type(ids) is bytes:
-        both, moment_s = first + ids, MOMENT_S
-    elif type(first) is type(ids) is tuple and ids[:2] == (first[0], first[1] + first[2]):
-        both, moment_s = (first[0], first[1], first[2] + ids[2]), LONG_S
-    else:
-        return None
+        return False
+    ids, more = before[2], message[2]
+    if type(ids) is not type(more):
+        return False
+    place = type(ids) is tuple
+    moment_s = LONG_S if place else MOMENT_S
     if stamp_s // moment_s != before[1] // moment_s:
-        return None
-    return (kind, stamp_s, both) if kind != DONE else _joined_done(before, message, both)
+        return False
+    if place and more[:2] != (ids[0], ids[1] + ids[2]):
+        return False
+    if kind == DONE and not _adds_counts(before, message):
+        return False
+    before[1] = stamp_s
+    if place:
+        before[2] = (*ids[:2], ids[2] + more[2])
+    else:
+        ids += more
+    return True
 
 
-def _joined_done(before: Message, message: Message, ids: bytes | Place) -> Message | None:
-    """Return the same for `DONE`: outputs are few, and a wrong count of tokens is told as it is."""
-    *_, outputs, n_tokens = before
-    _, stamp_s, _, more_outputs, more_tokens = message
-    if any(each is not None for each in (outputs, more_outputs)):
-        return None
-    if (n_tokens is None) != (more_tokens is None):
-        return None
-    if n_tokens is None:
-        return DONE, stamp_s, ids, None, None
-    if len(n_tokens) != _samples(before[2]) or len(more_tokens) != _samples(message[2]):
-        return None
-    return DONE, stamp_s, ids, None, [*n_tokens, *more_tokens]
+def _adds_counts(before: list[Any], message: Message) -> bool:
+    """Add counts of tokens; outputs are few, and a wrong number of counts is told as it is."""
+    _, _, ids, outputs, counts = before
+    _, _, more_ids, more_outputs, more = message
+    if outputs is not None or more_outputs is not None or (counts is None) != (more is None):
+        return False
+    if counts is not None:
+        if len(counts) != _samples(ids) or len(more) != _samples(more_ids):
+            return False
+        before[4] = [*counts, *more]
+    return True
 
 
-def _samples(ids: bytes | Place) -> int:
-    return len(ids) // ID_BYTES if isinstance(ids, bytes) else ids[2]
+def _samples(ids: Sequence[int]) -> int:
+    return ids[2] if type(ids) is tuple else len(ids)
 
 
-def with_packed(message: Message) -> Message:
-    """Return a worker's message whose lists are packed."""
-    return tuple(
-        packed(part) if isinstance(part, Sequence) and not isinstance(part, str) else part
-        for part in message
-    )
-
-
-def packed(ids: Sequence[int]) -> bytes | list[str]:
-    """Return ids as 64-bit numbers; ids of an engine's own that are none, in words."""
+def packed(ids: Sequence[int]) -> bytes | list[int | str]:
+    """Return ids as 64-bit numbers; where an engine has some of its own, those in words."""
     try:
         return array("Q", ids).tobytes()
     except (TypeError, OverflowError):
-        return [repr(each)[:100] for each in ids]
+        return [repr(each)[:100] if _fault(each) else each for each in ids]
 
 
-def unpacked(data: bytes | list[str]) -> list[Any]:
+def _fault(sample: object) -> bool:
+    return not isinstance(sample, int) or not 0 <= sample < 1 << 64
+
+
+def unpacked(data: bytes | list[int | str]) -> list[Any]:
     """Return what `packed` was given."""
     return array("Q", data).tolist() if isinstance(data, bytes) else data

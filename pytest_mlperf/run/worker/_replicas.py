@@ -223,6 +223,7 @@ class ReplicatedEngine(Engine):
             except subprocess.TimeoutExpired:
                 replica.process.kill()
                 replica.process.wait()
+            replica.pipe.close()
 
     def load_samples(self, indices: Sequence[int]) -> None:
         """Have every replica load all of them: any may be given any."""
@@ -249,7 +250,7 @@ class ReplicatedEngine(Engine):
             self._gathering.put((ids[0], indices[0]))
         else:
             with self._lock:
-                replica = self._least()
+                replica = self._replicas[self._least()]
                 self._take(replica, len(ids), len(ids))
             self._send(replica, ids, indices)
 
@@ -301,13 +302,13 @@ class ReplicatedEngine(Engine):
         if isinstance(sink, GuardedSink):
             sink.use_clock(lambda: self._stamp_s)
 
-    def _least(self) -> ReplicaProcess:
-        """Return the replica with the least open work; of several the next in turn."""
-        count = len(self._replicas)
+    def _least(self) -> int:
+        """Return the number of the replica with the least open work; of several the next one."""
+        count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
-        number = min(range(count), key=lambda n: (self._replicas[n].open, (n - first) % count))
+        number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
         self._next = (number + 1) % count
-        return self._replicas[number]
+        return number
 
     def _take(self, replica: ReplicaProcess, samples: int, work: float) -> None:
         """Count samples, which are so much work, as given to a replica; the lock is held."""
@@ -326,9 +327,9 @@ class ReplicatedEngine(Engine):
         with self._lock:
             whole = len(queries) > 1 and all(r.answer_s < SHORT_S for r in self._replicas)
             for group in [queries] if whole else [[query] for query in queries]:
-                replica = self._least()
-                self._take(replica, len(group), len(group))
-                parts.setdefault(self._replicas.index(replica), []).extend(group)
+                number = self._least()
+                self._take(self._replicas[number], len(group), len(group))
+                parts.setdefault(number, []).extend(group)
         for number, group in parts.items():
             ids, indices = zip(*group, strict=True)
             self._send(self._replicas[number], ids, indices)
@@ -380,9 +381,9 @@ class ReplicatedEngine(Engine):
         """Send samples, at once where the pipe surely takes them: nobody may wait for a replica."""
         number = next(self._numbers)
         replica.lists.add(number, ids)
-        some = len(ids) if len(ids) >= wire.LONG else ids
+        some = len(ids) if len(ids) >= wire.LONG else wire.packed(ids)
         about = perf_counter(), self._sessions(ids)
-        message = (wire.SUBMIT, number, some, indices, *about, *self._flags)
+        message = (wire.SUBMIT, number, some, wire.packed(indices), *about, *self._flags)
         if replica.open <= AT_ONCE:
             self._send_now(replica, [message])
         else:
@@ -394,7 +395,7 @@ class ReplicatedEngine(Engine):
 
     def _send_now(self, replica: ReplicaProcess, messages: Sequence[wire.Message]) -> None:
         try:
-            replica.pipe.send([wire.with_packed(message) for message in messages])
+            replica.pipe.send(messages)
         except OSError:
             if not self._leaving.is_set():
                 self._gone(replica)
@@ -461,7 +462,7 @@ class ReplicatedEngine(Engine):
             case (wire.LOADED | wire.ANSWER, *_):
                 replica.answers.put(message)
 
-    def _unpacked(self, replica: ReplicaProcess, ids: bytes | list[str]) -> Sequence[Any]:
+    def _unpacked(self, replica: ReplicaProcess, ids: bytes | list[int | str]) -> Sequence[Any]:
         return replica.lists.real(wire.unpacked(ids))
 
     def _check(self, replica: ReplicaProcess, sink: Sink) -> None:
@@ -505,8 +506,9 @@ class ReplicatedEngine(Engine):
     # --- telling all -------------------------------------------------------------------------
 
     def _tell_all(self, kind: str, content: Sequence[int] | int | None, doing: str) -> None:
+        packed = wire.packed(content) if isinstance(content, Sequence) else content
         for replica in self._replicas:
-            replica.later.put((kind, content))
+            replica.later.put((kind, packed))
         list(self._answers(wire.ANSWER, doing))
 
     def _ask_all(self, name: str, doing: str) -> list[Any]:

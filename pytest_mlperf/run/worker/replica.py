@@ -51,19 +51,19 @@ class ReplicaSink:
     ) -> None:
         """Pass on first tokens, where anybody times them."""
         if self.times_tokens:
-            self._put((wire.FIRST, perf_counter(), wire.packed(ids)))
+            self._put((wire.FIRST, perf_counter(), [*ids]))
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Pass on further tokens, where anybody times them."""
         if self.times_tokens:
-            self._put((wire.NEXT, perf_counter(), wire.packed(ids)))
+            self._put((wire.NEXT, perf_counter(), [*ids]))
 
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Pass on why samples ended."""
         texts = [*map(str, reasons)]
-        self._put((wire.ENDED, perf_counter(), wire.packed(ids), texts, prompt_tokens))
+        self._put((wire.ENDED, perf_counter(), [*ids], texts, prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Pass on artefacts, where they are kept."""
@@ -83,7 +83,7 @@ class ReplicaSink:
         """Pass on what is finished; outputs only where they are read."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
-        done = self._replica.lists.place(ids) or wire.packed(ids)
+        done = self._replica.lists.place(ids) or [*ids]
         self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
 
     def failed(self, error: BaseException) -> None:
@@ -122,13 +122,10 @@ class Replica:
         if threading.get_ident() != self._thread:
             self._gathering.put(message)
             return
-        if self._inline and (both := wire.joined(self._inline[-1], message)):
-            self._inline[-1] = both
-        else:
-            self._inline.append(message)
+        self._inline.append(message)
         # Of a list nobody waits for the first.
-        moment_s = wire.LONG_S if isinstance(message[2], tuple) else wire.MOMENT_S
-        if perf_counter() - self._sent_s > moment_s:
+        moment_s = wire.LONG_S if type(message[2]) is tuple else wire.MOMENT_S
+        if message[1] - self._sent_s > moment_s:
             self._flush()
 
     def fail(self, layer: str, error: BaseException) -> None:
@@ -227,19 +224,13 @@ class Replica:
     def _flush(self) -> None:
         if self._inline:
             messages, self._inline = self._inline, []
-            self._send(messages)
+            self._send_joined(messages)
         self._sent_s = perf_counter()
 
     def _send_joined(self, messages: list[wire.Message]) -> None:
-        result = messages[:1]
-        for message in messages[1:]:
-            if both := wire.joined(result[-1], message):
-                result[-1] = both
-            else:
-                result.append(message)
-        self._send(result)
+        self._send(wire.joined(messages))
 
-    def _send(self, messages: list[wire.Message]) -> None:
+    def _send(self, messages: Sequence[wire.Message]) -> None:
         try:
             self._pipe.send(messages)
         except OSError:  # nobody listens any more
