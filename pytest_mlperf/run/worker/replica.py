@@ -68,7 +68,7 @@ class ReplicaSink:
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Pass on artefacts, where they are kept."""
         if self.wants_output:
-            self._put((wire.ATTACHED, perf_counter(), wire.packed(ids), [*artefacts]))
+            self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
     def session(self, sample: int) -> str:
         """Return the conversation that a sample belongs to, as the worker calls it."""
