@@ -46,6 +46,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "coco": "datasets/test_coco.py",
         "conversations": "datasets/test_conversations.py",
         "graded": "datasets/test_graded.py",
+        "shopify": "datasets/test_shopify.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
     },

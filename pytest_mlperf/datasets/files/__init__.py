@@ -103,14 +103,23 @@ class FileDataset(Generic[S]):
 
 def check_file(path: Path, checksum: str | None) -> None:
     """Read a whole file once and compare it with "md5:..." or "sha256:..."; None passes."""
+    check_files([path], checksum)
+
+
+def check_files(paths: Sequence[Path], checksum: str | None) -> None:
+    """Compare files, one after the other, with "md5:..." or "sha256:..."; None passes."""
     if checksum is None:
         return
     algorithm, _, digits = checksum.lower().partition(":")
-    with path.open("rb") as file:
-        actual = hashlib.file_digest(file, algorithm).hexdigest()
+    total = hashlib.new(algorithm, usedforsecurity=False)
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                total.update(block)
+    actual = total.hexdigest()
     if actual != digits:
         raise wrong(
-            path,
+            paths[0] if len(paths) == 1 else f"{paths[0].parent}: {len(paths)} files",
             f"{algorithm} is {actual}, not the {digits} asked for: the file is damaged, incomplete "
             "or another one",
             "get it from its source again, or correct checksum",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -138,6 +139,55 @@ def check_images(folder: Path, names: Sequence[str]) -> list[tuple[int, int]]:
             "their source again",
         )
     return sizes
+
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Of pictures inside tables, by Pillow's names: none of them starts another program."""
+
+
+def check_encoded(content: bytes) -> str | None:
+    """Return what is wrong with a picture by its header, or None; it is not decoded."""
+    require_pillow()
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return _too_large(image)
+    except UnidentifiedImageError:
+        return f"its bytes are no picture of the formats {', '.join(FORMATS)}"
+    except Exception as error:  # damage makes decoders raise anything
+        return f"its picture is damaged ({error})"
+
+
+def encode_again(content: bytes) -> tuple[str, bytes]:
+    """Return a picture's format, and the picture as Pillow writes it in that format.
+
+    It is turned as its EXIF data says, as the library datasets of Hugging Face does, and is then a
+    JPEG. A ValueError says that it is damaged.
+    """
+    from PIL import ExifTags, Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if defect := _too_large(image):
+                raise ValueError(defect)
+            turned = (
+                ImageOps.exif_transpose(image)
+                if ExifTags.Base.Orientation in image.getexif()
+                else image
+            )
+            name, written = turned.format or "JPEG", io.BytesIO()
+            turned.save(written, format=name)
+    except Exception as error:  # damage makes decoders raise anything
+        raise ValueError(f"Pillow cannot write its picture anew ({error})") from error
+    return name, written.getvalue()
+
+
+def _too_large(image: Image.Image) -> str | None:
+    from PIL import Image
+
+    pixels, most = image.width * image.height, Image.MAX_IMAGE_PIXELS or 0
+    return f"its picture has {pixels:,} pixels, above {most:,}" if pixels > most else None
 
 
 def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int] | str]:

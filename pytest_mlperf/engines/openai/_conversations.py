@@ -59,6 +59,11 @@ def salt_of(session: str) -> bytes:
     return f"[{' '.join(words)}]\\n\\n".encode()
 
 
+def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
+    """Whether a user says this in parts, as text and pictures; nothing is put before those."""
+    return message.get("role") == "user" and isinstance(message.get("content"), list)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnBody(Body):
     """A turn of a conversation, in parts that it shares with the other turns.
@@ -134,14 +139,18 @@ class TurnBodies(Bodies):
         parts: Sequence[bytes],
         fields: Mapping[str, Any],
         length: int | None,
-    ) -> TurnBody:
-        """Cut the first user's message in two: a salt may come between."""
+    ) -> Body:
+        """Cut the first user's message in two: a salt may come between, but for one of parts."""
         users = (
             place
             for place, message in enumerate(messages)
             if message.get("role") == "user" and isinstance(message.get("content"), str)
         )
         if (first := next(users, None)) is None:
+            if any(is_chat_of_parts(message) for message in messages):
+                end = self._once(b"]," + encode(fields)[1:])
+                data = b'{"messages":[' + b",".join(parts) + end
+                return Body(data=data, prompt_tokens=None, length=length)
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT) :]

@@ -55,6 +55,25 @@ def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
         assert request.body["stream"] is True
 
 
+def test_a_chat_with_a_picture_is_sent_as_it_is_with_its_further_fields() -> None:
+    """Nothing is put into a user's parts, which are text and pictures; each is asked once."""
+    parts = [
+        {"type": "text", "text": "What is it? ü"},
+        {"type": "image_url", "image_url": {"url": "data:image/PNG;base64,AAAA"}},
+    ]
+    chat = {"messages": [SYSTEM, {"role": "user", "content": parts}]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": True}}
+    sink = Recorder(2)
+    with Scripted(Manner()) as server:
+        run(server.url, [chat, {**chat, "response_format": form}], sink=sink, **CHAT)
+
+    plain, guided = sorted(asked_of(server), key=lambda request: len(request.raw))
+    assert plain.body["messages"] == guided.body["messages"] == chat["messages"]
+    assert "response_format" not in plain.body
+    assert guided.body["response_format"] == form
+    assert guided.body["max_tokens"] == RUN_TOKENS
+
+
 def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], list[str]]:
     """Ask turns one after the other as a closed loop does; return requests and sessions."""
 
