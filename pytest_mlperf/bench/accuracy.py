@@ -40,6 +40,18 @@ class ScoredBaseline:
     outputs: Sequence[int] | None = None
 
 
+def file_of(planned: Planned, root: Path) -> Path:
+    """Return where the scores are that a case is held against."""
+    entry = planned.accuracy_reference
+    return accuracy_baselines.path_for(
+        root,
+        workload=planned.case.workload,
+        engine=entry.label,
+        precision=entry.precision,
+        data=planned.accuracy_data,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
     """One accuracy pass with the scores of its samples, and what was measured."""
@@ -59,13 +71,11 @@ class CaseAccuracy:
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
         """Load nothing yet; `whole`: the whole data set is wanted whatever the first scores say."""
-        entry, case = planned.accuracy_reference, planned.case
+        entry = planned.accuracy_reference
         self._planned = planned
         self._whole = whole
         self.by_reference = None if entry is planned.entry else entry.full_label
-        self.file = accuracy_baselines.path_for(
-            root, workload=case.workload, engine=entry.label, precision=entry.precision
-        )
+        self.file = file_of(planned, root)
         self.accepted: ScoredBaseline | None = None
 
     def load(self) -> None:
@@ -97,8 +107,8 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """This case writes the accuracy baseline: of its own engine, in the first scenario."""
-        return self.by_reference is None and self._planned.is_first_scenario
+        """This case writes the accuracy baseline: of its own engine, first with these data."""
+        return self.by_reference is None and self._planned.accuracy_scenario == self._scenario
 
     @property
     def set_by(self) -> str | None:
@@ -116,7 +126,7 @@ class CaseAccuracy:
     @property
     def missing(self) -> str:
         """What to do where no scores are accepted yet."""
-        first = self._planned.suite.scenarios[0].name
+        first = self._planned.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
             return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
@@ -298,6 +308,10 @@ class CaseAccuracy:
             history=(*(old.history if old else ()), entry),
             rerun={},
         )
+
+    @property
+    def _scenario(self) -> str:
+        return self._planned.scenario.name
 
     @property
     def _scorer(self) -> str:

@@ -411,7 +411,9 @@ class Bench:
     # --- verdicts ------------------------------------------------------------------------
 
     def _verdict(self, case: CaseRuns, kind: Kind, answer: Ruling) -> Verdict:
-        subject, against = case.subject, case.scores if kind == "accuracy" else case
+        scores = kind == "accuracy"
+        subject = case.scored_subject if scores else case.subject
+        against = case.scores if scores else case
         notes = answer.notes + (case.notes if kind == "accuracy" else _notes(case, answer.outcome))
         if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)

@@ -111,9 +111,11 @@ class CaseRuns(CaseRunner):
         """Do the case's first process: everything that the session wants of it at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
-        if {"performance", "efficiency"} & set(kinds) and not self.runs:
-            self.add_run(ask=self.scores.ask if accuracy else None)
-        elif accuracy:
+        together = self.planned.shares_data
+        timed = bool({"performance", "efficiency"} & set(kinds)) and not self.runs
+        if timed:
+            self.add_run(ask=self.scores.ask if accuracy and together else None)
+        if accuracy and not (timed and together):
             self.process(performance=False, ask=self.scores.ask)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
@@ -128,10 +130,12 @@ class CaseRuns(CaseRunner):
         """Return an accuracy pass of the same fingerprint; measure it where it is required."""
         if not self.planned.scorer_name:
             return None
-        assert self.subject is not None
-        if self.subject.dummy:
+        subject = self.subject or self.scored_subject
+        assert subject is not None
+        if subject.dummy:
             return None
-        if self.accuracy is None and (stored := self._passes.load(self._accuracy_key)):
+        key = self._accuracy_key
+        if self.accuracy is None and key and (stored := self._passes.load(key)):
             self.accuracy, self.scored = stored
         partial = self.accuracy is not None and not self.accuracy.full
         if required and self.unscored:
@@ -147,8 +151,8 @@ class CaseRuns(CaseRunner):
         """The accuracy pass, which is there."""
         assert self.accuracy is not None
         assert self.scored is not None
-        assert self.subject is not None
-        return ScoredPass(accuracy=self.accuracy, scored=self.scored, subject=self.subject)
+        assert self.scored_subject is not None
+        return ScoredPass(accuracy=self.accuracy, scored=self.scored, subject=self.scored_subject)
 
     def judge_accuracy(self) -> Ruling:
         """Judge the accuracy pass by its gate and against the accepted scores."""
@@ -204,8 +208,9 @@ class CaseRuns(CaseRunner):
 
     @property
     def _accuracy_key(self) -> str:
-        assert self.subject is not None
-        return accuracy_key(self.job, self.subject.fingerprint)
+        """The key of a pass on its data; "": they were not loaded yet, and are others."""
+        subject = self.scored_subject
+        return accuracy_key(self.job, subject.fingerprint) if subject else ""
 
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None

@@ -238,6 +238,8 @@ class CaseRunner:
     Attributes:
         rate: Offered or expected rate; None until the first process has probed it.
         runs: Performance runs that may be judged, oldest first.
+        subject: What was timed, once it is known; where nothing is timed, what was scored.
+        scored_subject: What was scored, on its own data.
         invalid_runs: Those that may not, and were measured again as often as is allowed.
     """
 
@@ -271,6 +273,7 @@ class CaseRunner:
         self.runs: list[Run] = []
         self.invalid_runs: list[Run] = []
         self.subject: Subject | None = None
+        self.scored_subject: Subject | None = None
         self._conditions = replace(conditions, machine=planned.limited(conditions.machine))
         self._show = show
         self._build = build
@@ -327,8 +330,9 @@ class CaseRunner:
     ) -> ProcessResult:
         """Run one fresh process, and keep the rate that it probed."""
         self._processes += 1
+        job = self._job(scorer=ask is not None)
         process = measure(
-            self._job(scorer=ask is not None),
+            job if performance else job.scored,
             at.conditions if at else self._conditions,
             self._show,
             ProcessTask(
@@ -341,7 +345,10 @@ class CaseRunner:
                 label=self._label,
             ),
         )
-        self.subject = process.subject
+        if performance or self.planned.shares_data:
+            self.subject = process.subject
+        if not performance or self.planned.shares_data:
+            self.scored_subject = process.subject
         if process.probed and not at:
             self.rate = process.target_qps
         return process

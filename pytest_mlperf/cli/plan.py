@@ -38,6 +38,7 @@ from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, plural, relative
 from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
+from pytest_mlperf.suite.model import PHASES
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
@@ -234,7 +235,15 @@ def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict
             "sessions": cost.sessions,
         },
         "baseline": asdict(baseline) if baseline else None,
+        **_data(case),
     }
+
+
+def _data(case: Testable) -> dict[str, Any]:
+    """Return the data sets of a case whose timed and scored data differ."""
+    if not isinstance(case, Planned) or not case.scorer_name or case.shares_data:
+        return {}
+    return {"data": {phase: case.dataset(phase).title for phase in PHASES}}
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:

@@ -68,6 +68,9 @@ Profile = Literal["quick", "official"]
 Division = Literal["closed", "open"]
 Kind = Literal["accuracy", "performance", "efficiency", "pair"]
 
+Phase = Literal["performance", "accuracy"]
+"""What a data set is read for: to be timed, or to be scored."""
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 """Names appear in test ids, on the command line and as file names."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -183,6 +183,15 @@ class Search:
         return " and ".join(one.in_words for one in self.conditions)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoredData:
+    """A data set that is only scored: what the worker builds, what it must be, what is recorded."""
+
+    dataset: Factory
+    expected: Expected
+    facts: Mapping[str, str]
+
+
 Part = Literal["python", "model", "dataset", "build", "engine", "scorer"]
 
 
@@ -214,6 +223,7 @@ class Job:
 
     Attributes:
         engine, dataset: What the worker builds: variables expanded, paths absolute.
+        accuracy: The data that are scored, where they are others than those that are timed.
         model: Absolute path of the model, or its name where no such file exists and none is meant.
         scorer: What scores the accuracy pass; None: nobody asked for it, or performance only.
         written_scorer: The same as the suite writes it; there whether asked for or not.
@@ -234,6 +244,7 @@ class Job:
     dataset: Factory
     engine_use: str
     model: str | None
+    accuracy: ScoredData | None
     scorer: Factory | None
     written_scorer: Factory | None
     unscorable: tuple[CaseProblem, ...]
@@ -256,3 +267,14 @@ class Job:
     def accelerator(self) -> str:
         """Class and count of what it runs on."""
         return self.case.accelerator
+
+    @property
+    def scored(self) -> Job:
+        """This case on the data that are scored."""
+        data = self.accuracy
+        if data is None:
+            return self
+        facts = {**self.facts, **data.facts}
+        return replace(
+            self, dataset=data.dataset, expected=data.expected, facts=facts, accuracy=None
+        )

@@ -133,9 +133,14 @@ _BROKEN = (
 """What damaged archives and headers raise."""
 
 
-def path_for(root: Path, *, workload: str, engine: str, precision: str) -> Path:
-    """Return the place of an accuracy baseline below `root`: no hardware is part of it."""
-    file = f"{path_part('engine', engine)}.{path_part('precision', precision)}.json"
+def path_for(root: Path, *, workload: str, engine: str, precision: str, data: str = "") -> Path:
+    """Return the place of an accuracy baseline below `root`: no hardware is part of it.
+
+    Args:
+        data: The scenario that has the data, where they are others than the first scenario's.
+    """
+    parts = {"engine": engine, "precision": precision, **({"scenario": data} if data else {})}
+    file = ".".join([*(path_part(noun, name) for noun, name in parts.items()), "json"])
     return root / "accuracy" / path_part("workload", workload) / file
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
 from pytest_mlperf.suite.places import expand
-from pytest_mlperf.suite.plan import Key, Planned
+from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.tables import Named, title_of
+from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
@@ -44,7 +45,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
     )
 
 
-def find(planned: Planned, where: Key, named: Named) -> Elsewhere | None:
+def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
     """Return the Python that a table names, ready to be started; None where it names none.
 
     Raises:
@@ -64,7 +65,7 @@ def find(planned: Planned, where: Key, named: Named) -> Elsewhere | None:
     return Elsewhere(command=command, title=title_of(named), key=_shown(key))
 
 
-def _wheels(planned: Planned, key: Key, text: str | None) -> tuple[str, ...]:
+def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
     """Return the packages that are exchanged; files by their full path.
 
     Raises:
@@ -76,7 +77,7 @@ def _wheels(planned: Planned, key: Key, text: str | None) -> tuple[str, ...]:
     return tuple(_wheel(planned, key, word) if word.endswith(".whl") else word for word in words)
 
 
-def _wheel(planned: Planned, key: Key, text: str) -> str:
+def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     path = (planned.path.parent / Path(text).expanduser()).absolute()
     if path.is_file():
         return str(path)
@@ -86,7 +87,7 @@ def _wheel(planned: Planned, key: Key, text: str) -> str:
     )
 
 
-def _expanded(planned: Planned, key: Key, value: Any) -> Any:
+def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
     """Return a value with its variables expanded.
 
     Raises:
@@ -98,7 +99,7 @@ def _expanded(planned: Planned, key: Key, value: Any) -> Any:
         raise UnavailableError(f"{planned.place(key)}: {_shown(key)}: {error}") from None
 
 
-def _program(planned: Planned, key: Key, text: str, expanded: str, beside: Path) -> str:
+def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: Path) -> str:
     """Return the path of a program; links stay: what they point to has another environment.
 
     Raises:
@@ -121,6 +122,6 @@ def _program(planned: Planned, key: Key, text: str, expanded: str, beside: Path)
     )
 
 
-def _shown(key: Key) -> str:
+def _shown(key: KeyPath) -> str:
     """Return "engines[0].python" of a key path."""
     return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).removeprefix(".")

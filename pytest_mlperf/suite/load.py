@@ -16,14 +16,12 @@ from pydantic import BaseModel, ValidationError
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.suite.model import Inconsistent, Suite
-from pytest_mlperf.suite.values import Defect
+from pytest_mlperf.suite.values import Defect, KeyPath
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
 
 MAX_DEPTH = 50
-
-KeyPath = tuple[str | int, ...]
 
 
 def load_suite(path: Path) -> tuple[Suite, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
-from pytest_mlperf.core.case import NAME, Profile
+from pytest_mlperf.core.case import NAME, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
@@ -23,6 +23,7 @@ from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of
 from pytest_mlperf.suite.tables import (
     AccuracyLimit,
+    DatasetSource,
     EngineEntry,
     ExpectedFailure,
     PairEntry,
@@ -32,7 +33,7 @@ from pytest_mlperf.suite.tables import (
     Workload,
     limits_schema,
 )
-from pytest_mlperf.suite.values import MOST_UNDER_WAY, Accelerator, Defect, share
+from pytest_mlperf.suite.values import MOST_UNDER_WAY, Accelerator, Defect, KeyPath, share
 
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of GPUs by class, as the suite's `[accelerators]` gives them."""
@@ -87,6 +88,10 @@ def work_defects(workload: Workload) -> Iterator[Defect]:
         yield ("workload", "work"), str(error)
 
 
+WORKLOAD: KeyPath = ("workload",)
+
+PHASES: tuple[Phase, ...] = ("performance", "accuracy")
+
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
 NEEDS_ACCURACY = "an official result needs its accuracy; "
@@ -140,7 +145,16 @@ class Suite(Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (_workload, _scenarios, _rates, _limits, _physics, _engines, _expected_failures)
+        checks = (
+            _workload,
+            _data,
+            _scenarios,
+            _rates,
+            _limits,
+            _physics,
+            _engines,
+            _expected_failures,
+        )
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -173,6 +187,49 @@ class Suite(Table):
             unscored = f"nothing here scores {rules.name} of {self.round}{gates}"
             scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
+
+    def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
+        """Return the data set of a phase of a scenario, and its key.
+
+        A scenario's own data are both of its phases' unless it says otherwise.
+        """
+        names = ("accuracy_dataset", "dataset") if phase == "accuracy" else ("dataset",)
+        tables = (
+            (("scenarios", self.scenarios.index(scenario)), scenario),
+            (WORKLOAD, self.workload),
+        )
+        return next(
+            ((*where, name), source)
+            for where, table in tables
+            for name in names
+            if (source := getattr(table, name)) is not None
+        )
+
+    @property
+    def data_gap(self) -> tuple[KeyPath, str] | None:
+        """Which data set of MLPerf's the suite does not name, by the key that lacks it.
+
+        A quick suite that asks for a part of one data set may do with it.
+        """
+        rules = self.rules
+        for index, scenario in enumerate(self.scenarios if rules and self.is_mlperf else ()):
+            (key, timed), (_, scored) = (self.data_of(scenario, p) for p in PHASES)
+            if self.profile == "quick" and timed.is_part:
+                continue
+            constants = rules.scenarios.get(scenario.name) if rules else None
+            if constants and constants.accuracy_samples and key[0] == "workload":
+                return (
+                    ("scenarios", index),
+                    f"{scenario.name} of {self.workload.name} has a data set of its own, of "
+                    f"{constants.accuracy_samples:,} samples: add dataset to this scenario",
+                )
+            if rules and rules.accuracy_samples and timed == scored:
+                return (
+                    key,
+                    f"{self.workload.name} is timed on {rules.dataset_samples:,} samples and "
+                    f"scored on {rules.accuracy_samples:,} others: add accuracy_dataset beside it",
+                )
+        return None
 
     @property
     def is_mlperf(self) -> bool:
@@ -271,6 +328,18 @@ def _workload(suite: Suite) -> Iterator[Defect]:
         yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
 
 
+def _data(suite: Suite) -> Iterator[Defect]:
+    if gap := suite.data_gap:
+        yield gap
+    rules = suite.rules
+    if not (suite.workload.scorer or (rules and rules.scorer)):
+        tables = [(WORKLOAD, suite.workload.accuracy_dataset)]
+        tables += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
+        for where, source in tables:
+            if source:
+                yield (*where, "accuracy_dataset"), "nothing scores it: give [workload] a scorer"
+
+
 def _scenarios(suite: Suite) -> Iterator[Defect]:
     rules, seen = suite.rules, set()
     for index, scenario in enumerate(suite.scenarios):
@@ -278,7 +347,8 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
         if scenario.name in seen:
             yield where, f"duplicate case: {scenario.name} is listed twice"
         seen.add(scenario.name)
-        if scenario.name == "Interactive" and not suite.tokens:
+        has_it = rules is not None and scenario.name in rules.scenarios
+        if scenario.name == "Interactive" and not suite.tokens and not has_it:
             yield where, "Interactive is for language models only"
         elif scenario.name in LOOPS:
             yield from _loop(scenario, index)

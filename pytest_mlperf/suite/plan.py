@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import Case, Kind, Profile
+from pytest_mlperf.core.case import Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
@@ -24,7 +24,8 @@ from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load
 from pytest_mlperf.suite.model import NEEDS_ACCURACY, Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import build_defects, source_defects
-from pytest_mlperf.suite.tables import EngineEntry, ScenarioEntry, title_of
+from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
+from pytest_mlperf.suite.values import KeyPath
 
 
 def score_margin(suite: Suite, metric: str) -> Margin:
@@ -96,9 +97,6 @@ def _most(metric: RoundMetric, rules: RoundWorkload | None) -> float | None:
         return rules.max_output_tokens if rules else None
     return None if metric.name in COUNTS or metric.reference > 100 else 100.0
 
-
-Key = tuple[str | int, ...]
-"""Where something stands in a suite: "engines", 0, "options"."""
 
 QUICK_DURATION_S = 60.0
 """Default length of a quick run (between-run noise dominates beyond this on typical GPUs)."""
@@ -218,10 +216,30 @@ class Planned:
         """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
         return score_margin(self.suite, metric)
 
+    def dataset(self, phase: Phase) -> DatasetSource:
+        """Return the data set of a phase as the suite writes it."""
+        return self.suite.data_of(self.scenario, phase)[1]
+
+    def dataset_key(self, phase: Phase) -> KeyPath:
+        """Return the key of the data set of a phase."""
+        return self.suite.data_of(self.scenario, phase)[0]
+
     @property
-    def is_first_scenario(self) -> bool:
-        """Accuracy baselines are written from the suite's first scenario."""
-        return self.scenario is self.suite.scenarios[0]
+    def shares_data(self) -> bool:
+        """What is timed is scored too: one process then does both."""
+        return self.dataset("performance") == self.dataset("accuracy")
+
+    @property
+    def accuracy_scenario(self) -> str:
+        """The scenario that writes this one's accuracy baseline: the first with these data."""
+        data, scenarios = self.dataset("accuracy"), self.suite.scenarios
+        return next(one.name for one in scenarios if self.suite.data_of(one, "accuracy")[1] == data)
+
+    @property
+    def accuracy_data(self) -> str:
+        """What tells its accuracy baseline from that of other data: "": the first scenario's."""
+        name = self.accuracy_scenario
+        return "" if name == self.suite.scenarios[0].name else name
 
     def bounds(self, lower: Collection[str]) -> Mapping[str, GateWindow] | None:
         """Return what each score must keep within; see `score_bounds`."""
@@ -287,31 +305,33 @@ class Planned:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 
-    @property
-    def expected(self) -> Expected:
-        """What the data set must be: of MLPerf's size, unless a quick suite asks for a part."""
-        source, rules = self.suite.workload.dataset, self.suite.rules
-        part = self.suite.profile == "quick" and {"count", "samples"} & set(source.options)
+    def expected(self, phase: Phase = "performance") -> Expected:
+        """Return what data must be: of MLPerf's size, unless a quick suite asks for a part."""
+        source, rules = self.dataset(phase), self.suite.rules
+        part = self.suite.profile == "quick" and source.is_part
         whole = self.suite.is_mlperf and rules is not None and not part
+        samples = self.round_scenario.accuracy_samples or (rules.dataset_samples if rules else None)
+        if phase == "accuracy" and not self.shares_data:
+            samples = gate_samples(self.suite, self.round_scenario)
         return Expected(
-            samples=rules.dataset_samples if rules and whole else None,
+            samples=samples if whole else None,
             whose=f"MLPerf's {rules.name}" if rules else "",
             digest=source.digest,
         )
 
     @property
-    def model_key(self) -> Key:
+    def model_key(self) -> KeyPath:
         """The key that names the model, or would."""
         if self.engine.model is None:
             return "workload", "model"
         return (*self.engine_key, "model")
 
     @property
-    def engine_key(self) -> Key:
+    def engine_key(self) -> KeyPath:
         """The key of the engine entry."""
         return "engines", self.index
 
-    def place(self, key: Key) -> str:
+    def place(self, key: KeyPath) -> str:
         """Return file and line of a key of the suite."""
         if self.path.suffix == ".toml":
             return place_of(self.path, key)
@@ -342,6 +362,8 @@ def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Plan
     suite = planned[0].suite.model_copy(update={"profile": profile})
     if profile == "official" and suite.rules and suite.scoring_gap:
         raise SuiteError(f"{planned[0].path}: {NEEDS_ACCURACY}{suite.scoring_gap}")
+    if gap := suite.data_gap:
+        raise SuiteError(f"{planned[0].place(gap[0])}: {gap[1]}")
     return [dataclasses.replace(one, suite=suite) for one in planned]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_mlperf import registry
+from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.core.job import (
     CalibrationData,
@@ -24,6 +25,7 @@ from pytest_mlperf.core.job import (
     Job,
     LoadGenSettings,
     Part,
+    ScoredData,
     Search,
     Seeds,
 )
@@ -34,13 +36,12 @@ from pytest_mlperf.rounds.endpoints import seed_sets
 from pytest_mlperf.suite.elsewhere import elsewhere, find
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
-from pytest_mlperf.suite.plan import Key, Planned
+from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.tables import BuildStep, CalibrationSource, ScenarioEntry
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written
+from pytest_mlperf.suite.values import KeyPath
 
 Value = TypeVar("Value")
-
-DATASET: Key = ("workload", "dataset")
 
 SAMPLES_IN_MEMORY = 1024
 """Samples kept in memory during a run of a workload that is none of MLPerf's."""
@@ -66,6 +67,7 @@ class _ResolvedParts:
     elsewhere: Elsewhere | None
     model: str | None
     dataset: Factory | None
+    accuracy: ScoredData | None
     build: CheckpointBuild | None
     engine: Factory | None
     scorer: Factory | None
@@ -104,6 +106,9 @@ def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _R
         elsewhere=there,
         model=model,
         dataset=dataset,
+        accuracy=_kept(problems, "dataset", lambda: _scored_data(planned), scoring=True)
+        if scorer
+        else None,
         build=_kept(problems, "build", lambda: build_of(planned, model, dataset)),
         engine=_kept(problems, "engine", lambda: engine_of(planned, tried)),
         scorer=_kept(problems, "scorer", lambda: scorer_of(planned, tried), scoring=True)
@@ -140,6 +145,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
         case=planned.case,
         engine=parts.engine,
         dataset=parts.dataset,
+        accuracy=parts.accuracy,
         engine_use=planned.engine.use,
         model=parts.model,
         scorer=parts.scorer,
@@ -147,7 +153,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
         unscorable=tuple(problems),
         elsewhere=parts.elsewhere,
         build=parts.build,
-        expected=planned.expected,
+        expected=planned.expected(),
         settings=settings_of(planned),
         seconds_per_run=planned.seconds_per_run,
         find=_search(planned),
@@ -180,7 +186,7 @@ def _facts(planned: Planned) -> dict[str, str]:
     return {
         "engine": planned.engine.use,
         "options": json.dumps(planned.options, sort_keys=True),
-        "dataset.options": json.dumps(suite.workload.dataset.options, sort_keys=True),
+        **_data_facts(planned, "performance"),
         "round": suite.round,
         **({"division": "open"} if suite.division == "open" else {}),
         **({"find": find.in_words} if find else {}),
@@ -188,6 +194,10 @@ def _facts(planned: Planned) -> dict[str, str]:
         **({"seed_set": planned.scenario.seed_set} if planned.scenario.seed_set else {}),
         **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
     }
+
+
+def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
+    return {"dataset.options": json.dumps(planned.dataset(phase).options, sort_keys=True)}
 
 
 def points_in_words(scenario: ScenarioEntry) -> str:
@@ -214,7 +224,9 @@ def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.
     if is_here:
         yield "engine", "engines", planned.engine.use, False
     if is_here or scores:
-        yield "dataset", "datasets", planned.suite.workload.dataset.use, not is_here
+        yield "dataset", "datasets", planned.dataset("performance").use, not is_here
+    if scores and not planned.shares_data:
+        yield "dataset", "datasets", planned.dataset("accuracy").use, True
     if scores:
         yield "scorer", "scorers", planned.scorer_name, True
     if step and step.python is None:
@@ -288,27 +300,38 @@ def model_of(planned: Planned) -> str | None:
     return None if named is None else local(planned.path, planned.model_key, named)
 
 
-def dataset_of(planned: Planned) -> Factory:
-    """Return the data set as the worker builds it; a registered one looks for its files.
+def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
+    """Return the data set of a phase as the worker builds it; a registered one looks for its files.
 
     Raises:
         UnavailableError: A variable is not set, or a file is not there.
         SuiteError: An option is wrong; names its line.
     """
-    source = planned.suite.workload.dataset
+    source, key = planned.dataset(phase), planned.dataset_key(phase)
     path, options = all_of(
         lambda: (
             {}
             if source.path is None
-            else {"path": local(planned.path, (*DATASET, "path"), source.path)}
+            else {"path": local(planned.path, (*key, "path"), source.path)}
         ),
-        lambda: available(planned.path, DATASET, source.options),
+        lambda: available(planned.path, key, source.options),
     )
     options = {**options, **path}
     if look := registry.look(source.use):
-        with _placed(planned, DATASET, set(options) - {"path"}):
+        with _placed(planned, key, set(options) - {"path"}):
             look(**options)
     return Factory(target=registry.target("datasets", source.use), options=options)
+
+
+def _scored_data(planned: Planned) -> ScoredData | None:
+    """Return the data of the accuracy pass; None: they are those that are timed."""
+    if planned.shares_data:
+        return None
+    return ScoredData(
+        dataset=dataset_of(planned, "accuracy"),
+        expected=planned.expected("accuracy"),
+        facts=_data_facts(planned, "accuracy"),
+    )
 
 
 def scorer_of(planned: Planned, model: str | None) -> Factory | None:
@@ -443,7 +466,7 @@ def build_of(
 def _calibration(
     planned: Planned, table: BuildStep, dataset: Factory | None
 ) -> CalibrationData | None:
-    source, dataset_name = table.calibration, planned.suite.workload.dataset.use
+    source, dataset_name = table.calibration, planned.dataset("performance").use
     if source is None:
         return None
     data_sets = registry.registered("datasets")
@@ -472,7 +495,7 @@ def _calibration(
 
 
 @contextlib.contextmanager
-def _placed(planned: Planned, table: Key, options: Iterable[str]) -> Iterator[None]:
+def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
     """Put file and line of the option that is at fault in front of an error.
 
     Args:

@@ -11,7 +11,7 @@ from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.model import PHASES, Suite
 from pytest_mlperf.suite.places import expand, unset_in
 from pytest_mlperf.suite.tables import (
     BuildStep,
@@ -21,16 +21,18 @@ from pytest_mlperf.suite.tables import (
     title_of,
 )
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written, wrong_values
-from pytest_mlperf.suite.values import Defect
+from pytest_mlperf.suite.values import Defect, KeyPath
 
 
 def source_defects(suite: Suite) -> Iterator[Defect]:
     """Yield every extension that is not installed, and every option that it does not take."""
-    dataset, scorer = suite.workload.dataset, suite.workload.scorer
-    options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
-    place = ("workload", "dataset")
-    defects = list(_extension_defects("datasets", dataset.use, options, place))
-    yield from defects or _dataset_defects(dataset)
+    scorer = suite.workload.scorer
+    for place, dataset in dict(
+        suite.data_of(s, p) for s in suite.scenarios for p in PHASES
+    ).items():
+        options = dataset.options if dataset.path is None else {**dataset.options, "path": ""}
+        defects = list(_extension_defects("datasets", dataset.use, options, place))
+        yield from defects or _dataset_defects(dataset, place)
     if scorer:
         yield from _extension_defects("scorers", scorer.use, scorer.options, ("workload", "scorer"))
     elif suite.rules and suite.rules.scorer:
@@ -63,7 +65,7 @@ def _extension_defects(
         yield (*where, name), message
 
 
-def _dataset_defects(source: DatasetSource) -> Iterator[Defect]:
+def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
     """Yield what a registered data set has against the values of its options."""
     look, options = registry.look(source.use), source.options
     if look is None or unset_in(options):
@@ -72,7 +74,7 @@ def _dataset_defects(source: DatasetSource) -> Iterator[Defect]:
     try:
         look(**options, **path)
     except SuiteError as error:
-        yield ("workload", "dataset", *written(error.options, options)), str(error)
+        yield (*place, *written(error.options, options)), str(error)
     except Exception:  # what is not here is a skip, and told there; all else by the worker
         return
 

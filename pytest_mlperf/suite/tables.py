@@ -175,6 +175,16 @@ class DatasetSource(Source):
         description="SHA-256 of its content, as results show it; another content is an error.",
     )
 
+    @property
+    def title(self) -> str:
+        """What messages call it, variables unexpanded: "graded data/acc.parquet"."""
+        return self.use if self.path is None else f"{self.use} {self.path}"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it asks for some of its samples."""
+        return bool({"count", "samples"} & set(self.options))
+
 
 class Workload(Table):
     """What is run and on which data."""
@@ -188,6 +198,10 @@ class Workload(Table):
         default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
     )
     dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
+    accuracy_dataset: DatasetSource | None = Field(
+        default=None,
+        description="Data of the accuracy pass where they are others than those that are timed.",
+    )
     tokens: bool | None = Field(
         default=None,
         description="A language model: tokens are counted and timed; default: as in the round.",
@@ -477,6 +491,14 @@ class ScenarioEntry(Table):
     tpot_limit: Seconds | None = Field(
         default=None,
         description="Server, language models: time per further token that 99 % must meet.",
+    )
+
+    dataset: DatasetSource | None = Field(
+        default=None,
+        description="Data of this scenario alone, timed and scored; default: the workload's.",
+    )
+    accuracy_dataset: DatasetSource | None = Field(
+        default=None, description="Data of this scenario's accuracy pass alone, likewise."
     )
 
     points: Points | None = Field(

@@ -24,7 +24,10 @@ _TIMES = rf"\s*>=\s*{_NUMBER}\s*x\s*"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
-Defect = tuple[tuple[str | int, ...], str]
+KeyPath = tuple[str | int, ...]
+"""Where something stands in a suite: "engines", 0, "options"."""
+
+Defect = tuple[KeyPath, str]
 """A key path of a suite and what is wrong there."""
 
 

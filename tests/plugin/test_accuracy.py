@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -154,6 +155,28 @@ def test_scores_are_accepted_once_and_unchanged_code_is_ok(own: Project) -> None
     assert last_line(again).startswith("1 passed")
     assert newest(own).headline == "top1 100.000, every sample scored as in the baseline"
     assert (own.path / BASELINE).read_bytes() == written
+
+
+def test_scores_depend_on_the_data_that_are_scored_alone(own: Project) -> None:
+    """Other data to be timed on change nothing; other data to be scored on are said to."""
+    scored = 'accuracy_dataset = { use = "synthetic", samples = 300, seed = SEED }'
+    before, timed, both = ((0, 1), (5, 1), (5, 2))
+    outcomes = []
+    for number, (seed, of_scores) in enumerate([before, timed, both]):
+        suite(own, seed=seed, reference=scored.replace("SEED", str(of_scores)))
+        assert own.run("suites", *(RECORD if not number else ())).ret == (number == 2)
+        verdict = newest(own)
+        assert verdict.accuracy is not None
+        assert verdict.accuracy.samples == 300
+        outcomes.append(verdict.outcome)
+    performance = newest(own, "performance")
+
+    assert outcomes == [Outcome.RECORDED, Outcome.OK, Outcome.INVALID]
+    assert verdict.headline.startswith("data or prompts differ from the baseline's")
+    assert performance.subject is not None
+    assert verdict.subject is not None
+    assert performance.subject.fingerprint["dataset"] != verdict.subject.fingerprint["dataset"]
+    assert json.loads(performance.subject.fingerprint["dataset.options"])["samples"] == 400
 
 
 def test_a_rise_of_a_score_that_is_better_when_lower_fails(own: Project) -> None:

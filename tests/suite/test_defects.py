@@ -72,7 +72,8 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
         with_(("target_qps", "xyz")),
         "16: scenarios[0].xyz: unknown key 'xyz'; "
         "known: name, target_qps, find, min_duration, min_query_count, latency_limit, ttft_limit, "
-        "tpot_limit, points, max_concurrency, seed_set, ramp, arrivals, burstiness, limits",
+        "tpot_limit, dataset, accuracy_dataset, points, max_concurrency, seed_set, ramp, arrivals, "
+        "burstiness, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),

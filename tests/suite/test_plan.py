@@ -454,14 +454,14 @@ def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(
         ('"quick"', f'"{profile}"'),
     )
 
-    assert planned.expected.samples == samples
+    assert planned.expected().samples == samples
 
 
 def test_the_suites_digest_is_asked_of_the_data_set(file: Path) -> None:
     digest = "0123456789abcdef" * 4
     (planned,) = plan(file, ("samples = 8", f'digest = "{digest}"'))
 
-    assert planned.expected.digest == digest
+    assert planned.expected().digest == digest
     assert "digest" not in dataset_of(planned).options
 
 

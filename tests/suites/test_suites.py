@@ -50,7 +50,7 @@ def test_a_suite_is_mlperfs_own_in_every_scenario_of_its_kind(kind: str, file: P
     assert suite.rules is not None
     systems = suite.rules.systems[kind]
     assert {case.case.scenario for case in planned} == {*systems.required, *systems.optional}
-    assert planned[0].expected.samples == suite.rules.dataset_samples
+    assert planned[0].expected().samples == suite.rules.dataset_samples
     assert {case.case.accelerator for case in planned} <= {*GPUS, *SYSTEMS, "cpu"}
 
 

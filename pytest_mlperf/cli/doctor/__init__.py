@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, rule_beside
 from pytest_mlperf.cli.doctor._machine import Check, look
@@ -42,8 +43,9 @@ from pytest_mlperf.reports.terminal.layout import fold, plural, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.libraries import NOUNS, declared, is_here
-from pytest_mlperf.suite.plan import Key, Planned, plan_suite
+from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, needing, resolve
+from pytest_mlperf.suite.values import KeyPath
 
 State = Literal["ready", "absent", "missing", "broken"]
 
@@ -91,7 +93,7 @@ class Looks:
 
     failures: Failures
     runs_dir: Path
-    answers: dict[Key, OtherPython] = field(default_factory=dict)
+    answers: dict[KeyPath, OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> OtherPython:
         """Ask the other Python that an engine entry names, once for all its cases."""
@@ -222,10 +224,7 @@ def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
     """Return whether there is an accuracy baseline, and how it is damaged."""
     if "accuracy" not in planned.kinds:
         return "-", ""
-    entry = planned.accuracy_reference
-    file = accuracy_baselines.path_for(
-        root, workload=planned.case.workload, engine=entry.label, precision=entry.precision
-    )
+    file = file_of(planned, root)
     try:
         return ("yes" if accuracy_baselines.FILE.load(file) else "none"), ""
     except BaselineError as error:

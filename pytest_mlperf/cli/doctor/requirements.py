@@ -200,7 +200,7 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     Python must be able to read the folder of the runs.
     """
     libraries = [*declared("engines", planned.engine.use)]
-    libraries += declared("datasets", planned.suite.workload.dataset.use)
+    libraries += declared("datasets", planned.dataset("performance").use)
     question = {"libraries": list(dict.fromkeys(libraries)), "engine": _question(job)}
     try:
         answers = _asked_there(job, runs_dir, question)

@@ -254,12 +254,13 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
 
 def scores_file(root: Path, result: CaseResult) -> Path:
     """Return where the scores of a test's engine entry are kept."""
-    case = result.verdict.case
+    case, used = result.verdict.case, Path(result.verdict.baseline_file or "")
     return accuracy_baselines.path_for(
         division_root(root, result),
         workload=case.workload,
         engine=case.engine,
         precision=case.precision,
+        data=case.scenario if used.name.endswith(f".{case.scenario}.json") else "",
     )
 
 

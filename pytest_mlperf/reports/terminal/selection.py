@@ -192,6 +192,13 @@ def more(
             if len(first) > 1
             else f"1 warm-up before, which does not count, {duration(seconds)}: on {names}"
         )
+    lines += dict.fromkeys(
+        f"{case.case.workload} in {case.case.scenario} is timed on "
+        f"{case.dataset('performance').title} and scored on {case.dataset('accuracy').title}, in a "
+        "process of its own"
+        for case in cases
+        if case.scorer_name and not case.shares_data
+    )
     limited = {case.case.id: case.limit_w for case in cases if case.limit_w is not None}
     if limited:
         watts = ", ".join(map(str, sorted(set(limited.values()))))

@@ -1,0 +1,181 @@
+"""Which data a case is timed on and which it is scored on, where these are not the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pytest_mlperf.bench.accuracy import file_of
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.reports.terminal.selection import more
+from pytest_mlperf.rounds import RoundWorkload, load_round
+from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
+from pytest_mlperf.suite.resolve import dataset_of
+
+GPT_OSS = 'name = "gpt-oss-120b"'
+QWEN = 'name = "qwen3-vl-235b-a22b"'
+TIMED = 'dataset = { use = "synthetic", samples = 64 }'
+SCORED = 'accuracy_dataset = { use = "synthetic", samples = 32, seed = 1 }'
+ITS_OWN = 'dataset = { use = "synthetic", samples = 16, seed = 2 }'
+
+
+def plan(
+    folder: Path,
+    workload: str,
+    *scenarios: tuple[str, str],
+    profile: str = "official",
+    round_: str = "v6.0",
+) -> list[Planned]:
+    """Return the cases of a suite; scenarios are names with what else their tables have."""
+    tables = "\n".join(
+        f'[[scenarios]]\nname = "{name}"\n{more_of_it}' for name, more_of_it in scenarios
+    )
+    file = folder / "s.mlperf.toml"
+    file.write_text(
+        f'schema = 1\nround = "{round_}"\nprofile = "{profile}"\n[workload]\n{workload}\n'
+        f'[[engines]]\nuse = "null"\n{tables}\n',
+        "utf-8",
+    )
+    return plan_suite(file)
+
+
+def test_a_case_is_scored_on_what_it_is_timed_on_unless_the_suite_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    own = 'name = "mine"\nscorer = { use = "top1" }\n'
+    (planned,) = plan(tmp_path, own + TIMED, ("Offline", ""))
+    assert planned.shares_data
+    assert dataset_of(planned) == dataset_of(planned, "accuracy")
+
+    (planned,) = plan(tmp_path, f"{own}{TIMED}\n{SCORED}", ("Offline", ""))
+    assert not planned.shares_data
+    assert dataset_of(planned).options["samples"] == 64
+    assert dataset_of(planned, "accuracy").options["samples"] == 32
+
+
+@pytest.mark.parametrize(
+    ("of_scenario", "samples"),
+    [
+        ("", (64, 32)),
+        (ITS_OWN, (16, 16)),
+        (f"{ITS_OWN}\n{SCORED}", (16, 32)),
+        (SCORED.replace("32", "8"), (64, 8)),
+    ],
+    ids=["workload", "own", "own_by_phase", "own_accuracy"],
+)
+def test_a_scenarios_own_data_come_before_the_workloads(
+    tmp_path: Path, of_scenario: str, samples: tuple[int, int]
+) -> None:
+    workload = f'name = "mine"\nscorer = {{ use = "top1" }}\n{TIMED}\n{SCORED}'
+    (planned,) = plan(tmp_path, workload, ("Offline", of_scenario))
+
+    both = (planned.dataset("performance"), planned.dataset("accuracy"))
+
+    assert tuple(source.options["samples"] for source in both) == samples
+
+
+def test_an_official_gpt_oss_has_mlperfs_count_of_either_data_set(tmp_path: Path) -> None:
+    (planned,) = plan(tmp_path, f"{GPT_OSS}\n{TIMED}\n{SCORED}", ("Offline", ""))
+
+    assert planned.expected().samples == 6396
+    assert planned.expected("accuracy").samples == 4395
+
+
+def test_an_official_qwen3_vl_has_fewer_samples_in_interactive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as the rules say; who runs it is another matter."""
+    workloads = load_round("v6.1")._by_name
+    ours = replace(workloads["qwen3-vl-235b-a22b"], loadgen=True)
+    monkeypatch.setitem(cast("dict[str, RoundWorkload]", workloads), ours.name, ours)
+    offline, interactive = plan(
+        tmp_path,
+        f"{QWEN}\n{TIMED}",
+        ("Offline", ""),
+        ("Interactive", ITS_OWN),
+        round_="v6.1",
+    )
+
+    assert (offline.expected().samples, offline.expected("accuracy").samples) == (48289, 48289)
+    assert (interactive.expected().samples, interactive.expected("accuracy").samples) == (8000,) * 2
+
+
+@pytest.mark.parametrize(
+    ("workload", "scenarios", "defect"),
+    [
+        (
+            f"{GPT_OSS}\n{TIMED.replace(', samples = 64', '')}",
+            [("Offline", "")],
+            "workload.dataset: gpt-oss-120b is timed on 6,396 samples and scored on 4,395 others: "
+            "add accuracy_dataset beside it",
+        ),
+        (
+            f"{QWEN}\n{TIMED.replace(', samples = 64', '')}",
+            [("Offline", ""), ("Interactive", "")],
+            "scenarios[1]: Interactive of qwen3-vl-235b-a22b has a data set of its own, of 8,000 "
+            "samples: add dataset to this scenario",
+        ),
+        (
+            f'name = "mine"\n{TIMED}\n{SCORED}',
+            [("Offline", "")],
+            "workload.accuracy_dataset: nothing scores it: give [workload] a scorer",
+        ),
+        (
+            f'name = "mine"\nscorer = {{ use = "top1" }}\n{TIMED}',
+            [("Offline", SCORED.replace("samples", "sample"))],
+            "scenarios[0].accuracy_dataset: dataset 'synthetic' has no option 'sample'; did you "
+            "mean 'samples'?",
+        ),
+    ],
+    ids=["no_accuracy_data", "no_data_of_the_scenario", "no_scorer", "wrong_option"],
+)
+@pytest.mark.parametrize("profile", ["quick", "official"])
+def test_what_is_missing_or_wrong_is_told_at_collection(
+    tmp_path: Path, workload: str, scenarios: list[tuple[str, str]], defect: str, profile: str
+) -> None:
+    with pytest.raises(SuiteError) as error:
+        plan(tmp_path, workload, *scenarios, profile=profile, round_="v6.1")
+
+    assert defect in str(error.value)
+
+
+def test_a_quick_suite_may_use_a_part_of_one_data_set_and_an_official_one_may_not(
+    tmp_path: Path,
+) -> None:
+    planned = plan(tmp_path, f"{GPT_OSS}\n{TIMED}", ("Offline", ""), profile="quick")
+    assert planned[0].shares_data
+
+    with pytest.raises(SuiteError, match=r"s\.mlperf\.toml:\d+: .*add accuracy_dataset beside it"):
+        in_profile(planned, "official")
+
+
+def test_each_scored_data_set_has_accepted_scores_of_its_own(tmp_path: Path) -> None:
+    """Those of the first scenario's data have the plain name, as ever."""
+    workload = f'name = "mine"\ntokens = true\nscorer = {{ use = "top1" }}\n{TIMED}\n{SCORED}'
+    limits = 'ttft_limit = "1s"\ntpot_limit = "1s"\n'
+    cases = plan(
+        tmp_path,
+        workload,
+        ("Offline", ""),
+        ("Server", limits),
+        ("Interactive", limits + ITS_OWN),
+        ("SingleStream", ITS_OWN),
+    )
+
+    files = [file_of(one, tmp_path).name for one in cases]
+    writers = [one.accuracy_scenario for one in cases]
+
+    assert files == [*["null.fp32.json"] * 2, *["null.fp32.Interactive.json"] * 2]
+    assert writers == ["Offline", "Offline", "Interactive", "Interactive"]
+
+
+def test_the_plan_says_what_is_scored_on_other_data(tmp_path: Path) -> None:
+    (planned,) = plan(tmp_path, f"{GPT_OSS}\n{TIMED}\n{SCORED}", ("Offline", ""))
+
+    assert (
+        "gpt-oss-120b in Offline is timed on synthetic and scored on synthetic, in a process of "
+        "its own"
+    ) in more([planned], max_runs=5)
