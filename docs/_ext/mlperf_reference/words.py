@@ -12,6 +12,9 @@ TABLES: Mapping[str, tuple[str, str]] = {
         "Further keys are options of the adapter: [data sets](reference-extensions.md#data-sets). "
         "Of your own code they are the keyword arguments.",
     ),
+    "workload.accuracy_dataset": ("`[workload.accuracy_dataset]`", "As `[workload.dataset]`."),
+    "scenarios.dataset": ("`[scenarios.dataset]`", "As `[workload.dataset]`."),
+    "scenarios.accuracy_dataset": ("`[scenarios.accuracy_dataset]`", "As `[workload.dataset]`."),
     "workload.scorer": (
         "`[workload.scorer]`",
         "Further keys are options of the scorer: [scorers](reference-extensions.md#scorers).",
