@@ -212,7 +212,9 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
         if bounds is None:
             measured = {name for run in b.runs for name in run.metrics}
             scenario = b.case.scenario
-            names = FOUND if b.find else of_curve(scenario, measured) or gated_metrics(scenario)
+            timed = scenario == "Interactive" and "ttft_p50" in measured
+            usual = gated_metrics(scenario, tokens=timed)
+            names = FOUND if b.find else of_curve(scenario, measured) or usual
             bounds = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
         return {name: bound for name, bound in bounds.items() if all(name in g for g in gated)}

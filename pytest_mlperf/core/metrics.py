@@ -282,7 +282,9 @@ def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
 
 
 def gated_metrics(scenario: str, *, tokens: bool = False) -> tuple[str, ...]:
-    """Return what a scenario is judged by when the suite names nothing; Server may time tokens."""
+    """Return what judges a scenario when the suite names nothing; under load it may be tokens."""
     if tokens and scenario in LOOPS:
         return ("tokens_per_second",) if scenario == "Concurrency" else ("ttft_p50", "tpot_p50")
-    return _GATED["Interactive" if tokens and scenario == "Server" else scenario]
+    if scenario in {"Server", "Interactive"}:
+        return _GATED["Interactive" if tokens else "Server"]
+    return _GATED[scenario]

@@ -22,7 +22,8 @@ class RoundMetric:
 
     Attributes:
         name: Our scorer's key: "top1", "rouge1", "tokens_per_sample".
-        checker: The submission checker's key: "acc", "ROUGE1", "TOKENS_PER_SAMPLE".
+        checker: The submission checker's key: "acc", "ROUGE1", "TOKENS_PER_SAMPLE"; "-": it has
+            none, the gate is the rules'.
         reference: The reference score on the checker's scale; a pass mark where MLPerf publishes
             no reference (the end-to-end RAG workloads).
         better: Which scores are better. "neither" always has `share` or `within`.

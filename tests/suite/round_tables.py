@@ -231,7 +231,7 @@ mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
 rgat          (99)     acc 72.86
-pointpainting (99.9)   mAP 0.5425
+pointpainting (99.9)   mAP 54.25
 """,
     "v5.1": """
 resnet50      (99)     acc 76.46
@@ -251,7 +251,7 @@ mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
 rgat          (99)     acc 72.86
-pointpainting (99.9)   mAP 0.5425
+pointpainting (99.9)   mAP 54.25
 deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
 """,
@@ -272,7 +272,7 @@ mixtral-8x7b  (99)     ROUGE1 45.5989 ROUGE2 23.3526 ROUGEL 30.4608 \
  TOKENS_PER_SAMPLE 144.84=130.356..160.49 gsm8k_accuracy 73.66 mbxp_accuracy 60.16
 llama3_1-405b (99)     ROUGEL 21.6666 exact_match 90.1335 TOKENS_PER_SAMPLE 684.68*0.9..1.1
 rgat          (99)     acc 72.86
-pointpainting (99.9)   mAP 0.5425
+pointpainting (99.9)   mAP 54.25
 deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
 gpt-oss-120b  (99)     exact_match 83.13 TOKENS_PER_SAMPLE 9999*..1.1
@@ -298,7 +298,7 @@ deepseek-r1   (99)     exact_match 81.3582 TOKENS_PER_SAMPLE 3886.2274*0.9..1.1
 whisper       (99)     ACCURACY 97.9329
 gpt-oss-120b  (99)     exact_match 83.13 TOKENS_PER_SAMPLE 9999*..1.1
 qwen3-vl-235b-a22b (99) F1_HIERARCHICAL 0.7903
-qwen3.6-27b   (99)     mAP 86.23
+qwen3.6-27b   (97)     mAP 86.23 - 87.96
 dlrm-v3       (99.9)   DLRM_NE 0.86687v DLRM_ACC 0.69651 DLRM_AUC 0.78663
 yolo          95,99    mAP 53.4
 wan-2.2-t2v-a14b (99)  vbench_score 70.48

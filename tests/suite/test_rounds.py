@@ -55,6 +55,7 @@ OUR_NAMES = {
     "ROUGELSUM": "rougeLsum",
     "TOKENS_PER_SAMPLE": "tokens_per_sample",
     "vbench_score": "vbench",
+    "-": "normalized",
 }
 NAMED_OTHERWISE = {
     ("resnet50", "acc"): "top1",
@@ -216,7 +217,7 @@ def _scenario(round_name: str, name: str, scenario: str, figures: list[str]) -> 
     single = 0.999 if name == "pointpainting" else 0.9
     return RoundScenario(
         min_query_count=995 if reported == "endpoints" else fewest.get(scenario, 100),
-        min_duration_ms=0 if name.startswith("e2e-rag") else 600_000,
+        min_duration_ms=0 if name.startswith(("e2e-rag", "qwen3.6")) else 600_000,
         latency_limit_ms=float(limit) if limit != "-" and not tpot else None,
         ttft_limit_ms=float(ttft) if tpot else None,
         tpot_limit_ms=float(tpot) if tpot else None,
@@ -303,6 +304,12 @@ def test_what_mlperf_publishes_of_data_files(round_name: str, name: str) -> None
     elif (round_name, name) == ("v6.1", "stable-diffusion-xl"):
         digest = "031296bbc80c45a1d1f76bf9a90ead27e94e99ec629208449507a4917a3bf009"
         expected = {"annotations_trainval2014.zip": f"sha256:{digest}"}
+    elif (round_name, name) == ("v6.1", "deepseek-r1"):
+        digest = "36facfae18f42587b7e4863e16a0e96446470761017d207791e609537d0f6f02"
+        expected = {"deepseek_r1_eval.parquet": f"sha256:{digest}"}
+    elif name == "qwen3.6-27b":
+        digest = "753e396031ec955718ab0ffe85f21fb9f5f8b1ab6de38bc4fb9f71d8332f1733"
+        expected = {"bfcl_v4_single_turn.parquet": f"sha256:{digest}"}
 
     assert workload(round_name, name).checksums == expected
 
@@ -549,8 +556,8 @@ def test_v6_1_is_what_the_installed_loadgen_carries() -> None:
         assert theirs["accuracy_sample_count_override"] == (own.accuracy_samples or 0), where
         fewest = NOT_IN_MLPERF_CONF.get((own.name, name), scenario.min_query_count)
         assert theirs["min_query_count"] == fewest, where
-        # e2e-rag's user.conf takes the shortest run away.
-        shortest = 600_000 if own.name.startswith("e2e-rag") else scenario.min_duration_ms
+        # e2e-rag's user.conf takes the shortest run away; qwen3.6-27b is not LoadGen's.
+        shortest = scenario.min_duration_ms or 600_000
         assert theirs["min_duration_ms"] == shortest, where
         assert theirs["sample_concatenate_permutation"] == own.equal_issue, where
         assert theirs["use_token_latencies"] == own.tokens, where

@@ -1,0 +1,112 @@
+"""Gates hold also where MLPerf's submission checker passes everything, or looks up other limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf import registry
+from pytest_mlperf.cli.suites import read_suites
+from pytest_mlperf.core.metrics import gated_metrics
+from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.suite.resolve import settings_of
+
+EVERY = [
+    pytest.param(workload, name, id=f"{name}-{workload.name}")
+    for name in ROUNDS
+    for workload in load_round(name).workloads.values()
+]
+INTERACTIVE = [
+    pytest.param(*case.values, id=case.id)
+    for case in EVERY
+    if "Interactive" in case.values[0].scenarios  # type: ignore[union-attr]
+]
+
+
+@pytest.mark.parametrize(("workload", "round_name"), EVERY)
+def test_every_gated_score_is_one_that_the_scorer_gives(
+    workload: RoundWorkload, round_name: str
+) -> None:
+    """A bound on what nothing computes would hold for every model."""
+    own = [workload.metrics, *(each.metrics for each in workload.scenarios.values())]
+    gated = {name for metrics in own for name in metrics}
+
+    if workload.scorer:
+        assert gated <= set(registry.metrics(workload.scorer) or ()), round_name
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "least", "passes", "fails"),
+    [
+        ("rgat", "top1", 72.1314, 72.2, 0.73),
+        ("pointpainting", "map", 54.19575, 54.2, 0.5425),
+        ("dlrm-v3", "normalized_entropy", None, 0.8, 1.0),
+        ("dlrm-v3", "gauc", 0.78584337, 0.79, 0.5),
+        ("gpt-oss-120b", "tokens_per_sample", None, 4000.0, 11_000.0),
+        ("qwen3.6-27b", "accuracy", 83.6431, 83.7, 83.6),
+        ("qwen3.6-27b", "normalized", 85.3212, 85.4, 85.3),
+        ("e2e-rag-db", "accuracy", 98.0, 98.0, 97.9),
+    ],
+)
+def test_a_gate_that_mlperfs_checker_never_closes(
+    name: str, score: str, least: float | None, passes: float, fails: float
+) -> None:
+    """On the scorer's scale, in the direction that is meant."""
+    newest = next(each for each in reversed(ROUNDS) if name in load_round(each).workloads)
+    workload = load_round(newest).workloads[name]
+    low, high = workload.metrics[score].bounds(workload.targets[0])
+
+    def kept(value: float) -> bool:
+        return (low is None or value >= low) and (high is None or value <= high)
+
+    assert (low or 0.0) == pytest.approx(least or 0.0, rel=1e-6)
+    assert kept(passes)
+    assert not kept(fails)
+
+
+@pytest.mark.parametrize(("workload", "round_name"), INTERACTIVE)
+def test_interactive_has_its_own_limits_though_the_log_says_server(
+    workload: RoundWorkload, round_name: str, tmp_path: Path
+) -> None:
+    """The checker looks up those of the scenario in the log, which are looser."""
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(SUITE.format(round=round_name, name=workload.name), "utf-8")
+    server, interactive = (
+        next(case for case in read_suites([file], "official") if case.case.scenario == name)
+        for name in ("Server", "Interactive")
+    )
+    expected = workload.scenarios["Interactive"]
+    stated = (expected.ttft_limit_ms, expected.tpot_limit_ms, expected.latency_limit_ms)
+    ms = [None if stated_ms is None else stated_ms / 1e3 for stated_ms in stated]
+    limits = interactive.latency_limits
+
+    assert [limits.get(name) for name in ("ttft_p99", "tpot_p99", "latency_p99")] == ms
+    assert all(limits[name] < server.latency_limits[name] for name in limits)
+    told = settings_of(interactive, target_qps=1.0)
+    assert told.scenario == "Server"
+    assert told.equal_issue
+    assert list(interactive.limits) == list(gated_metrics("Interactive", tokens=workload.tokens))
+
+
+SUITE = """\
+schema = 1
+round = "{round}"
+
+[workload]
+name = "{name}"
+dataset = {{ use = "synthetic" }}
+
+[[engines]]
+use = "null"
+precision = "fp16"
+accelerators = ["cpu"]
+
+[[scenarios]]
+name = "Server"
+target_qps = 1
+
+[[scenarios]]
+name = "Interactive"
+target_qps = 1
+"""
