@@ -71,7 +71,15 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
 ) -> None:
     """The checker looks up those of the scenario in the log, which are looser."""
     file = tmp_path / "s.mlperf.toml"
-    file.write_text(SUITE.format(round=round_name, name=workload.name), "utf-8")
+    phases = (
+        'accuracy_dataset = { use = "synthetic", samples = 4395 }'
+        if workload.accuracy_samples
+        else ""
+    )
+    another = workload.scenarios["Interactive"].accuracy_samples
+    own = 'dataset = { use = "synthetic" }' if another else ""
+    text = SUITE.format(round=round_name, name=workload.name, phases=phases, own=own)
+    file.write_text(text, "utf-8")
     server, interactive = (
         next(case for case in read_suites([file], "official") if case.case.scenario == name)
         for name in ("Server", "Interactive")
@@ -96,6 +104,7 @@ round = "{round}"
 [workload]
 name = "{name}"
 dataset = {{ use = "synthetic" }}
+{phases}
 
 [[engines]]
 use = "null"
@@ -109,4 +118,5 @@ target_qps = 1
 [[scenarios]]
 name = "Interactive"
 target_qps = 1
+{own}
 """
