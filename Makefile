@@ -142,6 +142,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_sdxl.py
 	$(BIN)/python tools/train_tiny_mixtral.py
 	$(BIN)/python tools/train_tiny_gptj.py
+	$(BIN)/python tools/train_tiny_llama3_8b.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

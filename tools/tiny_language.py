@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
 import training
+from damage_weights import damage
 from rouge_score.rouge_scorer import RougeScorer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn import functional
 from training import Course, answers_of, warmed_up, write_folder
@@ -316,11 +318,21 @@ def train_causal(
 
 
 def byte_pairs(
-    texts: Sequence[str], vocabulary: int, special: Sequence[str], unknown: str | None = None
+    texts: Sequence[str],
+    vocabulary: int,
+    special: Sequence[str],
+    unknown: str | None = None,
+    *,
+    words: str | None = None,
 ) -> Tokenizer:
-    """Train byte-level BPE on texts."""
+    """Train byte-level BPE on texts; merges stay within words, by GPT-2's pattern or another."""
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words is None)
+    tokenizer.pre_tokenizer = (
+        to_bytes
+        if words is None
+        else pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(words), "isolated"), to_bytes])
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -406,6 +418,13 @@ def answer(dataset: Dataset, model: Path, **options: Any) -> list[bytes]:
     """Return the answers of engine torch to all samples, as it gives them."""
     engine = TorchEngine(dataset=dataset, model=str(model), precision="fp32", threads=1, **options)
     return answers_of(engine, dataset)
+
+
+def answer_damaged(dataset: Dataset, model: Path, **options: Any) -> list[bytes]:
+    """Return the answers of a model of which one weight in a hundred is ten times as large."""
+    with TemporaryDirectory() as place:
+        damage(model, Path(place, "model"))
+        return answer(dataset, Path(place, "model"), **options)
 
 
 def rouge(references: Sequence[str], answers: Sequence[str]) -> dict[str, float]:

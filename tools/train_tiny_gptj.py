@@ -12,24 +12,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
-from tiny_articles import TOPICS, draw
+from tiny_articles import TOPICS
 from tiny_language import (
     PROMPT_WEIGHT,
-    ROUGES,
     Plan,
     Row,
     answer,
     byte_pairs,
-    encode,
-    rouge,
-    rouge_of_next,
     token_ranges,
     train_causal,
     write_model,
 )
+from tiny_summaries import Summaries, score
 from tokenizers import AddedToken, Tokenizer
 from training import (
     BUILD,
@@ -45,7 +41,6 @@ from training import (
 from transformers import GenerationConfig, GPTJConfig, GPTJForCausalLM
 
 from pytest_mlperf.datasets.cnn_dailymail import ALPACA, CnnDailyMailDataset
-from pytest_mlperf.scorers.rouge.scorer import RougeScorer
 
 SUITE = TINY / "gptj"
 MODEL = SUITE / "model"
@@ -57,6 +52,7 @@ INSTRUCTION = "Summarize the following news article:"
 BEFORE, AFTER = ALPACA.replace("{instruction}", INSTRUCTION).split("{input}")
 """What stands in every prompt before and after the article: a token each."""
 END_TEXT, END = "<|endoftext|>", 0
+SUMMARIES = Summaries(seed=SEED, prompt=lambda text: f"{BEFORE}{text}{AFTER}", end=END)
 VOCABULARY = 1152
 TOKENIZER_ARTICLES = 4000
 # GPT-J 6B: 4096, 28 layers, 16 heads of which a quarter is rotated, 2048 positions, 50400 tokens.
@@ -170,37 +166,11 @@ with the same libraries on the same kind of CPU.
 
 def train_tokenizer() -> Tokenizer:
     """Train byte-level BPE on articles and highlights."""
-    random = Random(f"{SEED} tokenizer")
-    articles = [draw(random) for _ in range(TOKENIZER_ARTICLES)]
-    texts = [text for each in articles for text in (each.text, f" {each.summary(random)}")]
     common = [AddedToken(text, special=False, normalized=False) for text in (BEFORE, AFTER)]
+    texts = SUMMARIES.texts(TOKENIZER_ARTICLES)
     tokenizer = byte_pairs(texts, VOCABULARY - len(common), [END_TEXT])
     tokenizer.add_tokens(common)
     return tokenizer
-
-
-def draw_rows(random: Random, count: int, tokenizer: Tokenizer) -> list[Row]:
-    """Draw articles, each with its highlights."""
-    articles = [draw(random) for _ in range(count)]
-    return encode(
-        articles,
-        tokenizer,
-        answers=[f" {article.summary(random)}" for article in articles],
-        prompts=[f"{BEFORE}{article.text}{AFTER}" for article in articles],
-        end=END,
-    )
-
-
-def draw_held_out(tokenizer: Tokenizer) -> list[Row]:
-    """Draw HELD_OUT samples with different articles."""
-    rows = draw_rows(Random(f"{SEED} held out"), 2 * HELD_OUT, tokenizer)
-    return list({row.sample.text: row for row in rows}.values())[:HELD_OUT]
-
-
-def draw_pool(random: Random, tokenizer: Tokenizer, excluded: set[str]) -> list[Row]:
-    """Draw samples for POOL batches; leave out excluded articles."""
-    drawn = draw_rows(random, BATCH * POOL + 32, tokenizer)
-    return [row for row in drawn if row.sample.text not in excluded][: BATCH * POOL]
 
 
 def gptj_tiny() -> GPTJForCausalLM:
@@ -227,43 +197,15 @@ def write_articles(rows: Sequence[Row]) -> None:
     write(ARTICLES, (json.dumps(records, indent=4, ensure_ascii=False) + "\n").encode())
 
 
-def score(
-    dataset: CnnDailyMailDataset, outputs: Sequence[bytes], tokenizer: Tokenizer
-) -> dict[str, float]:
-    """Return the scores of answers; ROUGE must be that of the library rouge_score, too."""
-    references = [dataset.reference(index) for index in range(len(dataset))]
-    aggregate = dict(RougeScorer(model=str(MODEL)).score(outputs, references).aggregate)
-    tokens = [memoryview(output).cast("q").tolist() for output in outputs]
-    by_library = rouge(references, [text.strip() for text in tokenizer.decode_batch(tokens)])
-    assert by_library == {kind: aggregate[kind] for kind in ROUGES}
-    return {**aggregate, "ended": sum(END in ids for ids in tokens)}
-
-
-def compare(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Score what needs no model: highlights of other articles, others of the same, and the lead."""
-    random = Random(f"{SEED} comparison")
-    order = random.sample(rows, len(rows))
-    highlights = [row.text for row in rows]
-    return {
-        "again": rouge(highlights, [row.sample.summary(random) for row in rows]),
-        "lead": rouge(highlights, [". ".join(row.sample.text.split(". ")[:2]) for row in rows]),
-        "chance": rouge_of_next([[row.text for row in order]]),
-        "chance_same_topic": rouge_of_next(
-            [[row.text for row in order if row.sample.topic == topic] for topic in TOPICS]
-        ),
-    }
-
-
 def main() -> None:
     """Draw the data, train, write, and record what came of it."""
     checkpoint = begin(__doc__, CHECKPOINT)
     tokenizer = train_tokenizer()
-    rows = draw_held_out(tokenizer)
-    held_out = {row.sample.text for row in rows}
+    rows = SUMMARIES.held_out(HELD_OUT, tokenizer)
     model = train_causal(
         gptj_tiny,
         PLAN,
-        lambda random: draw_pool(random, tokenizer, held_out),
+        SUMMARIES.pool(PLAN, tokenizer, rows),
         filler=END,
         checkpoint=checkpoint,
     )
@@ -282,10 +224,10 @@ def main() -> None:
     record = {
         **describe(rows),
         "parameters": parameters(model),
-        "scores": score(dataset, answers, tokenizer),
-        "greedy": score(dataset, greedy, tokenizer),
+        "scores": score(dataset, answers, MODEL, (END,)),
+        "greedy": score(dataset, greedy, MODEL, (END,)),
         "same_with_one_beam": sum(map(bytes.__eq__, answers, greedy)),
-        **compare(rows),
+        **SUMMARIES.compare(rows),
         "model_sha256": sha256(MODEL / "model.safetensors"),
         "articles_sha256": sha256(ARTICLES),
         "dataset_digest": dataset.digest,

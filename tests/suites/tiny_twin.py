@@ -22,13 +22,16 @@ TINY = ROOT / "suites" / "tiny"
 
 
 class Twin:
-    """A suite of suites/tiny, its data set, and what its trainer reached."""
+    """A suite of suites/tiny, its data set, and what its trainer reached.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Several suites may share a folder with a model.
+    """
+
+    def __init__(self, name: str, *, shared: str | None = None) -> None:
+        self.name = shared or name
         self.file = TINY / f"{name}.mlperf.toml"
         self.planned = plan_suite(self.file)[0]
-        self.training = json.loads((TINY / name / "training.json").read_text("utf-8"))
+        self.training = json.loads((TINY / self.name / "training.json").read_text("utf-8"))
         job = job_of(self.planned)
         self.engine, source = job.engine, job.dataset
         self.dataset = registry.resolve(source.target)(**source.options)
