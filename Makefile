@@ -138,6 +138,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_bert.py
 	$(BIN)/python tools/train_tiny_dlrm.py
 	$(BIN)/python tools/train_tiny_retinanet.py
+	$(BIN)/python tools/train_tiny_yolo.py
 	$(BIN)/python tools/train_tiny_3d_unet.py
 	$(BIN)/python tools/train_tiny_sdxl.py
 	$(BIN)/python tools/train_tiny_mixtral.py

@@ -33,6 +33,7 @@ SCORERS = {
     "resnet50": "top1",
     "retinanet": "map",
     "stable-diffusion-xl": "clip_fid",
+    "yolo": "map",
 }
 """Of each suite its scorer: its own, or the one of its round."""
 
@@ -43,7 +44,6 @@ SAMPLES = 6
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
-        "coco": "datasets/test_coco.py",
         "conversations": "datasets/test_conversations.py",
         "graded": "datasets/test_graded.py",
         "shopify": "datasets/test_shopify.py",

@@ -1,0 +1,88 @@
+"""The tiny YOLO: trained, far from chance, and found out when it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[vision]")
+pytest.importorskip("pycocotools", reason="needs pytest-mlperf[vision]")
+pytest.importorskip("PIL", reason="needs pytest-mlperf[vision]")
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("yolo")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def of_another_image(answers: list[bytes]) -> list[bytes]:
+    """Return real boxes, but of the image before: right in number, sizes, labels and scores."""
+    moved = []
+    for index in range(len(answers)):
+        rows = np.frombuffer(answers[index - 1], "<f4").reshape(-1, 7).copy()
+        rows[:, 0] = index
+        moved.append(rows.tobytes())
+    return moved
+
+
+def test_it_detects_what_its_trainer_reached_far_above_chance(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    reached = twin.training["map_onnxruntime"]
+    detected = twin.score(answers).aggregate["map"]
+    another = twin.score(of_another_image(answers)).aggregate["map"]
+
+    assert f"reference = {{ map = {reached} }}" in twin.file.read_text("utf-8")
+    assert detected == pytest.approx(reached, abs=0.5)
+    assert another == pytest.approx(twin.training["map_of_another_image"], abs=0.5)
+    assert another < 5 < 60 < twin.gate("map") < detected
+
+
+def test_its_data_set_has_cocos_gaps_and_shapes_of_many_sizes(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    boxes = [box for each in twin.references for box in each["annotations"]]
+    labels = {int(row[6]) for raw in answers for row in np.frombuffer(raw, "<f4").reshape(-1, 7)}
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert len(boxes) == twin.training["validation_boxes"]
+    assert {box["category_id"] for box in boxes} == {1, 2, 4, 7, 8, 11} == labels
+    assert len({(each["height"], each["width"]) for each in twin.references}) > 200
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok", verdict["headline"]
+    assert verdict["baseline_file"].endswith("tiny-yolo/onnxruntime.fp32.json")
+
+
+def test_a_run_with_damaged_weights_fails(twin: Twin, tmp_path: Path) -> None:
+    """One weight in a hundred ten times as large, as in every twin."""
+    pytest.importorskip("onnx")
+    copy = tmp_path / "damaged.onnx"
+    changed = load_tool("damage_onnx").damage(twin.model, copy)
+
+    verdict = twin.verdict(tmp_path, model=copy)
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP map")
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "yolo").rglob("*") if file.is_file()]
+
+    assert max(sizes) < 2e6
+    assert sum(sizes) < 3e6
