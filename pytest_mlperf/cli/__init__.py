@@ -22,6 +22,7 @@ from pytest_mlperf.cli import (
     merge,
     options,
     plan,
+    published,
     report,
     schema,
     turns,
@@ -48,6 +49,7 @@ COMMANDS = {
     "options": options,
     "round": rules,
     "limits": limits,
+    "published": published,
     "schema": schema,
 }
 """Each has a HELP, `add_arguments` and `run`; in the order in which they are needed."""

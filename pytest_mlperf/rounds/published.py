@@ -1,14 +1,19 @@
-"""Published figures: MLCommons' results of a round, and printed figures that cannot be.
+"""Published figures: MLCommons' results of four rounds, and printed figures that cannot be.
 
-`v4.1-results.csv` has all 937 results of MLPerf Inference v4.1, datacenter and edge, of
-https://github.com/mlcommons/inference_results_v4.1 at commit 198fc46799b3: `value` is what LoadGen
-logged, in `unit`; `samples_per_s` stands beside values in tokens. The MLPerf name and logo are
-trademarks of MLCommons Association. The other figures are of the table `claims.toml`.
+`official-results.csv.gz` has the results of MLPerf Inference v4.1 (937), v5.1 (1,448), v6.0 (520)
+and v6.1 (492), datacenter and edge, made by tools/official_results.py of
+https://github.com/mlcommons/inference_results_v4.1 at commit 198fc46799b3, _v5.1 at 965182b03376,
+_v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896: those of v4.1 are as LoadGen logged them, those of
+v5.1 and v6.0 were held against their logs, those of v6.1 are its table's. The MLPerf name and logo
+are trademarks of MLCommons Association. The other figures are of the table `claims.toml`.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,39 +73,88 @@ def known_claims() -> tuple[Claim, ...]:
     return tuple(Claim(**own) for own in raw["claims"])
 
 
-ROUNDS_WITH_RESULTS = ("v4.1",)
+FILE = "official-results.csv.gz"
+
+COLUMNS = (
+    *("round", "division", "category", "availability", "submitter", "system"),
+    *("accelerator", "count", "nodes", "model", "used_model", "scenario", "value", "unit"),
+    *("statistic", "inferred", "harness", "precision", "samples_per_s", "power", "power_unit"),
+)
+"""Columns of the file, of which `OfficialResult` has the fields."""
 
 _TECHNIQUES = {
     "_Sparse": ("2:4-sparsity", "retraining"),
     "_DepthPruned": ("pruning", "distillation"),
     "_LCM": ("latent-consistency",),
 }
-"""What the open submissions of the table used, by the end of their system's name."""
+"""What the open submissions of v4.1 used, by the end of their system's name."""
+
+_SECONDS = {"ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfficialResult:
-    """One result as MLCommons published it.
+    """One result as MLCommons published it; "" is what the round's table does not say.
 
     Attributes:
+        round: "v6.1".
         division: "closed" or "open".
+        category: "datacenter" or "edge".
+        availability: "available", "preview" or "rdi".
         submitter, system: Who, and their name of the system.
         accelerator: Product, as submitted; "" for CPUs.
+        count, nodes: Accelerators in all, and machines; 0: not said.
         model: The checker's name of the workload, with its target: "llama2-70b-99.9".
-        value: As logged, in `unit`: samples/s, queries/s, tokens/s or ms.
-        samples_per_s: Of a rate; None: a latency.
+        used_model: Another model that an open submission ran.
+        value: As published, in `unit`: samples/s, queries/s, tokens/s, tasks/s, ms or s.
+        statistic: Of a latency which one; of tokens how they were counted, where they were not.
+        inferred: The value was made of another scenario's.
+        harness: "loadgen" or "endpoints"; what they measure differs.
+        samples_per_s: Of a rate, where it is known; None of a latency.
+        power: Of the whole system in `power_unit`, W or mJ a query; None: not measured.
     """
 
+    round: str
     division: str
+    category: str
+    availability: str
     submitter: str
     system: str
     accelerator: str
     count: int
+    nodes: int
     model: str
+    used_model: str
     scenario: str
     value: float
     unit: str
+    statistic: str
+    inferred: bool
+    harness: str
+    precision: str
     samples_per_s: float | None
+    power: float | None
+    power_unit: str
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether less is better."""
+        return self.unit in _SECONDS
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its accelerators are of several products."""
+        return re.search(r" \+ | and |\), ", self.accelerator) is not None
+
+    @property
+    def benchmark(self) -> str:
+        """The model as the newest rounds call it."""
+        return "resnet" if self.model == "resnet50" else self.model
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What two results must share to be compared."""
+        return self.benchmark, self.scenario, self.unit, self.statistic, self.harness
 
     @property
     def tokens_per_sample(self) -> float | None:
@@ -117,12 +171,20 @@ class OfficialResult:
 
 
 @cache
-def official_results(name: str) -> tuple[OfficialResult, ...]:
-    """Read a round's results; a KeyError says that the package has none of it."""
-    if name not in ROUNDS_WITH_RESULTS:
-        raise KeyError(name)
-    with files(__package__).joinpath(f"{name}-results.csv").open(encoding="utf-8") as file:
-        return tuple(_result(row) for row in csv.DictReader(file))
+def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
+    """Read a round's results, None: of every round; a KeyError says that there are none of it."""
+    if name is not None:
+        results = tuple(result for result in official_results() if result.round == name)
+        if not results:
+            raise KeyError(name)
+        return results
+    content = gzip.decompress(files(__package__).joinpath(FILE).read_bytes()).decode()
+    return tuple(_result(row) for row in csv.DictReader(io.StringIO(content)))
+
+
+def rounds_with_results() -> tuple[str, ...]:
+    """Return the rounds that the package has results of, oldest first."""
+    return tuple(dict.fromkeys(result.round for result in official_results()))
 
 
 def _result(row: dict[str, Any]) -> OfficialResult:
@@ -130,9 +192,12 @@ def _result(row: dict[str, Any]) -> OfficialResult:
     value, samples = float(row["value"]), row["samples_per_s"]
     if not samples and row["unit"] in ("samples/s", "queries/s"):
         samples = value
-    numbers = {
+    converted = {
         "count": int(row["count"] or 0),
+        "nodes": int(row["nodes"] or 0),
         "value": value,
+        "inferred": row["inferred"] == "yes",
         "samples_per_s": float(samples) if samples else None,
+        "power": float(row["power"]) if row["power"] else None,
     }
-    return OfficialResult(**row | numbers)
+    return OfficialResult(**row | converted)

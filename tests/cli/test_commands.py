@@ -34,6 +34,7 @@ NAMES = (
     "options",
     "round",
     "limits",
+    "published",
     "schema",
 )
 
@@ -82,6 +83,7 @@ commands:
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
     limits       what is physically possible, and published figures against it
+    published    official results of MLPerf Inference, to list and to filter
     schema       print a JSON Schema, for editors and tools
 
 a first hour:

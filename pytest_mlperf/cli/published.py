@@ -1,0 +1,280 @@
+"""`pytest-mlperf published`: MLCommons' official results, to list and to filter."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.round import SHORT
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import clean, json_text, nearest
+from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.reports.terminal.layout import Row, fold, plural, table
+from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.rounds.published import (
+    COLUMNS,
+    OfficialResult,
+    official_results,
+    rounds_with_results,
+)
+
+HELP = """\
+official results of MLPerf Inference, to list and to filter
+
+Lists what MLCommons published of the rounds v4.1, v5.1, v6.0 and v6.1: closed
+division, best first. Results stand together only where they can be compared:
+of one workload, scenario, unit, statistic and harness; a mean latency is never
+listed with a 90th percentile. What only LoadGen's other scenarios imply is
+marked with ~, the open division with *, preview and RDI systems with ^.
+
+needs: nothing; the results come with the package
+
+examples:
+  $ pytest-mlperf published llama2-70b-99.9 --accelerator H200 --per accelerator
+      tokens/s of one H200 in every system that has some
+  $ pytest-mlperf published --round v6.1 --scenario Interactive
+      a scenario of one round
+  $ pytest-mlperf published resnet50 --per watt --round v5.1
+      where the power was measured
+  $ pytest-mlperf published --division all --format csv > results.csv
+      all of them, with every column
+"""
+
+PER = ("system", "accelerator", "watt")
+FORMATS = ("table", "markdown", "csv", "json")
+
+MOST = 10
+"""Results of a group that a table shows, unless more are asked for."""
+
+NOTE = (
+    "The MLPerf name and logo are trademarks of MLCommons Association; these results are theirs, "
+    "of github.com/mlcommons/inference_results_v4.1, _v5.1, _v6.0 and _v6.1."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedFigure:
+    """A result as it is asked for: of a system, an accelerator or a watt."""
+
+    result: OfficialResult
+    value: float
+    unit: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument(
+        "workload", metavar="WORKLOAD", nargs="?", help='by any name: "bert", "llama2-70b-99.9"'
+    )
+    parser.add_argument("--round", metavar="ROUND", help=", ".join(rounds_with_results()))
+    parser.add_argument("--scenario", choices=tuple(SHORT), metavar="NAME", help=", ".join(SHORT))
+    parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
+    parser.add_argument("--submitter", metavar="NAME", help="a part of the name")
+    parser.add_argument("--division", choices=("closed", "open", "all"), default="closed")
+    parser.add_argument("--harness", choices=("loadgen", "endpoints"))
+    parser.add_argument("--per", choices=PER, default="system", help="what a value is of")
+    parser.add_argument("--format", choices=FORMATS, default="table")
+    parser.add_argument(
+        "--most",
+        type=whole(lambda number: number > 0, "{!r} is no count: a whole number from 1 on"),
+        default=MOST,
+        metavar="N",
+        help=f"results of each group in a table; default: {MOST}",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the results that are asked for."""
+    figures = list(select(parsed))
+    if parsed.format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow((*COLUMNS, "per", "figure"))
+        for figure in figures:
+            cells = [_cell(getattr(figure.result, name)) for name in COLUMNS]
+            writer.writerow((*cells, parsed.per, f"{figure.value:.9g}"))
+    elif parsed.format == "json":
+        print(
+            json_text(
+                {"schema": 1, "kind": "pytest-mlperf published", "results": documents(figures)}
+            )
+        )
+    else:
+        show(listing(figures, parsed.most, width(), markdown=parsed.format == "markdown"))
+    return 0
+
+
+def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
+    """Yield what fits, group by group and best first; nothing that fits is an MlperfError."""
+    rounds = rounds_with_results()
+    if parsed.round is not None and parsed.round not in rounds:
+        raise MlperfError(
+            f"there are no results of round {parsed.round!r}{nearest(parsed.round, rounds)}"
+        )
+    fits = [*_filters(parsed)]
+    figures = [
+        figure
+        for result in official_results(parsed.round)
+        if all(fit(result) for fit in fits)
+        if (figure := figure_of(result, parsed.per)) is not None
+    ]
+    if not figures:
+        per = {"watt": " has its power in watts", "accelerator": " has accelerators"}
+        raise MlperfError(
+            f"no official result that fits{per.get(parsed.per, '')}: ask for less at once, or for "
+            "--division all"
+        )
+    yield from sorted(figures, key=_order)
+
+
+def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
+    """Return a result for each accelerator or watt; None where that cannot be said.
+
+    A latency is not shared among accelerators, and that of a mixed system by none of its kinds.
+    """
+    if per == "system":
+        return PublishedFigure(result=result, value=result.value, unit=result.unit)
+    if result.is_latency:
+        return None
+    divisor = result.count if per == "accelerator" else result.power
+    if not divisor or (per == "watt" and result.power_unit != "W"):
+        return None
+    unit = {"accelerator": f"{result.unit} each", "watt": f"{result.unit}/W"}[per]
+    return PublishedFigure(result=result, value=result.value / divisor, unit=unit)
+
+
+def _order(figure: PublishedFigure) -> tuple[object, ...]:
+    scenarios = list(SHORT)
+    model, scenario, *others = figure.result.kind
+    return (
+        *(model, scenarios.index(scenario), *others),
+        figure.value if figure.result.is_latency else -figure.value,
+    )
+
+
+def _filters(parsed: argparse.Namespace) -> Iterator[Callable[[OfficialResult], bool]]:
+    if parsed.workload is not None:
+        names = _names(parsed.workload)
+        yield lambda result: result.benchmark in names
+    if parsed.division != "all":
+        yield lambda result: result.division == parsed.division
+    if parsed.scenario is not None:
+        yield lambda result: result.scenario == parsed.scenario
+    if parsed.harness is not None:
+        yield lambda result: result.harness == parsed.harness
+    if parsed.submitter is not None:
+        part = parsed.submitter.lower()
+        yield lambda result: part in result.submitter.lower().replace("_", " ")
+    if parsed.accelerator is not None:
+        yield _has_accelerator(parsed.accelerator)
+
+
+def _names(workload: str) -> set[str]:
+    """Return what the tables call a workload; a name with a target means that target alone."""
+    models = {result.benchmark for result in official_results()}
+    rounds = [load_round(name).find(workload) for name in ROUNDS]
+    names = {
+        workload,
+        *(name for about in rounds if about for name in about.checker_names),
+    } & models
+    if not names:
+        closed = {result.benchmark for result in official_results() if result.division == "closed"}
+        raise MlperfError(
+            f"there are no official results of {workload!r}{nearest(workload, sorted(closed))}"
+        )
+    return names
+
+
+def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
+    """Return what tells systems with an accelerator; mixed ones are of no class and no kind."""
+    kinds = known_gpus()
+    classes = {spec.accelerator for spec in kinds.values()}
+
+    def fits(result: OfficialResult) -> bool:
+        if text not in kinds and text not in classes:
+            return text.lower() in result.accelerator.lower()
+        gpu = find_gpu(result.accelerator) if result.accelerator and not result.is_mixed else None
+        return gpu is not None and text == (gpu.accelerator if text in classes else gpu.name)
+
+    return fits
+
+
+# --- what is printed -------------------------------------------------------------------------
+
+
+def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
+    """Return results as JSON has them: by column, without what is not known."""
+    return [
+        {
+            name: value
+            for name in COLUMNS
+            if (value := getattr(figure.result, name)) not in ("", None)
+        }
+        | {"figure": figure.value, "figure_unit": figure.unit}
+        for figure in figures
+    ]
+
+
+def listing(
+    figures: Sequence[PublishedFigure], most: int, columns: int, *, markdown: bool
+) -> Iterator[str]:
+    """Yield a table for each group of results that can be compared."""
+    for (model, scenario, _unit, statistic, harness), group in groupby(
+        figures, key=lambda figure: figure.result.kind
+    ):
+        rows = list(group)
+        about = [model, scenario, rows[0].unit, statistic, "" if harness == "loadgen" else harness]
+        title = ", ".join(text for text in about if text)
+        cells = [_row(figure) for figure in rows[:most]]
+        names = ["value", "accelerators", "submitter", "system", "round"]
+        if markdown:
+            yield from (f"### {clean(title)}", "", *_markdown(names, cells))
+        else:
+            left = names[1:]
+            yield from (
+                title,
+                *table(names, cells, columns, left=left, spare=["system", "submitter"]),
+            )
+        if len(rows) > most:
+            if markdown:
+                yield ""
+            yield f"{len(rows) - most:,} more: --most {len(rows)}"
+        yield ""
+    marks = "~ inferred from another scenario; * open division; ^ not yet available or RDI. "
+    yield from (
+        [marks + NOTE]
+        if markdown
+        else fold(f"{plural(len(figures), 'result')}. {marks}{NOTE}", columns)
+    )
+
+
+def _row(figure: PublishedFigure) -> Row:
+    result = figure.result
+    marks = (result.inferred, "~"), (result.division == "open", "*")
+    early = result.availability not in ("", "available")
+    mark = "".join(sign for holds, sign in (*marks, (early, "^")) if holds)
+    count = f"{result.count} x " if result.count and not result.is_mixed else ""
+    return {
+        "value": f"{figure.value:,.6g}{mark}",
+        "accelerators": f"{count}{result.accelerator}" if result.accelerator else "CPU",
+        "submitter": result.submitter.replace("_", " "),
+        "system": result.system,
+        "round": result.round,
+    }
+
+
+def _markdown(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(clean(row[name]).replace('|', '&#124;') for name in names)} |"
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return "" if value is None else value

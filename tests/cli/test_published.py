@@ -1,0 +1,166 @@
+"""`pytest-mlperf published`: MLCommons' results, and that only like stands with like."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from importlib.resources import files
+
+import pytest
+
+from pytest_mlperf.cli import main
+from pytest_mlperf.rounds.published import FILE, OfficialResult, official_results
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run the command in a terminal of 80 columns; return its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["published", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_every_result_of_four_rounds_is_in_the_package() -> None:
+    results = official_results()
+
+    assert Counter(own.round for own in results) == {
+        "v4.1": 937,
+        "v5.1": 1448,
+        "v6.0": 520,
+        "v6.1": 492,
+    }
+    assert Counter(own.harness for own in results) == {"loadgen": 3319, "endpoints": 78}
+    assert sum(own.power is not None for own in results) == 24
+    assert len(files("pytest_mlperf.rounds").joinpath(FILE).read_bytes()) <= 400_000
+
+
+@pytest.mark.parametrize(
+    ("round_", "system", "model", "scenario", "value", "unit"),
+    [
+        ("v4.1", "1xMI300X_2xEPYC-9374F", "llama2-70b-99.9", "Offline", 3062.72, "tokens/s"),
+        ("v5.1", "XE7745_H200_NVL_141GBx8_TRT", "whisper", "Offline", 31674.1, "tokens/s"),
+        ("v6.0", "87xMI355X_22xEPYC_9575F", "llama2-70b-99", "Server", 1016380.0, "tokens/s"),
+        ("v6.1", "8xMI350X_2xEPYC_9575F", "dlrm-v3", "Server", 9297.78, "queries/s"),
+    ],
+)
+def test_results_are_as_published(
+    round_: str, system: str, model: str, scenario: str, value: float, unit: str
+) -> None:
+    """Read by hand in the rounds' tables."""
+    assert [
+        (own.value, own.unit)
+        for own in official_results(round_)
+        if (own.system, own.model, own.scenario) == (system, model, scenario)
+    ] == [(value, unit)]
+
+
+def test_what_cannot_be_compared_is_in_lists_of_its_own() -> None:
+    """A mean beside a percentile, tokens beside samples, one harness beside the other."""
+    groups: dict[tuple[str, ...], list[OfficialResult]] = {}
+    for own in official_results():
+        groups.setdefault(own.kind, []).append(own)
+
+    for results in groups.values():
+        for name in ("scenario", "unit", "statistic", "harness"):
+            assert len({getattr(own, name) for own in results}) == 1
+    statistics = {own.statistic for own in official_results() if own.is_latency}
+    assert statistics == {
+        "mean",
+        "p90 with early stopping",
+        "p99 with early stopping",
+        "8 x SingleStream's p90",
+    }
+
+
+def test_a_rate_is_shared_among_accelerators_and_best_first(say: Say) -> None:
+    code, out, _ = say("bert-99.9", "--accelerator", "H200", "--per", "accelerator", "--most", "99")
+
+    values = [
+        float(line.split()[0].replace(",", "").rstrip("~*^"))
+        for line in out.split("\n\n")[0].splitlines()[2:]
+    ]
+    assert code == 0
+    assert values == sorted(values, reverse=True)
+    best = max(
+        own.value / own.count
+        for own in official_results()
+        if (own.model, own.scenario, own.division) == ("bert-99.9", "Offline", "closed")
+        if own.accelerator.startswith("NVIDIA H200")
+    )
+    assert values[0] == pytest.approx(best, rel=1e-5)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("per", ["accelerator", "watt"])
+def test_a_latency_is_shared_by_nothing(per: str, say: Say) -> None:
+    code, out, error = say("--scenario", "SingleStream", "--per", per)
+
+    assert (code, out) == (2, "")
+    assert "no official result that fits" in error
+
+
+def test_a_workload_has_one_list_whatever_a_round_calls_it(say: Say) -> None:
+    """ResNet-50 is "resnet50" in v4.1 and "resnet" since."""
+    _, by_loadgen, _ = say("resnet50", "--scenario", "Offline", "--most", "99")
+    _, by_checker, _ = say("resnet", "--scenario", "Offline", "--most", "99")
+
+    assert by_loadgen == by_checker
+    assert by_loadgen.count("samples/s") == 1
+    assert " v4.1" in by_loadgen
+    assert " v6.0" in by_loadgen
+
+
+def test_a_class_is_no_part_of_a_name(say: Say) -> None:
+    """L4 is not L40S; a system of two products is of neither's class."""
+    _, out, _ = say("--accelerator", "L4", "--format", "json", "--division", "all")
+    _, both, _ = say("--accelerator", "MI300X", "--format", "json", "--division", "all")
+
+    products = {own["accelerator"] for own in json.loads(out)["results"]}
+    assert products == {"NVIDIA L4", "NVIDIA L4-PCIe-24GB"}
+    assert not any("MI325X" in own["accelerator"] for own in json.loads(both)["results"])
+
+
+def test_csv_has_every_column_of_every_result(say: Say) -> None:
+    code, out, _ = say("--division", "all", "--format", "csv")
+
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert len(rows) == len(official_results())
+    assert {row["nodes"] for row in rows} >= {"1", "18"}
+
+
+def test_markdown_is_a_table_for_each_list(say: Say) -> None:
+    _, out, _ = say("bert-99", "--most", "1", "--format", "markdown")
+
+    assert out.startswith("### bert-99, Offline, samples/s\n\n| value | accelerators |")
+    assert "|\n\n44 more: --most 45\n" in out
+    assert "trademarks of MLCommons" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bert-98"], "there are no official results of 'bert-98'; did you mean 'bert-99'?"),
+        (["--round", "v5.0"], "there are no results of round 'v5.0'; did you mean "),
+        (
+            ["whisper", "--accelerator", "A100"],
+            "no official result that fits: ask for less at once",
+        ),
+        (["--per", "watt", "--round", "v6.1"], "that fits has its power in watts"),
+    ],
+)
+def test_what_nobody_published_is_said(arguments: list[str], message: str, say: Say) -> None:
+    code, out, error = say(*arguments)
+
+    assert (code, out) == (2, "")
+    assert message in error
