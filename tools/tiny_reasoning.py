@@ -61,11 +61,11 @@ def choice(part: str, fact: str, asked: str, *, things: tuple[str, ...], options
         facts = [fact.format(who=who, thing=thing) for who, thing in shown.items()]
         who = random.choice(people)
         letter = LETTERS[offered.index(shown[who])]
-        listed = [f"({name}) {thing}" for name, thing in zip(LETTERS, offered, strict=False)]
+        listed = [f"{thing} ({name})" for name, thing in zip(LETTERS, offered, strict=False)]
         return Exercise(
             part=part,
             question=f"{' '.join(facts)} {asked.format(who=who)} {' '.join(listed)}",
-            thought=f"{fact.format(who=who, thing=shown[who])} ({letter}) {shown[who]}",
+            thought=f"{shown[who]} ({letter})",
             answer=f"ANSWER: {letter}",
             target=letter,
         )
@@ -78,7 +78,7 @@ def choice(part: str, fact: str, asked: str, *, things: tuple[str, ...], options
 
 def row_of_numbers(random: Random) -> Exercise:
     """Draw a row of numbers that goes up by steps."""
-    first, step, count = random.randint(1, 20), random.randint(2, 9), random.randint(3, 5)
+    first, step, count = random.randint(1, 15), random.randint(2, 7), random.randint(3, 5)
     row = [str(first + step * place) for place in range(count)]
     return Exercise(
         part="aime",
