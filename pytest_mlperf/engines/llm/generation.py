@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
-from pytest_mlperf.core.errors import RunError, require_options
+from pytest_mlperf.core.errors import Rule, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import engine_error, is_count, refused_sample
 
@@ -133,9 +134,18 @@ ANY_TOKEN = 1 << 63
 Tokens = Sequence[int]
 
 
+SEEDS = 1 << 31
+"""Seeds are below this, as every library takes them."""
+
+DRAWING: Mapping[str, object] = {"top_p": 1.0, "top_k": None, "seed": None}
+"""Options of drawn tokens alone, with what they are by default."""
+
+SAMPLING = ("temperature", *DRAWING)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How long answers are, as every engine of language models takes it.
+    """How long answers are and how they are chosen, as every engine of language models takes it.
 
     Attributes:
         max_new_tokens: Most tokens per answer. Where the data set says how long each is to be, that
@@ -144,29 +154,62 @@ class TextOptions:
         ignore_eos: Give every answer its most tokens.
         max_prompt_tokens: Longer prompts are cut at their end, as MLPerf's GPT-J reference cuts
             articles at 1919; None cuts none, and one too long for the model is an error.
+        temperature: 0 takes the likeliest token each time; above, tokens are drawn, the likelier
+            the lower it is.
+        top_p: Drawn are the likeliest tokens alone that together have this share.
+        top_k: Drawn are so many of the likeliest tokens alone; None: all.
+        seed: Of what is drawn, plus the sample's index: each sample then has the same answer in
+            every run as far as the library keeps to it. None draws others each time.
     """
 
     max_new_tokens: int = 128
     min_new_tokens: int = 1
     ignore_eos: bool = False
     max_prompt_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    seed: int | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether answers are drawn, not the likeliest."""
+        return self.temperature > 0
 
     def generation(self, engine: str, *, num_beams: int = 1) -> Generation:
         """Return how answers are made; a length out of range is refused in the engine's name."""
         most, fewest, cut = self.max_new_tokens, self.min_new_tokens, self.max_prompt_tokens
         rules = (
+            *self._sampling_rules(),
             ("max_new_tokens", most, is_count(most), "at least 1"),
             ("min_new_tokens", fewest, 0 <= fewest <= most, f"from 0 to max_new_tokens = {most}"),
             ("max_prompt_tokens", cut, cut is None or is_count(cut), "at least 1"),
         )
         require_options(f"engine {engine}", rules)
-        lengths = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
-        return Generation(**lengths, num_beams=num_beams)
+        asked = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
+        unused = [name for name in DRAWING if not self.is_drawn and asked[name] != DRAWING[name]]
+        if unused or (self.is_drawn and num_beams > 1):
+            names = " and ".join(unused) or "num_beams"
+            raise SuiteError(
+                f"engine {engine}: temperature = {self.temperature:g} "
+                + ("draws no tokens" if unused else "draws tokens, and beams do not")
+                + f": leave {names} out, or set temperature",
+                option=unused or ("num_beams", "temperature"),
+            )
+        return Generation(**asked, num_beams=num_beams)
+
+    def _sampling_rules(self) -> Iterator[Rule]:
+        heat, share, most, seed = self.temperature, self.top_p, self.top_k, self.seed
+        yield "temperature", heat, 0 <= heat < math.inf, "a number from 0 on"
+        yield "top_p", share, 0 < share <= 1, "above 0 and at most 1"
+        yield "top_k", most, most is None or is_count(most), "a number of tokens, at least 1"
+        right = seed is None or (is_count(seed + 1) and seed < SEEDS)
+        yield "seed", seed, right, f"a whole number from 0 to {SEEDS - 1}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation(TextOptions):
-    """Greedy or beam search; nothing is ever sampled.
+    """The likeliest token each time, beam search, or drawn tokens.
 
     Attributes:
         num_beams: 1 is greedy.
@@ -231,6 +274,11 @@ class Generation(TextOptions):
             "generation.ignore_eos": str(self.ignore_eos).lower(),
             "generation.eos": ",".join(map(str, self.eos)) or "none",
             **({} if cut is None else {"generation.max_prompt_tokens": str(cut)}),
+            **(
+                {f"generation.{name}": _worded(getattr(self, name)) for name in SAMPLING}
+                if self.is_drawn
+                else {}
+            ),
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
@@ -243,10 +291,18 @@ class Generation(TextOptions):
             ids = [*ids, self.ends[0]]
         return struct.pack(f"<{len(ids)}q", *ids)
 
+    def seed_of(self, index: int) -> int | None:
+        """Return by what the answer to a sample is drawn: repeats of a question are others."""
+        return None if self.seed is None else (self.seed + index) % SEEDS
+
     def cut(self, row: Sequence[int]) -> Tokens:
         """Return a row up to and including its first end token, or all of it."""
         ends = (position for position, token in enumerate(row, 1) if token in self.ends)
         return row[: next(ends, None)]
+
+
+def _worded(value: float | None) -> str:
+    return "none" if value is None else f"{value:.12g}"
 
 
 class EndWatch:

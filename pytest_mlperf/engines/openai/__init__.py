@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
 from pytest_mlperf.engines import engine_error, is_count, number_of, one_of, require_module
-from pytest_mlperf.engines.llm.generation import TextOptions
+from pytest_mlperf.engines.llm.generation import DRAWING, TextOptions
 from pytest_mlperf.engines.llm.model_folder import (
     Config,
     find_model,
@@ -137,7 +137,8 @@ class OpenAiOptions(TextOptions):
                 'api = "completions"',
                 option=("prompts", "api"),
             )
-        if taken := sorted(OURS & set(self.extra)):
+        ours = OURS | {name for name in DRAWING if self.is_drawn}
+        if taken := sorted(ours & set(self.extra)):
             raise SuiteError(
                 f"engine openai: extra has {', '.join(taken)}, which the engine sets itself; use "
                 "its own options, as max_new_tokens",
@@ -464,6 +465,7 @@ class OpenAiEngine(Engine):
                 self._dataset, tokenizer, config.vocabulary, config.context
             ),
             tokenizer=lambda: self._tokenizer,
+            seed_of=self._generation.seed_of,
         )
 
     def _refuse_for_chats(self) -> None:
@@ -481,7 +483,9 @@ class OpenAiEngine(Engine):
         path = None if self._folder is None else str(self._folder)
         name = self._options.served_model or self._streams.run(served_name(client, path))
         forms = {form: functools.partial(self._bodies.prompt, 0, form) for form in self._forms}
-        fields = {"model": name, "stream": True, "temperature": 0, **self._options.extra}
+        drawn = {"temperature": self._generation.temperature or 0}
+        drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
+        fields = {"model": name, "stream": True, **drawn, **self._options.extra}
         try:
             return self._streams.run(probe(client, forms, fields, self._generation))
         except RunError:

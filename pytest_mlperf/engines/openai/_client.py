@@ -296,6 +296,7 @@ class Bodies:
         as_they_are: The data set's text is sent unchanged.
         prompts: Makes checked token ids of samples otherwise.
         tokenizer: Returns the model's; called where a server takes nothing but text.
+        seed_of: Gives by what a sample's answer is drawn, None: nothing that is told.
     """
 
     dataset: Dataset
@@ -303,6 +304,7 @@ class Bodies:
     as_they_are: bool
     prompts: TokenPrompts
     tokenizer: Callable[[], Any]
+    seed_of: Callable[[int], int | None] = lambda _: None
     _bodies: dict[int, Body] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -324,7 +326,8 @@ class Bodies:
             if not same:
                 changed.append(index)
             length = own_length(self.dataset, index)
-            rest = shared if length is None else encode({**fields, **lengths(fields, length)})
+            more = self.of_sample(index, fields, length)
+            rest = encode({**fields, **more}) if more else shared
             data = encode(prompt.fields)[:-1] + b"," + rest[1:]
             self._bodies[index] = Body(data=data, prompt_tokens=prompt.tokens, length=length)
         if changed:
@@ -337,6 +340,17 @@ class Bodies:
     def unload(self, indices: Sequence[int]) -> None:
         for index in indices:
             self._bodies.pop(index, None)
+
+    def of_sample(
+        self, index: int, fields: Mapping[str, Any], length: int | None
+    ) -> dict[str, int]:
+        """Return what a seed and a length of its own change in the fields of a request."""
+        seed, fewest = self.seed_of(index), fields.get("min_tokens")
+        changed = {} if seed is None else {"seed": seed}
+        if length is not None:
+            changed |= {"max_tokens": length}
+            changed |= {} if fewest is None else {"min_tokens": min(fewest, length)}
+        return changed
 
     def _made(self, index: int, form: str) -> tuple[Prompt, bool]:
         if self.as_they_are:
@@ -353,12 +367,6 @@ class Bodies:
         if self.chat:  # the chat's template adds tokens that nobody here knows
             return Prompt(fields={"messages": [{"role": "user", "content": text}]}, tokens=None)
         return Prompt(fields={"prompt": text}, tokens=tokens)
-
-
-def lengths(fields: Mapping[str, Any], length: int) -> dict[str, int]:
-    """Return what a length of its own changes in the fields of a request."""
-    fewest = fields.get("min_tokens")
-    return {"max_tokens": length} | ({} if fewest is None else {"min_tokens": min(fewest, length)})
 
 
 def _checked(index: int, prompt: Any) -> str:

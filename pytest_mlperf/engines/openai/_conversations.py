@@ -11,7 +11,7 @@ from typing import Any
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import refused_sample
 from pytest_mlperf.engines.llm.generation import own_length
-from pytest_mlperf.engines.openai._client import Bodies, Body, Prompt, encode, lengths
+from pytest_mlperf.engines.openai._client import Bodies, Body, Prompt, encode
 
 SALT = (
     "able also area away back ball band bank base bird blue boat body book born both call came "
@@ -108,7 +108,7 @@ class TurnBodies(Bodies):
             if index in self._bodies:
                 continue
             asked, length = self._asked(index), own_length(self.dataset, index)
-            more = {} if length is None else lengths(fields, length)
+            more = self.of_sample(index, fields, length)
             messages, parts = asked.pop("messages"), list[bytes]()
             for message in messages:
                 # A message is kept beside its number, which no other one can have meanwhile.

@@ -98,6 +98,7 @@ class EndpointsOptions(OpenAiOptions):
         unknown = {
             "ignore_eos": self.ignore_eos,
             "extra": self.extra,
+            "temperature": self.is_drawn,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
             "clients": self.clients > 1,

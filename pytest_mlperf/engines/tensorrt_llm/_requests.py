@@ -159,12 +159,21 @@ def _reasons(error: BaseException) -> str:
     return some([f"{place}: {reason}" if place else reason for place, reason in each])
 
 
-def sampling_arguments(generation: Generation, *, beside: int = 0) -> dict[str, Any]:
-    """Return the arguments of SamplingParams: greedy, token ids only.
+def sampling_arguments(
+    generation: Generation, *, beside: int = 0, index: int = 0
+) -> dict[str, Any]:
+    """Return the arguments of SamplingParams: token ids only.
 
     The first end token ends an answer as TensorRT-LLM's end_id, which min_tokens holds back; the
-    others as stop tokens, which it does not. `beside` tokens count in min_tokens, too.
+    others as stop tokens, which it does not. `beside` tokens count in min_tokens, too. Answers that
+    are drawn differ by the `index` of the sample; top_k = 0 draws from all tokens.
     """
+    drawn = {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k or 0,
+        "seed": generation.seed_of(index),
+    }
     end = generation.eos[0] if generation.eos else -1
     others = list(generation.eos[1:])
     # With ignore_eos there is no end to hold back, and the last token of all would be held back.
@@ -173,7 +182,7 @@ def sampling_arguments(generation: Generation, *, beside: int = 0) -> dict[str, 
     made: dict[str, Any] = {
         "max_tokens": generation.max_new_tokens,
         "min_tokens": least,
-        "top_k": 1,
+        **(drawn if generation.is_drawn else {"top_k": 1}),
         "end_id": end,
         "pad_id": generation.padding,
         "ignore_eos": generation.ignore_eos,
@@ -203,20 +212,23 @@ class SamplingByPrompt:
     make: Callable[..., Any]
     generation: Generation
     counted: Counted = "answer"
-    _made: dict[tuple[int, int | None], Any] = field(default_factory=dict)
+    _made: dict[tuple[int, int | None, int | None], Any] = field(default_factory=dict)
 
     @property
     def matters(self) -> bool:
         """Whether an end token is to be held back at all."""
         return bool(self.generation.min_new_tokens and self.generation.ends)
 
-    def of(self, prompt: Sequence[int], length: int | None = None) -> Any:
-        """Return those of a prompt; its answer may have a `length` of its own."""
+    def of(self, prompt: Sequence[int], length: int | None = None, index: int = 0) -> Any:
+        """Return those of a sample's prompt; its answer may have a `length` of its own."""
         beside = len(prompt) if self.counted == "prompt and answer" else 0
-        if (beside, length) not in self._made:
-            arguments = sampling_arguments(self.generation.of(length), beside=beside)
-            self._made[beside, length] = self.make(**arguments)
-        return self._made[beside, length]
+        key = beside, length, self.generation.seed_of(index)
+        if key not in self._made:
+            generation = self.generation.of(length)
+            self._made[key] = self.make(
+                **sampling_arguments(generation, beside=beside, index=index)
+            )
+        return self._made[key]
 
     async def find_out(self, ask: Ask, version: str) -> None:
         """Ask for a token, then for an answer that may not end with it at once."""
@@ -283,7 +295,8 @@ class RequestLoop:
         begun_s = perf_counter()
         first_s = None
         try:
-            sampling = self.sampling.of(prompt, self.task.prompts.lengths.get(request.index))
+            length = self.task.prompts.lengths.get(request.index)
+            sampling = self.sampling.of(prompt, length, request.index)
             output = self.llm.generate_async(prompt, sampling_params=sampling, streaming=streaming)
             if streaming:
                 # Each message has all tokens so far, of which several may be new.

@@ -69,7 +69,7 @@ class TorchEngine(TorchBase):
             is_quantised=bool(quantization),
         )
         require_attention(self._options.attention)
-        joins = self._options.batching in {"auto", "continuous"} and self._generation.num_beams == 1
+        joins = self._options.batching in {"auto", "continuous"} and self._options.may_join
         if joins and self._options.device == "cpu":
             require_module("engine torch: continuous batching on the CPU", "psutil", "lm")
 
@@ -130,7 +130,7 @@ class TorchEngine(TorchBase):
         undo.callback(self._forget)
         one = self._options.batching
         if one == "auto":
-            one = "continuous" if self._generation.num_beams == 1 else "dynamic"
+            one = "continuous" if self._options.may_join else "dynamic"
         if one == "dynamic":
             queue = WorkQueue(static.run, max_batch=self._options.batch_size)
             undo.callback(queue.close)

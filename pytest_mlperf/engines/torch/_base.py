@@ -74,7 +74,7 @@ class TorchOptions(DeviceOptions, TextOptions):
         batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in batches
             of what has gathered while the last one was generated. "continuous": transformers'
             continuous batching, where samples join and leave at every token. "auto": lists static,
-            single samples continuous (with beams: dynamic).
+            single samples continuous (with beams or drawn tokens: dynamic).
         num_beams: 1 is greedy; more search with as many beams, and end at the first found.
         decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
             replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
@@ -100,6 +100,11 @@ class TorchOptions(DeviceOptions, TextOptions):
     kv_blocks: int | None = None
     max_batch_tokens: int | None = None
     sparsity: str | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether transformers' continuous batching can make such answers."""
+        return self.num_beams == 1 and not self.is_drawn
 
     def check(self, precision: str) -> None:
         super().check(precision)
@@ -153,6 +158,12 @@ class TorchOptions(DeviceOptions, TextOptions):
             *("batching", "num_beams"),
         )
         yield (
+            self.batching == "continuous" and self.is_drawn,
+            'batching = "continuous" draws no tokens, but temperature = '
+            f'{self.temperature:g}; set batching = "static" or "dynamic"',
+            *("batching", "temperature"),
+        )
+        yield (
             self.decode == "static" and self.num_beams > 1,
             f'decode = "static" knows no beams, but num_beams = {self.num_beams}; leave decode out',
             *("decode", "num_beams"),
@@ -164,7 +175,7 @@ class TorchOptions(DeviceOptions, TextOptions):
             *("decode", "batching"),
         )
         yield (
-            self.batching == "auto" and self.num_beams == 1 and self.attention == "eager",
+            self.batching == "auto" and self.may_join and self.attention == "eager",
             'attention = "eager" runs differently in static and in continuous batches, so '
             'batching = "auto" cannot use both; say which one',
             *("attention", "batching"),

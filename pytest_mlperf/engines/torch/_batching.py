@@ -31,6 +31,7 @@ from pytest_mlperf.engines.llm.streaming import Arrivals
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._decode import LOOK, StaticDecoder
 from pytest_mlperf.engines.torch._devices import enough_memory
+from pytest_mlperf.engines.torch._sampling import DrawnOnly, numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,16 +86,21 @@ class StaticBatches:
         tokens, mask = self._pad(batch.indices)
         device = self._text.model.device
         tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
-        streamer = _Streamer(batch, self._text.generation, self._text.answers)
+        generation, processors = self._text.generation, []
+        streamer = _Streamer(batch, generation, self._text.answers)
+        draws = numbers(generation, batch.indices, device) if generation.is_drawn else None
+        if draws is not None:
+            processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
         with torch.inference_mode():
             if self._decoder is not None:
                 look = 1 if batch.sink.times_tokens else LOOK
-                self._decoder.run(tokens, mask, streamer.take, look=look)
+                self._decoder.run(tokens, mask, streamer.take, look=look, numbers=draws)
                 return
             inputs = {
                 "input_ids": tokens,
                 "attention_mask": mask,
                 "generation_config": self._config,
+                "logits_processor": processors,
             }
             if self._text.generation.num_beams == 1:
                 self._text.model.generate(**inputs, streamer=streamer)

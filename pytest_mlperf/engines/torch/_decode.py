@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, StaticLayer
 from pytest_mlperf.core.errors import SuiteError, text_of
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.torch._base import TorchOptions
+from pytest_mlperf.engines.torch._sampling import drawn
 
 Step = Callable[[], object]
 Capture = Callable[[Step], Step]
@@ -211,6 +212,7 @@ class _Buffers:
         mask: What attention adds to its scores: (rows, 1, 1, columns).
         made: How many tokens there are: (1,).
         tokens: All of them: (tokens, rows).
+        numbers: What they are drawn by: (tokens, rows); empty: they are not.
     """
 
     token: Any
@@ -219,6 +221,7 @@ class _Buffers:
     mask: Any
     made: Any
     tokens: Any
+    numbers: Any
 
 
 class StaticDecoder:
@@ -246,7 +249,13 @@ class StaticDecoder:
         self._steps: dict[tuple[int, int], Step] = {}
 
     def run(
-        self, prompts: Any, mask: Any, put: Callable[[list[int]], bool], *, look: int = LOOK
+        self,
+        prompts: Any,
+        mask: Any,
+        put: Callable[[list[int]], bool],
+        *,
+        look: int = LOOK,
+        numbers: Any = None,
     ) -> None:
         """Generate for prompts that are padded on the left: (rows, width), as is their mask.
 
@@ -255,6 +264,7 @@ class StaticDecoder:
             mask: 1 where there is a prompt.
             put: Takes a token of each row, step by step; returns whether any are needed still.
             look: Steps after which the host looks, where they are captured.
+            numbers: What tokens are drawn by: (tokens, rows).
         """
         (asked, width), rows = prompts.shape, len(prompts)
         most = self._generation.max_new_tokens
@@ -265,7 +275,10 @@ class StaticDecoder:
             rows = min(1 << (asked - 1).bit_length(), self._batch_size)
             twice = torch.arange(rows, device=prompts.device) % asked
             prompts, mask = prompts[twice], mask[twice]
+            numbers = numbers if numbers is None else numbers[:, twice]
         self._reserve(rows, width + most - 1)
+        if numbers is not None:
+            self._buffers.numbers[:, :rows] = numbers
         self._prefill(prompts, mask)
         seen, made = 0, 1
         while all(map(put, self._buffers.tokens[seen:made, :asked].tolist())) and made < most:
@@ -288,6 +301,7 @@ class StaticDecoder:
         self._buffers = self._cache = None
         model = self.model
         whole = functools.partial(torch.zeros, dtype=torch.long, device=model.device)
+        drawn_tokens = self._generation.max_new_tokens if self._generation.is_drawn else 0
         self._buffers = _Buffers(
             token=whole(rows, 1),
             position=whole(rows, 1),
@@ -295,6 +309,7 @@ class StaticDecoder:
             mask=torch.zeros(rows, 1, 1, columns, dtype=model.dtype, device=model.device),
             made=whole(1),
             tokens=whole(self._generation.max_new_tokens, rows),
+            numbers=torch.zeros(drawn_tokens, rows, dtype=torch.float64, device=model.device),
         )
         layers = range(model.config.get_text_config().num_hidden_layers)
         self._cache = Cache(layers=[_CacheLayer(self._view, rows, columns) for _ in layers])
@@ -343,13 +358,17 @@ class StaticDecoder:
         return called.logits[:, -1]
 
     def _choose(self, scores: Any) -> None:
-        """Keep the best token of each row, and feed it next."""
+        """Keep the best token of each row, or one that is drawn, and feed it next."""
         buffers, fewest = self._buffers, self._generation.min_new_tokens
         if len(self._ends) and fewest:
             ends = scores.index_select(1, self._ends)
             ends.masked_fill_(buffers.made < fewest, -math.inf)
             scores = scores.index_copy(1, self._ends, ends)
-        tokens = scores.argmax(1)
+        if self._generation.is_drawn:
+            step = buffers.numbers.index_select(0, buffers.made)[0, : len(scores)]
+            tokens = drawn(scores, step, self._generation)
+        else:
+            tokens = scores.argmax(1)
         buffers.token[: len(tokens)] = tokens[:, None]
         buffers.tokens[:, : len(tokens)].index_copy_(0, buffers.made, tokens[None])
         buffers.made.add_(1)

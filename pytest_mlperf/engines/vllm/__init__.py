@@ -65,7 +65,7 @@ RESERVED: Mapping[str, str] = {
     "skip_tokenizer_init": "nothing: prompts are always handed over as token ids",
     "dtype": "precision",
     "disable_log_stats": "the option request_metrics",
-    "generation_config": "nothing: answers are always greedy",
+    "generation_config": "the options temperature, top_p, top_k and seed",
     "override_generation_config": "the options max_new_tokens, min_new_tokens and ignore_eos",
     **dict.fromkeys(
         ("revision", "tokenizer_revision", "code_revision", "hf_token"),

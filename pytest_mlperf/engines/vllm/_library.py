@@ -317,10 +317,20 @@ class AcceptedDrafts:
         return total - before
 
 
-def sampling_arguments(generation: Generation, output_kind: Any) -> dict[str, Any]:
-    """Return the arguments of SamplingParams: greedy, ended by our end tokens and no others."""
+def sampling_arguments(generation: Generation, output_kind: Any, index: int = 0) -> dict[str, Any]:
+    """Return the arguments of SamplingParams: ended by our end tokens and no others.
+
+    Args:
+        index: Of the sample, by which drawn answers differ.
+    """
+    drawn = {
+        "top_p": generation.top_p,
+        "top_k": generation.top_k or 0,
+        "seed": generation.seed_of(index),
+    }
     return {
-        "temperature": 0.0,
+        "temperature": float(generation.temperature),
+        **(drawn if generation.is_drawn else {}),
         "max_tokens": generation.max_new_tokens,
         "min_tokens": generation.min_new_tokens,
         "ignore_eos": generation.ignore_eos,
@@ -331,20 +341,20 @@ def sampling_arguments(generation: Generation, output_kind: Any) -> dict[str, An
 
 
 class SamplingByLength:
-    """SamplingParams of samples, the same for all with answers of one length."""
+    """SamplingParams of samples, the same for all with answers of one length and one seed."""
 
     def __init__(self, task: GenerateTask, kind: str) -> None:
         self._task = task
         self._kind = getattr(find("RequestOutputKind"), kind)
         self._make = find("SamplingParams")
-        self._made: dict[int, Any] = {}
+        self._made: dict[tuple[int, int | None], Any] = {}
 
     def of(self, index: int) -> Any:
         generation = self._task.generation_of(index)
-        length = generation.max_new_tokens
-        if length not in self._made:
-            self._made[length] = self._make(**sampling_arguments(generation, self._kind))
-        return self._made[length]
+        key = generation.max_new_tokens, generation.seed_of(index)
+        if key not in self._made:
+            self._made[key] = self._make(**sampling_arguments(generation, self._kind, index))
+        return self._made[key]
 
 
 class AsyncBackend:

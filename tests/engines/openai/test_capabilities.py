@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.engines.openai.recorder import (
     RUN_TOKENS,
     Recorder,
@@ -56,6 +56,14 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
         run(server.url, samples, sink=Recorder(len(samples)), **options)
     (body,) = [asked.body for asked in server.streams if in_a_run(asked)]
     return body
+
+
+def test_how_answers_are_drawn_is_asked_for() -> None:
+    asked = bodies(Manner(), temperature=0.7, top_p=0.8, top_k=20, seed=3)
+
+    assert [asked[name] for name in ("temperature", "top_p", "top_k", "seed")] == [0.7, 0.8, 20, 3]
+    with pytest.raises(SuiteError, match="extra has seed, which the engine sets itself"):
+        open_engine("http://127.0.0.1:1", [PROMPT], temperature=0.7, extra={"seed": 1})
 
 
 def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:

@@ -227,9 +227,9 @@ def test_timed_tokens_are_looked_at_one_by_one(
 ) -> None:
     looks, run = list[int](), StaticDecoder.run
 
-    def watched(*given: Any, look: int = LOOK) -> None:
+    def watched(*given: Any, look: int = LOOK, numbers: Any = None) -> None:
         looks.append(look)
-        run(*given, look=look)
+        run(*given, look=look, numbers=numbers)
 
     monkeypatch.setattr(StaticDecoder, "run", watched)
     sink = Recorder(expected=len(MIXED), times_tokens=times_tokens)

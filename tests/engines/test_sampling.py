@@ -1,0 +1,106 @@
+"""How answers are drawn is said alike to every engine of language models, each sample by a seed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.llm.generation import SEEDS, TextOptions
+from pytest_mlperf.engines.openai._client import Bodies
+from pytest_mlperf.engines.tensorrt_llm._requests import SamplingByPrompt
+from pytest_mlperf.engines.tensorrt_llm._requests import sampling_arguments as of_tensorrt_llm
+from pytest_mlperf.engines.vllm._library import sampling_arguments as of_vllm
+from tests.engines.recording import Samples
+
+DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "defect", "at_fault"),
+    [
+        ({"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on", "temperature"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1", "top_p"),
+        ({"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1", "top_p"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k = 0 is not a number of tokens", "top_k"),
+        ({"temperature": 1.0, "seed": -1}, "seed = -1 is not a whole number from 0", "seed"),
+        ({"temperature": 1.0, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number", "seed"),
+        (
+            {"top_p": 0.9, "seed": 1},
+            "temperature = 0 draws no tokens: leave top_p and seed out, or set temperature",
+            "top_p",
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_drawn_is_refused(
+    options: dict[str, Any], defect: str, at_fault: str
+) -> None:
+    with pytest.raises(SuiteError) as error:
+        TextOptions(**options).generation("mine")
+
+    assert defect in str(error.value)
+    assert at_fault in error.value.options
+
+
+def test_beams_are_not_drawn() -> None:
+    with pytest.raises(SuiteError, match="draws tokens, and beams do not: leave num_beams out"):
+        TextOptions(temperature=1.0).generation("mine", num_beams=4)
+
+
+def test_each_sample_has_a_seed_of_its_own_that_every_library_takes() -> None:
+    generation = TextOptions(temperature=1.0, seed=SEEDS - 2).generation("mine")
+
+    seeds = [generation.seed_of(index) for index in range(4)]
+
+    assert seeds == [SEEDS - 2, SEEDS - 1, 0, 1]
+    assert TextOptions(temperature=1.0).generation("mine").seed_of(3) is None
+
+
+def test_vllm_is_told() -> None:
+    asked = of_vllm(TextOptions(**DRAWN).generation("vllm"), None, index=3)
+    greedy = of_vllm(TextOptions().generation("vllm"), None, index=3)
+
+    assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
+    assert greedy["temperature"] == 0
+    assert not {"top_p", "top_k", "seed"} & set(greedy)
+
+
+def test_tensorrt_llm_is_told() -> None:
+    asked = of_tensorrt_llm(TextOptions(**DRAWN).generation("tensorrt_llm"), index=3)
+    of_all = of_tensorrt_llm(TextOptions(temperature=1.0).generation("tensorrt_llm"))
+    greedy = of_tensorrt_llm(TextOptions().generation("tensorrt_llm"))
+
+    assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
+    assert (of_all["top_k"], of_all["temperature"]) == (0, 1.0)
+    assert "seed" not in of_all
+    assert greedy["top_k"] == 1
+    assert "temperature" not in greedy
+
+
+def test_tensorrt_llm_gets_the_parameters_of_each_sample() -> None:
+    made = SamplingByPrompt(make=dict, generation=TextOptions(**DRAWN).generation("tensorrt_llm"))
+
+    assert [made.of([1, 2], None, index)["seed"] for index in (0, 4)] == [5, 9]
+
+
+def test_a_server_is_told_of_each_sample() -> None:
+    generation = TextOptions(**DRAWN).generation("openai")
+    samples = Samples([[7, 8], [9], [7, 8]])
+    bodies = Bodies(
+        dataset=samples,
+        chat=False,
+        as_they_are=False,
+        prompts=generation.prompts(samples, None, None),
+        tokenizer=lambda: None,
+        seed_of=generation.seed_of,
+    )
+
+    bodies.load([0, 2], "tokens", {"model": "m", **DRAWN})
+
+    asked = [json.loads(bodies[index].data) for index in (0, 2)]
+    assert [one.pop("seed") for one in asked] == [5, 7]
+    shared = {name: value for name, value in DRAWN.items() if name != "seed"}
+    assert asked[0] == asked[1] == {"prompt": [7, 8], "model": "m", **shared}

@@ -1,0 +1,116 @@
+"""Drawn tokens: as often as their shares say, and by numbers of their sample alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.torch._sampling import drawn
+from tests.engines.torch.models import MIXED, answers, open_engine, random_model
+
+STEPS = 4000
+EVENLY = (torch.arange(STEPS, dtype=torch.float64) + 0.5) / STEPS
+"""Numbers that lie evenly between 0 and 1: each token comes as often as its share says."""
+
+SHARES = [0.5, 0.3, 0.15, 0.05]
+
+ONE_IN_TWO = {"temperature": 1.5, "seed": 11, "max_new_tokens": 12, "ignore_eos": True}
+
+
+def shares_of(**options: Any) -> list[float]:
+    """Return how often each of four tokens is drawn."""
+    scores = torch.tensor([SHARES]).log().expand(STEPS, -1)
+    tokens = Counter(drawn(scores, EVENLY, Generation(**options)).tolist())
+    return [tokens[token] / STEPS for token in range(len(SHARES))]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"temperature": 1.0}, SHARES),
+        ({"temperature": 0.5}, [0.6849, 0.2466, 0.0616, 0.0068]),
+        ({"temperature": 2.0}, [0.3790, 0.2936, 0.2076, 0.1199]),
+        ({"temperature": 1.0, "top_k": 2}, [0.625, 0.375, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.5}, [1, 0, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.51}, [0.625, 0.375, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.9, "top_k": 1}, [1, 0, 0, 0]),
+        ({"temperature": 1e-3}, [1, 0, 0, 0]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_tokens_are_drawn_as_often_as_their_shares_say(
+    options: dict[str, Any], expected: list[float]
+) -> None:
+    """top_p keeps the fewest of the likeliest that reach it, the others' shares grow alike."""
+    assert shares_of(**options) == pytest.approx(expected, abs=1 / STEPS + 1e-4)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("random"))
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_answers_whatever_is_beside_them(model: Path) -> None:
+    """In batches of any size, in any order, by either way of decoding, alone too."""
+    first = answers(model, MIXED, batch_size=4, **ONE_IN_TWO)
+
+    assert answers(model, MIXED, batch_size=12, **ONE_IN_TWO) == first
+    assert answers(model, MIXED, batch_size=3, decode="generate", **ONE_IN_TWO) == first
+    assert answers(model, MIXED, one_by_one=True, **ONE_IN_TWO) == first
+    assert answers(model, MIXED, **{**ONE_IN_TWO, "seed": 12}) != first
+
+
+@pytest.mark.slow
+def test_repeats_of_a_question_are_answered_otherwise(model: Path) -> None:
+    same = answers(model, [MIXED[0]] * 8, **ONE_IN_TWO)
+
+    assert len({tuple(row) for row in same}) == 8
+
+
+@pytest.mark.slow
+def test_without_a_seed_answers_are_others_each_time(model: Path) -> None:
+    unseeded = {**ONE_IN_TWO, "seed": None}
+
+    assert answers(model, MIXED, **unseeded) != answers(model, MIXED, **unseeded)
+
+
+@pytest.mark.slow
+def test_the_likeliest_token_alone_is_the_greedy_answer(model: Path) -> None:
+    asked = {"max_new_tokens": 12, "ignore_eos": True}
+
+    greedy = answers(model, MIXED, batching="static", **asked)
+
+    assert answers(model, MIXED, temperature=1.0, top_k=1, **asked) == greedy
+
+
+@pytest.mark.slow
+def test_no_answer_ends_before_its_fewest_tokens(model: Path) -> None:
+    rows = answers(
+        model, MIXED, temperature=2.0, seed=3, min_new_tokens=6, max_new_tokens=9, batch_size=5
+    )
+
+    assert {len(row) for row in rows} <= {6, 7, 8, 9}
+
+
+@pytest.mark.slow
+def test_how_tokens_are_drawn_is_a_fact_of_the_engine(model: Path) -> None:
+    with open_engine(model, MIXED, temperature=1.0, top_p=0.9, seed=7) as engine:
+        facts = engine.describe()
+    with open_engine(model, MIXED, batching="static") as engine:
+        greedy = engine.describe()
+
+    expected = {"temperature": "1", "top_p": "0.9", "top_k": "none", "seed": "7"}
+    assert {name: facts[f"generation.{name}"] for name in expected} == expected
+    assert not {f"generation.{name}" for name in expected} & set(greedy)
+
+
+def test_continuous_batching_draws_nothing(model: Path) -> None:
+    with pytest.raises(SuiteError, match='batching = "continuous" draws no tokens, but temp'):
+        open_engine(model, MIXED, temperature=1.0, batching="continuous")
