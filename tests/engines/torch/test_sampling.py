@@ -20,7 +20,7 @@ EVENLY = (torch.arange(STEPS, dtype=torch.float64) + 0.5) / STEPS
 
 SHARES = [0.5, 0.3, 0.15, 0.05]
 
-ONE_IN_TWO = {"temperature": 1.5, "seed": 11, "max_new_tokens": 12, "ignore_eos": True}
+WARM: dict[str, Any] = {"temperature": 1.5, "seed": 11, "max_new_tokens": 12, "ignore_eos": True}
 
 
 def shares_of(**options: Any) -> list[float]:
@@ -59,31 +59,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_seed_gives_the_same_answers_whatever_is_beside_them(model: Path) -> None:
     """In batches of any size, in any order, by either way of decoding, alone too."""
-    first = answers(model, MIXED, batch_size=4, **ONE_IN_TWO)
+    first = answers(model, MIXED, batch_size=4, **WARM)
 
-    assert answers(model, MIXED, batch_size=12, **ONE_IN_TWO) == first
-    assert answers(model, MIXED, batch_size=3, decode="generate", **ONE_IN_TWO) == first
-    assert answers(model, MIXED, one_by_one=True, **ONE_IN_TWO) == first
-    assert answers(model, MIXED, **{**ONE_IN_TWO, "seed": 12}) != first
+    assert answers(model, MIXED, batch_size=12, **WARM) == first
+    assert answers(model, MIXED, batch_size=3, decode="generate", **WARM) == first
+    assert answers(model, MIXED, one_by_one=True, **WARM) == first
+    assert answers(model, MIXED, **{**WARM, "seed": 12}) != first
 
 
 @pytest.mark.slow
 def test_repeats_of_a_question_are_answered_otherwise(model: Path) -> None:
-    same = answers(model, [MIXED[0]] * 8, **ONE_IN_TWO)
+    same = answers(model, [MIXED[0]] * 8, **WARM)
 
     assert len({tuple(row) for row in same}) == 8
 
 
 @pytest.mark.slow
 def test_without_a_seed_answers_are_others_each_time(model: Path) -> None:
-    unseeded = {**ONE_IN_TWO, "seed": None}
+    unseeded: dict[str, Any] = {**WARM, "seed": None}
 
     assert answers(model, MIXED, **unseeded) != answers(model, MIXED, **unseeded)
 
 
 @pytest.mark.slow
 def test_the_likeliest_token_alone_is_the_greedy_answer(model: Path) -> None:
-    asked = {"max_new_tokens": 12, "ignore_eos": True}
+    asked: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
 
     greedy = answers(model, MIXED, batching="static", **asked)
 
