@@ -11,7 +11,7 @@ import pytest
 
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.errors import UnavailableError
-from pytest_mlperf.rounds import load_round
+from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, model_of
 
@@ -25,7 +25,25 @@ FILES = [
     for file in files
 ]
 GPUS = {"H100", "H200", "B200", "GH200", "A100", "L40S"}
+NEWER = {"B300", "GB300", "RTX_PRO_6000"}
+EDGE = {"L4", "L40S", "A10", "RTX_PRO_6000", "GB10", "Thor"}
 SYSTEMS = {"2xH100", "8xH100", "8xH200", "8xB200"}
+NEWER_SYSTEMS = {"8xB300", "4xGB300", "8xRTX_PRO_6000"}
+
+MISSING = {
+    "datacenter": {
+        *("qwen3-vl-235b-a22b", "e2e-rag-qna", "e2e-rag-db", "wan-2.2-t2v-a14b"),
+        *("dlrm-v3", "rgat", "whisper"),
+    },
+    "edge": {"qwen3.6-27b", "whisper"},
+}
+"""Workloads of v6.1 without a suite for real hardware."""
+
+OF_ONE_SCENARIO = {"llama2-70b-interactive.mlperf": {"Interactive"}}
+"""Suites that leave the other scenarios to another file."""
+
+NOT_NEWEST = {"llama3_1-405b": {"v5.1"}}
+"""Of v6.0 the rules are the same."""
 
 
 def workload_of(planned: Planned) -> str:
@@ -34,11 +52,20 @@ def workload_of(planned: Planned) -> str:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_there_is_a_suite_for_each_workload_of_v4_1(kind: str) -> None:
-    found = {workload_of(plan_suite(file)[0]) for file in FOLDERS[kind]}
+def test_there_is_a_suite_for_each_workload_of_v4_1_and_v6_1(kind: str) -> None:
+    """Those of v4.1 have v4.1's rules, later ones those of the newest round that has them."""
+    planned = [plan_suite(file)[0] for file in FOLDERS[kind]]
+    first, newest = (
+        {name for name, own in load_round(each).workloads.items() if kind in own.systems}
+        for each in ("v4.1", "v6.1")
+    )
 
-    workloads = load_round("v4.1").workloads
-    assert sorted(found) == sorted(name for name, own in workloads.items() if kind in own.systems)
+    assert {workload_of(case) for case in planned if case.suite.round == "v4.1"} == first
+    assert newest - {workload_of(case) for case in planned} == MISSING[kind]
+    for case in planned:
+        others = [each for each in ROUNDS if workload_of(case) in load_round(each).workloads]
+        expected = {"v4.1", others[-1]} if "v4.1" in others else {others[-1]}
+        assert case.suite.round in expected | NOT_NEWEST.get(workload_of(case), set())
 
 
 @pytest.mark.parametrize(("kind", "file"), FILES)
@@ -46,12 +73,14 @@ def test_a_suite_is_mlperfs_own_in_every_scenario_of_its_kind(kind: str, file: P
     planned = plan_suite(file)
     suite = planned[0].suite
 
-    assert (suite.is_mlperf, suite.round, suite.profile) == (True, "v4.1", "quick")
+    assert (suite.is_mlperf, suite.profile) == (True, "quick")
     assert suite.rules is not None
     systems = suite.rules.systems[kind]
-    assert {case.case.scenario for case in planned} == {*systems.required, *systems.optional}
+    scenarios = OF_ONE_SCENARIO.get(file.stem, {*systems.required, *systems.optional})
+    assert {case.case.scenario for case in planned} == scenarios
     assert planned[0].expected().samples == suite.rules.dataset_samples
-    assert {case.case.accelerator for case in planned} <= {*GPUS, *SYSTEMS, "cpu"}
+    known = {*GPUS, *SYSTEMS, *NEWER, *NEWER_SYSTEMS} if kind == "datacenter" else {*EDGE, "cpu"}
+    assert {case.case.accelerator for case in planned} <= known
 
 
 @pytest.mark.parametrize(("kind", "file"), FILES)
@@ -66,7 +95,7 @@ def test_the_official_profile_has_mlperfs_gate(kind: str, file: Path) -> None:
 def test_every_accelerator_has_suites_in_the_datacenter() -> None:
     named = {case.case.accelerator for file in FOLDERS["datacenter"] for case in plan_suite(file)}
 
-    assert named == GPUS | SYSTEMS
+    assert named == GPUS | NEWER | SYSTEMS | NEWER_SYSTEMS
 
 
 @pytest.mark.parametrize(("kind", "file"), FILES)

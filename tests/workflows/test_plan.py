@@ -84,7 +84,7 @@ def test_every_case_is_in_exactly_one_job(runner: Runner, suites: str, accelerat
     assert "accelerator-hours" in runner.summary()
 
 
-LABEL = re.compile(r"cpu|gpu-([1-9][0-9]*x)?[a-z][a-z0-9]*")
+LABEL = re.compile(r"cpu|gpu-([1-9][0-9]*x)?[a-z][a-z0-9_]*")
 """What docs/github-actions.md tells a team to give its runners."""
 
 
