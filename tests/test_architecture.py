@@ -208,6 +208,7 @@ def test_only_the_shell_knows_pytest(name: str) -> None:
 
 ENGINES = {
     *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module"),
+    "torch-whisper",
     *("endpoints", "openai", "recorded", "tensorrt", "tensorrt_llm", "triton", "vllm"),
 }
 

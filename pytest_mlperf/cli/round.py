@@ -235,6 +235,7 @@ ADAPTERS = {
     **dict.fromkeys(("llama3_1-405b", "deepseek-r1", "gpt-oss-120b"), "graded"),
     "stable-diffusion-xl": "coco_captions",
     "dlrm-v2": "criteo",
+    "whisper": "librispeech",
 }
 """Which data set of ours reads the files of a workload; this release has none for the others."""
 

@@ -38,6 +38,9 @@ PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
 """What images of MLPerf's Stable Diffusion XL are led away from."""
 
+SPEECH_LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
+"""What transcripts of MLPerf's Whisper are written in: each int64 of one is a place in it."""
+
 
 TECHNIQUES: Mapping[str, str] = {
     "2:4-sparsity": "two of each four weights are zero and are skipped",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from pytest_mlperf.core.case import SPEECH_LABELS
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_outputs, require_texts
 from pytest_mlperf.scorers.leverage import ratio_scores
-
-LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
-"""What an answer is written in: each int64 is a place in it."""
 
 LONGEST = 8192
 """Characters of an answer; 30 seconds of speech have a tenth. The normaliser's time grows with
@@ -53,7 +51,7 @@ class WordAccuracyScorer:
 
         Args:
             outputs: The characters of each answer, in lower case: for each an int64,
-                little-endian, its place in `LABELS`; others are left out.
+                little-endian, its place in `SPEECH_LABELS`; others are left out.
             references: The transcript of each sample, in lower case.
 
         Returns:
@@ -68,7 +66,7 @@ class WordAccuracyScorer:
         counts = []
         for sample, text in enumerate(spoken):
             heard = _normal(sample, _answer(sample, outputs[sample]), normalise)
-            right = _normal(sample, "".join(filter(LABELS.__contains__, text)), normalise)
+            right = _normal(sample, "".join(filter(SPEECH_LABELS.__contains__, text)), normalise)
             counts.append(word_errors(heard, right))
         errors, words = np.array(counts, np.float64).T
         if not (total := words.sum()):
@@ -109,9 +107,11 @@ def _answer(sample: int, output: bytes) -> str:
             sample, f"is {len(output)} bytes, which are not up to {LONGEST:,} numbers of 8 bytes"
         )
     places = np.frombuffer(output, "<i8")
-    if len(bad := places[(places < 0) | (places >= len(LABELS))]):
-        raise _wrong(sample, f"has the number {bad[0]}, which is none of 0 to {len(LABELS) - 1}")
-    return "".join(LABELS[place] for place in places.tolist())
+    if len(bad := places[(places < 0) | (places >= len(SPEECH_LABELS))]):
+        raise _wrong(
+            sample, f"has the number {bad[0]}, which is none of 0 to {len(SPEECH_LABELS) - 1}"
+        )
+    return "".join(SPEECH_LABELS[place] for place in places.tolist())
 
 
 def _normal(sample: int, text: str, normalise: Callable[[str], str]) -> list[str]:
@@ -129,7 +129,7 @@ def _wrong(sample: int, defect: str) -> RunError:
     return RunError(
         "scorer",
         f"scorer word_accuracy: the output of sample {sample} {defect}; answer with an int64 for "
-        f"each character of the text in lower case, its place in {LABELS!r}",
+        f"each character of the text in lower case, its place in {SPEECH_LABELS!r}",
     )
 
 

@@ -77,7 +77,7 @@ def test_imagenets_text_tells_its_formats(say: Say) -> None:
     assert all(text in flat(shown) for text in options.values())
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "torch", "torch-module", "torch-diffusion"])
+@pytest.mark.parametrize("name", ["onnxruntime", "torch", "torch-module", "torch-whisper"])
 def test_an_engine_names_its_precisions(name: str) -> None:
     assert {"fp32", "bf16", "fp16", "int8", "int4", "fp8"} <= {*read("engines", name).precisions}
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.case import SPEECH_LABELS
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.scorers.word_accuracy import (
-    LABELS,
     LONGEST,
     WordAccuracyScorer,
     normaliser,
@@ -25,7 +25,7 @@ pytest.importorskip("whisper_normalizer", reason="needs pytest-mlperf[speech]")
 
 
 def answer(text: str) -> bytes:
-    return np.array([LABELS.index(character) for character in text], "<i8").tobytes()
+    return np.array([SPEECH_LABELS.index(character) for character in text], "<i8").tobytes()
 
 
 def accuracy(*pairs: tuple[str, str]) -> float:
@@ -53,8 +53,8 @@ def test_words_and_errors_are_the_references(
 
 
 def test_the_labels_are_the_references_42() -> None:
-    assert LABELS[27:] == "'0123456789$%+-"
-    assert (len(LABELS), LABELS[0], LABELS[1], LABELS[26]) == (42, " ", "a", "z")
+    assert SPEECH_LABELS[27:] == "'0123456789$%+-"
+    assert (len(SPEECH_LABELS), SPEECH_LABELS[:2], SPEECH_LABELS[26]) == (42, " a", "z")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_hostile_answer_is_scored_or_refused_at_once(piece: str) -> None:
         assert value <= 100
 
 
-@given(st.lists(st.text(LABELS, max_size=30), min_size=1, max_size=4))
+@given(st.lists(st.text(SPEECH_LABELS, max_size=30), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=40)
 def test_any_text_is_right_to_itself(spoken: list[Any]) -> None:
     assert accuracy(*zip(spoken, spoken, strict=True), ("a", "a")) == 100.0

@@ -66,63 +66,36 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(DeviceOptions, TextOptions):
-    """What a suite may say to torch.
+class TokenOptions(DeviceOptions, TextOptions):
+    """What a suite may say to the engines that generate tokens.
 
     Attributes:
         batch_size: Samples generated together at most.
-        batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in batches
-            of what has gathered while the last one was generated. "continuous": transformers'
-            continuous batching, where samples join and leave at every token. "auto": lists static,
-            single samples continuous (with beams or drawn tokens: dynamic).
-        num_beams: 1 is greedy; more search with as many beams, and end at the first found.
-        decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
-            replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
-            "auto": static where the model allows it.
         weights: "checkpoint", or "dummy" for random weights: speed without the model's files.
         attention: "sdpa", "eager", "flash_attention_2" or "flash_attention_3".
-        kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
-            `batch_size` samples as long as the longest.
-        max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
-            `batch_size` where that is more.
         sparsity: "2:4": of each four weights of a linear layer at most two are not zero, or loading
             fails. GPUs of compute capability 8.0 and later then use kernels for it.
     """
 
-    engine: ClassVar[str] = "torch"
-
     batch_size: int = 32
-    batching: str = "auto"
-    num_beams: int = 1
-    decode: str = "auto"
     weights: str = "checkpoint"
     attention: str = "sdpa"
-    kv_blocks: int | None = None
-    max_batch_tokens: int | None = None
     sparsity: str | None = None
-
-    @property
-    def may_join(self) -> bool:
-        """Whether transformers' continuous batching can make such answers."""
-        return self.num_beams == 1 and not self.is_drawn
 
     def check(self, precision: str) -> None:
         super().check(precision)
-        for wrong, problem, *option in self._conflicts(precision):
+        for wrong, problem, *option in self.conflicts(precision):
             if wrong:
-                raise SuiteError(f"engine torch: {problem}", option=option)
+                raise SuiteError(f"engine {self.engine}: {problem}", option=option)
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
-        yield one_of("batching", self.batching, BATCHINGS)
-        yield one_of("decode", self.decode, DECODES)
         yield one_of("weights", self.weights, WEIGHTS)
         yield one_of("attention", self.attention, ATTENTIONS)
-        yield number_of("num_beams", self.num_beams, "beams")
 
-    def _conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+    def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
         """Yield what cannot be: whether it is so, what is said of it, and by which options."""
-        blocks, most, sparsity = self.kv_blocks, self.max_batch_tokens, self.sparsity
+        sparsity = self.sparsity
         if sparsity is not None:
             yield (
                 sparsity not in SPARSITIES,
@@ -140,6 +113,49 @@ class TorchOptions(DeviceOptions, TextOptions):
                 f'sparsity = "{sparsity}" with weights = "dummy": random weights are not sparse',
                 *("sparsity", "weights"),
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(TokenOptions):
+    """What a suite may say to torch.
+
+    Attributes:
+        batching: "static": in batches inside `submit`, a single sample alone. "dynamic": in batches
+            of what has gathered while the last one was generated. "continuous": transformers'
+            continuous batching, where samples join and leave at every token. "auto": lists static,
+            single samples continuous (with beams or drawn tokens: dynamic).
+        num_beams: 1 is greedy; more search with as many beams, and end at the first found.
+        decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
+            replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
+            "auto": static where the model allows it.
+        kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
+            `batch_size` samples as long as the longest.
+        max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
+            `batch_size` where that is more.
+    """
+
+    engine: ClassVar[str] = "torch"
+
+    batching: str = "auto"
+    num_beams: int = 1
+    decode: str = "auto"
+    kv_blocks: int | None = None
+    max_batch_tokens: int | None = None
+
+    @property
+    def may_join(self) -> bool:
+        """Whether transformers' continuous batching can make such answers."""
+        return self.num_beams == 1 and not self.is_drawn
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield one_of("batching", self.batching, BATCHINGS)
+        yield one_of("decode", self.decode, DECODES)
+        yield number_of("num_beams", self.num_beams, "beams")
+
+    def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
+        yield from super().conflicts(precision)
+        blocks, most = self.kv_blocks, self.max_batch_tokens
         yield (
             blocks is not None and blocks < 1,
             f"kv_blocks = {blocks!r} is not at least 1",

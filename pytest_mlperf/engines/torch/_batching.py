@@ -87,7 +87,7 @@ class StaticBatches:
         device = self._text.model.device
         tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
         generation, processors = self._text.generation, []
-        streamer = _Streamer(batch, generation, self._text.answers)
+        streamer = Streamer(batch, generation, self._text.answers)
         draws = numbers(generation, batch.indices, device) if generation.is_drawn else None
         if draws is not None:
             processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
@@ -135,7 +135,7 @@ def generation_config(generation: Generation) -> Any:
     )
 
 
-class _Streamer:
+class Streamer:
     """Takes every step's tokens; a row is reported when it ends, not later."""
 
     def __init__(self, batch: Batch, generation: Generation, answers: Answers) -> None:

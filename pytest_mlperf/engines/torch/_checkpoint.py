@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pytest_mlperf.engines import broken, sha256, some, weight_files
 from pytest_mlperf.engines.llm.model_folder import check_ends, end_tokens
 from pytest_mlperf.engines.torch._base import (
     QUANTISED,
-    TorchOptions,
+    TokenOptions,
     check_quantised,
     method_of,
     quantised_facts,
@@ -41,17 +41,46 @@ from pytest_mlperf.engines.torch._devices import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Models of one purpose in transformers: their classes, and one that is widely known."""
+    """Models of one purpose in transformers: their classes, and one that is widely known.
+
+    Attributes:
+        loader: The class that loads them.
+        trial: Returns what a model that generates takes for its first token.
+    """
 
     name: str
     architectures: frozenset[str]
     example: str
+    loader: str = ""
+    trial: Callable[[Any], dict[str, Any]] = dict
+
+
+def _first_token(model: Any) -> dict[str, Any]:
+    return {"input_ids": torch.zeros((1, 1), dtype=torch.long, device=model.device)}
+
+
+def _silence(model: Any) -> dict[str, Any]:
+    """Return features of silence, and the token that transcripts begin with."""
+    frames = 2 * model.config.max_source_positions
+    shape = (1, model.config.num_mel_bins, frames)
+    features = torch.zeros(shape, dtype=model.dtype, device=model.device)
+    tokens = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    return {"input_features": features, "decoder_input_ids": tokens}
 
 
 CAUSAL = Kind(
     name="causal language model",
     architectures=frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()),
     example="LlamaForCausalLM",
+    loader="AutoModelForCausalLM",
+    trial=_first_token,
+)
+SPEECH = Kind(
+    name="Whisper model",
+    architectures=frozenset({"WhisperForConditionalGeneration"}),
+    example="WhisperForConditionalGeneration of Whisper large v3",
+    loader="AutoModelForSpeechSeq2Seq",
+    trial=_silence,
 )
 QUESTION_ANSWERING = Kind(
     name="model for question answering",
@@ -119,10 +148,12 @@ class LoadedModel:
     facts: Mapping[str, str]
 
 
-def open_model(folder: Path, options: TorchOptions, precision: str) -> LoadedModel:
+def open_model(
+    folder: Path, options: TokenOptions, precision: str, kind: Kind = CAUSAL
+) -> LoadedModel:
     device, sparsity = find_device(options.device), options.sparsity
     dummy = options.weights == "dummy"
-    config = read_config(folder, CAUSAL, quantised=precision)
+    config = read_config(folder, kind, quantised=precision)
     method = _method(folder, config, dummy=dummy)
     if method is None:
         require_kernels(precision, device)
@@ -135,7 +166,7 @@ def open_model(folder: Path, options: TorchOptions, precision: str) -> LoadedMod
     dtype = checkpoint_dtype if method else base_dtype(precision, checkpoint_dtype, device)
     first = torch.device("cpu") if sparsity else device
     placement = {"dtype": dtype, "attention": options.attention, "device": first}
-    auto = transformers.AutoModelForCausalLM
+    auto = getattr(transformers, kind.loader)
     if dummy:
         model = make_dummy(auto, config, **placement)
     else:
@@ -156,7 +187,7 @@ def open_model(folder: Path, options: TorchOptions, precision: str) -> LoadedMod
     if sparsity is not None:
         facts |= make_sparse(model, folder, device=device)
     facts |= {"weights": "dummy"} if dummy else {"weights_sha256": sha256(files)[:16]}
-    check_logits(model, folder)
+    check_logits(model, folder, kind)
     vocabulary = model.get_input_embeddings().num_embeddings
     if eos and max(eos) >= vocabulary:
         raise broken(
@@ -225,10 +256,10 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
     return model.eval()
 
 
-def check_logits(model: Any, folder: Path) -> None:
+def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
     """Run one token through the model: with scores that are no numbers all answers are alike."""
     with torch.inference_mode():
-        logits = model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device)).logits
+        logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):
         raise broken(
             folder,

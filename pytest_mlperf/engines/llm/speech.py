@@ -1,0 +1,62 @@
+"""Speech as engines of Whisper models take it, and transcripts as MLPerf logs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_mlperf.core.case import SPEECH_LABELS
+from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.engines import refused_sample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RATE = 16_000
+PROMPT = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
+"""What MLPerf's reference lets every transcript begin with: English, and no times."""
+
+_PLACES = {label: place.to_bytes(8, "little") for place, label in enumerate(SPEECH_LABELS)}
+
+
+def spelled(text: str) -> bytes:
+    """Return a transcript as MLPerf's Whisper logs it: an int64 for each character.
+
+    Each is the character's place in `SPEECH_LABELS`, in lower case; others are left out.
+
+    >>> spelled(" A, b.").hex(" ", 8)
+    '0100000000000000 0000000000000000 0200000000000000'
+    """
+    return b"".join(filter(None, map(_PLACES.get, text.lower().strip())))
+
+
+def is_speech(dataset: Dataset) -> bool:
+    """Whether a data set's samples are clips of sound."""
+    sample = dataset.input(0) if len(dataset) else None
+    return isinstance(sample, Mapping) and "audio" in sample
+
+
+def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
+    """Return a clip as float32 at 16 kHz; one that is no sound, or above `seconds`, is refused."""
+    import numpy as np
+
+    sample = dataset.input(index)
+    if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
+        raise refused_sample(
+            index,
+            f"is {type(sample).__name__}; a Whisper model takes clips of sound, as data set "
+            "librispeech gives them: a dict of audio and sampling_rate",
+        )
+    audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
+    if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
+        raise refused_sample(index, f"is no mono sound: an array of shape {audio.shape}")
+    if sample["sampling_rate"] != RATE:
+        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper takes {RATE}")
+    if len(audio) > seconds * RATE:
+        raise refused_sample(
+            index,
+            f"lasts {len(audio) / RATE:.2f} s, and the model hears {seconds:g} s at a time; leave "
+            "it out, or cut it",
+        )
+    return audio

@@ -1,0 +1,148 @@
+"""Whisper through transformers: features of clips, and transcripts in static batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from pytest_mlperf.core.errors import SuiteError, text_of
+from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.engines import broken
+from pytest_mlperf.engines.llm.generation import Answers, Generation, Tokens
+from pytest_mlperf.engines.llm.speech import PROMPT, RATE, clip_of, spelled
+from pytest_mlperf.engines.torch._batching import Batch, Streamer, generation_config
+from pytest_mlperf.engines.torch._devices import enough_memory
+from pytest_mlperf.engines.torch._sampling import DrawnOnly, numbers
+
+
+def open_features(folder: Path, config: Any) -> Any:
+    """Return what makes features of clips, by the model's own settings."""
+    try:
+        extractor = transformers.WhisperFeatureExtractor.from_pretrained(
+            folder, local_files_only=True
+        )
+    # What transformers raises depends on what is wrong.
+    except Exception as error:
+        raise broken(
+            folder, f"transformers cannot read preprocessor_config.json: {text_of(error)}"
+        ) from error
+    made = extractor.sampling_rate, extractor.feature_size, extractor.nb_max_frames
+    taken = RATE, config.num_mel_bins, 2 * config.max_source_positions
+    if made != taken:
+        raise broken(
+            folder / "preprocessor_config.json",
+            f"features are of {made[0]} Hz, {made[1]} mels and {made[2]} frames, and the model "
+            f"takes {taken[0]}, {taken[1]} and {taken[2]}; copy the file that belongs to it",
+        )
+    return extractor
+
+
+def prompt_tokens(tokenizer: Any, folder: Path, positions: int, most: int) -> list[int]:
+    """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [name for name in PROMPT if name not in vocabulary]
+    if missing:
+        raise broken(
+            folder,
+            f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
+        )
+    if len(PROMPT) + most > positions:
+        raise SuiteError(
+            f"engine torch-whisper: max_new_tokens = {most} and {len(PROMPT)} of the prompt do not "
+            f"fit the model's {positions} positions; set max_new_tokens to at most "
+            f"{positions - len(PROMPT)}",
+            option="max_new_tokens",
+        )
+    return [vocabulary[name] for name in PROMPT]
+
+
+class Transcripts(Answers):
+    """Reports transcripts as their characters; tokens are counted with the end token."""
+
+    def __init__(self, generation: Generation, tokenizer: Any, *, watch_ends: bool) -> None:
+        super().__init__(generation, watch_ends=watch_ends)
+        self._tokenizer = tokenizer
+
+    def checked(
+        self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
+    ) -> tuple[list[bytes] | None, list[int]]:
+        outputs, counts = super().checked(indices, rows, sink)
+        if outputs is None:
+            return None, counts
+        texts = self._tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
+        return [spelled(text) for text in texts], counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HearingModel:
+    """A Whisper model that is loaded, and what goes with it."""
+
+    model: Any
+    features: Any
+    prompt: Sequence[int]
+    generation: Generation
+    answers: Transcripts
+
+
+class Speech:
+    """The clips that are loaded, written down batch by batch in the calling thread.
+
+    Features are made in the timed part, as by MLPerf's reference; files are decoded before.
+    """
+
+    def __init__(self, dataset: Dataset, hearing: HearingModel, *, batch_size: int) -> None:
+        self._dataset = dataset
+        self._hearing = hearing
+        self._batch_size = batch_size
+        self._clips: dict[int, Any] = {}
+        self._config = generation_config(hearing.generation)
+        self._config.decoder_start_token_id = hearing.prompt[0]
+
+    def load(self, indices: Sequence[int]) -> None:
+        seconds = self._hearing.features.chunk_length
+        for index in indices:
+            if index not in self._clips:
+                self._clips[index] = clip_of(self._dataset, index, seconds)
+        self._hearing.answers.expect(len(self._clips))
+
+    def unload(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            self._clips.pop(index, None)
+
+    def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        samples = Batch(ids=ids, indices=indices, sink=sink)
+        for start in range(0, len(ids), self._batch_size):
+            rows = range(start, min(start + self._batch_size, len(ids)))
+            with enough_memory(self._batch_size, "lower batch_size"), torch.inference_mode():
+                self._write_down(samples.take(rows))
+
+    def _write_down(self, batch: Batch) -> None:
+        hearing = self._hearing
+        device, dtype = hearing.model.device, hearing.model.dtype
+        features = hearing.features(
+            [self._clips[index] for index in batch.indices],
+            sampling_rate=RATE,
+            return_tensors="pt",
+            device=str(device),
+        ).input_features
+        tokens = torch.tensor([hearing.prompt] * len(batch.ids), device=device)
+        generation, processors = hearing.generation, []
+        if generation.is_drawn:
+            draws = numbers(generation, batch.indices, device)
+            processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
+        # Whisper's own `generate` is for clips of any length, and decides by itself how to decode.
+        transformers.GenerationMixin.generate(
+            hearing.model,
+            input_features=features.to(device, dtype),
+            # Whisper reads no mask; without one transformers warns.
+            attention_mask=torch.ones(features.shape[::2], dtype=torch.long, device=device),
+            decoder_input_ids=tokens,
+            logits_processor=processors,
+            generation_config=self._config,
+            streamer=Streamer(batch, generation, hearing.answers),
+        )

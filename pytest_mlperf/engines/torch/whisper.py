@@ -1,0 +1,121 @@
+"""Write speech down with Whisper through transformers, as MLPerf's reference does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.engines.llm.model_folder import find_model, load_tokenizer, read_config
+from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.engines.torch._base import (
+    TokenOptions,
+    TorchBase,
+    check_quantised,
+    require_attention,
+    require_device,
+)
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.torch._speech import Speech
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhisperOptions(TokenOptions):
+    """What a suite may say to torch-whisper.
+
+    Attributes:
+        max_new_tokens: Most tokens of a transcript, its end token included; MLPerf's are 200.
+    """
+
+    engine: ClassVar[str] = "torch-whisper"
+
+    max_new_tokens: int = 200
+
+
+class WhisperEngine(TorchBase):
+    """Answers each clip with its transcript: int64, little-endian, a character's label each.
+
+    Transcripts are greedy and begin with MLPerf's prompt: English, without times. A list of samples
+    is worked on inside `submit`, in batches; single ones as many as have gathered.
+
+    Args:
+        dataset: Its inputs are dicts of "audio", float32, and "sampling_rate", 16000.
+        model: Folder of a Whisper model of many languages: config.json, preprocessor_config.json,
+            safetensors files, tokenizer. Nothing is downloaded and no code of the folder is run.
+        precision: As of engine torch.
+    """
+
+    name = "torch-whisper"
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "transformers")
+    optional_libraries: ClassVar[tuple[str, ...]] = ("torchao", "compressed_tensors")
+    options: ClassVar[type[WhisperOptions]] = WhisperOptions
+
+    _options: WhisperOptions
+    _samples: Speech
+
+    def _find(self, model: str | None) -> None:
+        self._generation = self._options.generation(self.name)
+        self._folder = find_model(self.name, model)
+        self._dummy = self._options.weights == "dummy"
+
+    def require(self) -> None:
+        quantization = read_config(self._folder).quantization
+        if not self._dummy:
+            check_quantised(self._folder, quantization, self._precision)
+        require_device(
+            self.name,
+            device=self._options.device,
+            precision=self._precision,
+            is_quantised=bool(quantization),
+        )
+        require_attention(self._options.attention)
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        work = self._work if len(ids) == 1 else self._samples.run
+        work(ids, indices, sink)
+
+    def describe(self) -> Mapping[str, str]:
+        return {**self._facts, **self._generation.describe()}
+
+    def _open(self, undo: ExitStack) -> None:
+        from pytest_mlperf.engines.torch import _speech
+        from pytest_mlperf.engines.torch._checkpoint import SPEECH, open_model, quiet_and_offline
+
+        options = self._options
+        with quiet_and_offline():
+            loaded = open_model(self._folder, options, self._precision, SPEECH)
+            features = _speech.open_features(self._folder, loaded.model.config)
+            tokenizer, digest = load_tokenizer(self.name, self._folder)
+        positions, most = loaded.model.config.max_target_positions, options.max_new_tokens
+        prompt = _speech.prompt_tokens(tokenizer, self._folder, positions, most)
+        generation = dataclasses.replace(self._generation, eos=loaded.eos)
+        self._generation = generation
+        self._facts |= {
+            **loaded.facts,
+            "tokenizer_sha256": digest,
+            "attention": options.attention,
+            "features": f"{features.feature_size} mels of {features.chunk_length} s",
+            "work.batch": str(options.batch_size),
+        }
+        self._samples = _speech.Speech(
+            self._dataset,
+            _speech.HearingModel(
+                model=loaded.model,
+                features=features,
+                prompt=prompt,
+                generation=generation,
+                answers=_speech.Transcripts(generation, tokenizer, watch_ends=not self._dummy),
+            ),
+            batch_size=options.batch_size,
+        )
+        undo.callback(self._forget)
+        queue = WorkQueue(self._samples.run, max_batch=options.batch_size)
+        undo.callback(queue.close)
+        self._work = queue.put
+
+    def _forget(self) -> None:
+        del self._samples, self._work

@@ -1,0 +1,221 @@
+"""LibriSpeech's clips as MLPerf repacks them for Whisper, and how list and files can be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.librispeech import OFFICIAL, LibriSpeechDataset
+
+RATE = 16000
+RNG = np.random.default_rng(0)
+SOUNDS = [RNG.integers(-32768, 32768, samples).astype("<i2") for samples in (400, 16000, 7)]
+TEXTS = ["mister quilter is the apostle", "he's here", ""]
+
+Write = Callable[..., Path]
+Change = Callable[[dict[str, Any]], object]
+
+
+def write_wav(
+    path: Path, sound: NDArray[Any], *, channels: int = 1, width: int = 2, rate: int = RATE
+) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(sound.tobytes())
+
+
+def entry(name: str, text: str, samples: int) -> dict[str, Any]:
+    """Return what repackage_librispeech.py writes of a clip."""
+    seconds = samples / RATE
+    return {
+        "transcript": text,
+        "files": [
+            {
+                "channels": 1,
+                "sample_rate": 16000.0,
+                "bitdepth": 16,
+                "bitrate": 256000.0,
+                "duration": seconds,
+                "num_samples": samples,
+                "encoding": "Signed Integer PCM",
+                "silent": False,
+                "fname": name,
+                "speed": 1,
+            }
+        ],
+        "original_duration": seconds,
+        "original_num_samples": samples,
+    }
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write three clips, and a list of them that names them as on the machine it was made on."""
+
+    def with_change(
+        change: Change = lambda _: None, *, place: str = "/data/dev-all-repack"
+    ) -> Path:
+        entries = []
+        for number, (sound, text) in enumerate(zip(SOUNDS, TEXTS, strict=True)):
+            name = f"84-121123_{number}.wav"
+            write_wav(tmp_path / "dev-all-repack" / name, sound)
+            entries.append(entry(f"{place}/{name}", text, len(sound)))
+        change(entries[1])
+        path = tmp_path / OFFICIAL[0]
+        path.write_text(json.dumps(entries, indent=2), "utf-8")
+        return path
+
+    return with_change
+
+
+def load(path: Path, **options: Any) -> LibriSpeechDataset:
+    return LibriSpeechDataset(path=str(path), **options)
+
+
+@pytest.mark.parametrize(
+    "place", ["/data/dev-all-repack", "./data/dev-all-repack", "dev-all-repack"]
+)
+def test_clips_are_those_of_the_list_wherever_it_was_made(write: Write, place: str) -> None:
+    """As librosa gives them: the sixteen bits of a sample over 32768."""
+    dataset = load(write(place=place).parent)
+
+    assert [dataset.reference(index) for index in range(len(dataset))] == TEXTS
+    for index, sound in enumerate(SOUNDS):
+        clip = dataset.input(index)
+        assert clip["sampling_rate"] == RATE
+        assert clip["audio"].dtype == np.float32
+        np.testing.assert_array_equal(clip["audio"], sound / np.float64(32768))
+    assert dataset.sizes([0, 1]) == {"audio_s": pytest.approx((400 + 16000) / 2 / RATE)}
+
+
+def test_clips_of_a_chapter_are_a_group(write: Write, tmp_path: Path) -> None:
+    write_wav(tmp_path / "dev-all-repack" / "mine.wav", SOUNDS[1])
+    dataset = load(write(lambda clip: clip["files"][0].update(fname="dev-all-repack/mine.wav")))
+
+    assert [dataset.group(index) for index in range(3)] == ["84-121123", None, "84-121123"]
+
+
+def test_as_in_the_reference_long_clips_and_such_without_text_are_left_out(write: Write) -> None:
+    def lengthen(clip: dict[str, Any]) -> None:
+        clip["original_num_samples"] = 30 * RATE + 1
+
+    assert len(load(write(lengthen))) == 2
+    assert len(load(write(lambda clip: clip.update(transcript=None)))) == 2
+
+
+def test_the_digest_is_of_sound_and_text_not_of_files(write: Write, tmp_path: Path) -> None:
+    digest = load(write()).digest
+    (tmp_path / "dev-all-repack").rename(tmp_path / "clips")
+
+    moved = load(write(place="clips"))
+    other_text = load(write(lambda clip: clip.update(transcript="he is here")))
+
+    assert moved.digest == digest
+    assert other_text.digest != digest
+    assert load(write(), count=2).digest != digest
+
+
+def test_a_checksum_is_that_of_the_list(write: Write) -> None:
+    path = write()
+    right = hashlib.md5(path.read_bytes()).hexdigest()
+
+    assert len(load(path, checksum=f"md5:{right}")) == 3
+    with pytest.raises(RunError, match=f"md5 is {right}"):
+        load(path, checksum=f"md5:{'0' * 32}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda clip: clip.update(files=[]), "no list with one object of speed 1"),
+        (lambda clip: clip["files"][0].update(speed=0.9), "no list with one object of speed 1"),
+        (lambda clip: clip["files"][0].update(fname=7), "no list with one object of speed 1"),
+        (lambda clip: clip.update(files=2 * clip["files"]), "no list with one object of speed 1"),
+        (lambda clip: clip.pop("original_num_samples"), "is None, no number of samples"),
+        (lambda clip: clip.update(original_num_samples=True), "is True, no number of samples"),
+        (lambda clip: clip["files"][0].update(fname="../../etc/x.wav"), "is no such thing"),
+        (lambda clip: clip["files"][0].update(fname="a/.."), "has no folder and name"),
+        (lambda clip: clip["files"][0].update(fname="/a.wav"), "has no folder and name"),
+        (lambda clip: clip["files"][0].update(fname=""), "has no folder and name"),
+        (lambda clip: clip.update(original_num_samples=15999), "has 16000 samples, and the list"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_its_number(write: Write, change: Change, message: str) -> None:
+    path = write(change)
+    if message == "is no such thing":  # a name never leads out of the list's folder
+        with pytest.raises(UnavailableError, match=re.escape(f"{path.parent}/etc/x.wav")):
+            load(path)
+        return
+    with pytest.raises(RunError, match=message) as caught:
+        load(path)
+    assert str(path) in str(caught.value) or "84-121123_1.wav" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"channels": 2}, "has 2 channels of 16 bits at 16000 Hz; convert it"),
+        ({"width": 1}, "has 1 channels of 8 bits at 16000 Hz"),
+        ({"rate": 44100}, "has 1 channels of 16 bits at 44100 Hz"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(
+    write: Write, tmp_path: Path, form: dict[str, int], message: str
+) -> None:
+    path = write()
+    write_wav(tmp_path / "dev-all-repack" / "84-121123_1.wav", SOUNDS[1], **form)
+
+    with pytest.raises(RunError, match=message):
+        load(path)
+
+
+def test_damaged_files_are_found_before_an_engine_loads(write: Write, tmp_path: Path) -> None:
+    path, file = write(), tmp_path / "dev-all-repack" / "84-121123_1.wav"
+    whole = file.read_bytes()
+
+    file.write_bytes(whole[:-2000])
+    with pytest.raises(RunError, match="the file is cut short, or another one"):
+        load(path)
+    for content in (b"fLaC" + whole, b"", whole[:20]):
+        file.write_bytes(content)
+        with pytest.raises(RunError, match="this is no WAV of plain PCM"):
+            load(path)
+    file.unlink()
+    with pytest.raises(UnavailableError, match="1 of the 3 clips listed in"):
+        load(path)
+
+
+def test_what_ends_a_little_early_is_found_when_it_is_heard(write: Write, tmp_path: Path) -> None:
+    """Of a file cut by less than its header the size does not show it."""
+    path, file = write(), tmp_path / "dev-all-repack" / "84-121123_1.wav"
+    file.write_bytes(file.read_bytes()[:-10])
+    dataset = load(path)
+
+    with pytest.raises(RunError, match="has 15995 samples, and the list says 16000"):
+        dataset.input(1)
+
+
+def test_options_and_places_are_checked_without_reading(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="count = 0 is not a number of clips"):
+        LibriSpeechDataset.look(path=str(tmp_path), count=0)
+    with pytest.raises(UnavailableError, match=re.escape("has no dev-all-repack.json")):
+        LibriSpeechDataset.look(path=str(tmp_path))
+    LibriSpeechDataset.look(path=str(write()))
+    with pytest.raises(SuiteError, match="count = 4, but it lists 3 clips"):
+        load(tmp_path, count=4)
+    (tmp_path / OFFICIAL[0]).write_text("[]", "utf-8")
+    with pytest.raises(RunError, match="it lists no clip"):
+        load(tmp_path)

@@ -1,0 +1,275 @@
+"""Transcripts are those of transformers' own generation, however clips come."""
+
+from __future__ import annotations
+
+import array
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
+
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.engines.llm.speech import PROMPT
+from pytest_mlperf.engines.torch.whisper import WhisperEngine
+from tests.engines.recording import Recorder, Samples, ask
+
+LABELS = [*" abcdefghijklmnopqrstuvwxyz'0123456789$%+-"]
+RATE = 16000
+MOST = 12
+SEED = 4
+"""Of weights with which some transcripts end by themselves, and some do not."""
+RNG = np.random.default_rng(1)
+
+
+def sound(seconds: float) -> dict[str, Any]:
+    return {
+        "audio": RNG.uniform(-1, 1, int(seconds * RATE)).astype(np.float32),
+        "sampling_rate": RATE,
+    }
+
+
+CLIPS = [sound(seconds) for seconds in (1.0, 0.3, 0.7, 0.05, 0.9)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Whisper of one second with random weights, of which some transcripts end by themselves."""
+    folder = tmp_path_factory.mktemp("whisper")
+    letters = [*"abcdefghijklmnopqrstuvwxyzABC.,é5", "Ġ"]
+    names = [*letters, "<|endoftext|>", *PROMPT]
+    end = len(letters)
+    tokenizer = WhisperTokenizer(
+        vocab={name: number for number, name in enumerate(names)}, merges=[]
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": list(PROMPT)})
+    torch.manual_seed(SEED)
+    model = WhisperForConditionalGeneration(
+        WhisperConfig(
+            vocab_size=len(names),
+            num_mel_bins=16,
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            max_source_positions=50,
+            max_target_positions=24,
+            init_std=1.0,
+            tie_word_embeddings=False,
+            bos_token_id=end,
+            eos_token_id=end,
+            pad_token_id=end,
+            decoder_start_token_id=end + 1,
+        )
+    )
+    with torch.no_grad():
+        model.proj_out.weight[end] *= 2
+    model.generation_config = GenerationConfig(eos_token_id=end)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=16, chunk_length=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A folder of the model that a test may break."""
+    return Path(shutil.copytree(folder, tmp_path / "model"))
+
+
+def open_engine(folder: Path, clips: Sequence[Any] = CLIPS, **options: Any) -> WhisperEngine:
+    given = {"precision": "fp32", "max_new_tokens": MOST, **options}
+    return WhisperEngine(dataset=Samples(clips), model=str(folder), **given)
+
+
+def by_hand(folder: Path) -> list[tuple[bytes, int]]:
+    """Return the logged bytes and the tokens of each clip alone, as MLPerf's reference makes them.
+
+    That strips the text, looks each character up, and drops what is no label.
+    """
+    model = WhisperForConditionalGeneration.from_pretrained(folder)
+    tokenizer = WhisperTokenizer.from_pretrained(folder)
+    extract = WhisperFeatureExtractor.from_pretrained(folder)
+    prompt = tokenizer.convert_tokens_to_ids(list(PROMPT))
+    answers = []
+    for clip in CLIPS:
+        features = extract(clip["audio"], sampling_rate=RATE, return_tensors="pt").input_features
+        config = GenerationConfig(
+            max_new_tokens=MOST,
+            min_new_tokens=1,
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=prompt[0],
+        )
+        (row,) = GenerationMixin.generate(
+            model,
+            input_features=features,
+            decoder_input_ids=torch.tensor([prompt]),
+            generation_config=config,
+        )
+        text = tokenizer.decode(row[len(prompt) :], skip_special_tokens=True).lower().strip()
+        places = [LABELS.index(letter) for letter in text if letter in LABELS]
+        answers.append((array.array("q", places).tobytes(), len(row) - len(prompt)))
+    return answers
+
+
+def transcribe(
+    folder: Path, *, one_by_one: bool = False, **options: Any
+) -> tuple[list[tuple[bytes, int]], Recorder]:
+    sink = Recorder(len(CLIPS))
+    with open_engine(folder, **options) as engine:
+        ask(engine, sink, len(CLIPS), one_by_one=one_by_one)
+    ids = range(100, 100 + len(CLIPS))
+    return [(sink.outputs[each], sink.n_tokens[each]) for each in ids], sink
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 2}, {"one_by_one": True}])
+def test_transcripts_and_tokens_are_those_of_each_clip_alone(
+    folder: Path, options: Mapping[str, Any]
+) -> None:
+    expected = by_hand(folder)
+
+    answers, sink = transcribe(folder, **options)
+
+    assert answers == expected
+    assert len(set(answers)) == len(CLIPS)
+    assert min(tokens for _, tokens in answers) < max(tokens for _, tokens in answers) == MOST
+    # A stamp for the first token of each, and one for each further.
+    for number, (_, tokens) in enumerate(answers):
+        stamps = [kind for kind, ids in sink.calls for each in ids if each == 100 + number]
+        assert stamps == ["first", *["next"] * (tokens - 1), "done"]
+
+
+def test_what_is_measured_needs_no_text(folder: Path) -> None:
+    sink = Recorder(len(CLIPS), wants_output=False)
+    with open_engine(folder) as engine:
+        ask(engine, sink, len(CLIPS))
+
+    assert [sink.n_tokens[100 + number] for number in range(5)] == [n for _, n in by_hand(folder)]
+
+
+def test_it_describes_what_makes_its_answers(folder: Path) -> None:
+    with open_engine(folder, batch_size=3) as engine:
+        facts = engine.describe()
+
+    assert facts["architecture"] == "WhisperForConditionalGeneration"
+    assert facts["features"] == "16 mels of 1 s"
+    assert facts["generation.max_new_tokens"] == str(MOST)
+    assert (facts["engine"], facts["work.batch"]) == ("torch-whisper", "3")
+    assert {"weights_sha256", "tokenizer_sha256", "dtype", "attention"} <= set(facts)
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        ("text", "is str; a Whisper model takes clips of sound"),
+        ({"audio": CLIPS[0]["audio"]}, "is dict; a Whisper model takes clips"),
+        ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; Whisper takes 16000"),
+        (sound(1.2), "lasts 1.20 s, and the model hears 1 s at a time; leave it out"),
+        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "is no mono sound: an array of shape (2, 80)"),
+        ({**CLIPS[0], "audio": np.array([])}, "is no mono sound: an array of shape (0,)"),
+        ({**CLIPS[0], "audio": np.array([np.nan])}, "is no mono sound"),
+    ],
+)
+def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path, clip: Any, message: str) -> None:
+    expected = re.escape(f"sample 1 of the data set {message}")
+    with open_engine(folder, [CLIPS[0], clip]) as engine, pytest.raises(RunError, match=expected):
+        engine.load_samples([0, 1])
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")
+
+
+def break_features(folder: Path) -> None:
+    change_json(folder / "preprocessor_config.json", feature_size=80)
+
+
+def break_list(folder: Path) -> None:
+    (folder / "preprocessor_config.json").unlink()
+
+
+def break_tokenizer(folder: Path) -> None:
+    for file in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        file.write_text(file.read_text("utf-8").replace("<|transcribe|>", "<|sing|>"), "utf-8")
+
+
+def break_kind(folder: Path) -> None:
+    change_json(folder / "config.json", architectures=["BartForConditionalGeneration"])
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (break_features, "features are of 16000 Hz, 80 mels and 100 frames, and the model takes"),
+        (break_list, "transformers cannot read preprocessor_config.json"),
+        (break_tokenizer, "its tokenizer has no <|transcribe|>; use a Whisper model of many"),
+        (break_kind, "BartForConditionalGeneration in config.json is no Whisper model"),
+    ],
+)
+def test_a_folder_that_cannot_work_is_refused(copy: Path, break_it: Any, message: str) -> None:
+    break_it(copy)
+
+    with pytest.raises(RunError, match=re.escape(message)), open_engine(copy):
+        pass
+
+
+def test_room_for_the_transcript_is_checked_before_it_is_needed(folder: Path) -> None:
+    """24 positions hold the 4 tokens of the prompt, and 20 more."""
+    with open_engine(folder, max_new_tokens=20):
+        pass
+    expected = "max_new_tokens = 21 and 4 of the prompt do not fit the model's 24 positions"
+    with pytest.raises(SuiteError, match=expected), open_engine(folder, max_new_tokens=21):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention": "fast"}, "engine torch-whisper: attention = 'fast' is not one of"),
+        ({"weights": "none"}, "engine torch-whisper: weights = 'none' is not one of"),
+        ({"sparsity": "1:4"}, "engine torch-whisper: sparsity = '1:4' is not one of 2:4"),
+        ({"max_new_tokens": 0}, "engine torch-whisper: max_new_tokens = 0 is not at least 1"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(
+    folder: Path, options: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(SuiteError, match=re.escape(message)):
+        open_engine(folder, **options)
+
+
+def test_random_weights_show_speed_without_the_files(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+
+    (answers, _), (again, _) = (transcribe(copy, weights="dummy") for _ in range(2))
+
+    assert answers == again
+    assert {tokens for _, tokens in answers} <= set(range(2, MOST + 1))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_other_precisions_answer_too(folder: Path, precision: str) -> None:
+    if precision == "int8":
+        pytest.importorskip("torchao", reason="needs pytest-mlperf[quantization]")
+
+    answers, _ = transcribe(folder, precision=precision)
+
+    assert all(2 <= tokens <= MOST for _, tokens in answers)
