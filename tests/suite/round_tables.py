@@ -303,7 +303,7 @@ dlrm-v3       (99.9)   DLRM_NE 0.86687v DLRM_ACC 0.69651 DLRM_AUC 0.78663
 yolo          95,99    mAP 53.4
 wan-2.2-t2v-a14b (99)  vbench_score 70.48
 e2e-rag-qna   (100)    E2E_ACCURACY 33.95=33.95..
-e2e-rag-db    (100)    E2E_ACCURACY 98=98..
+e2e-rag-db    (100)    E2E_ACCURACY 98=98.. - 100=100..
 """,
 }
 

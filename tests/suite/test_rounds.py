@@ -61,6 +61,7 @@ NAMED_OTHERWISE = {
     ("resnet50", "acc"): "top1",
     ("rgat", "acc"): "top1",
     ("qwen3.6-27b", "mAP"): "accuracy",
+    ("e2e-rag-db", "-"): "store",
 }
 
 MARGINS = {"map": 0.005, "auc": 0.0005, "fid": 0.01, "clip": 0.001}
@@ -87,6 +88,7 @@ SCORERS = {
     "dlrm-v3": "ranking",
     "qwen3.6-27b": "function_calls",
     "qwen3-vl-235b-a22b": "category_f1",
+    "e2e-rag-db": "ingestion",
 }
 """Other workloads have none in this release."""
 

@@ -1,0 +1,132 @@
+"""Answers judged by a model at a server: how replies are read, and what no reply is worth."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.scorers.judged import JudgedScorer, verdict
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ('{"correct": true}', True),
+        ('{"correct": false}', False),
+        ('Well. {"reasoning": "same {name}", "correct": true} Done.', True),
+        ('```json\n{"correct": true}\n```', True),
+        ('{"correct": false} ```{"correct": true}``` {"correct": false}', True),
+        # Whatever is true to Python.
+        ('{"correct": "false"}', True),
+        ('{"correct": 0}', False),
+        ('{"reasoning": "none"}', False),
+        ("correct: true", False),
+        ('{"correct": tru', False),
+        ('{"correct": true} and {"correct": true}', False),
+        ("", False),
+    ],
+)
+def test_what_a_reply_says(reply: str, right: bool) -> None:
+    """A fence is opened first, then from the first brace to the last."""
+    assert verdict(reply) is right
+
+
+@contextmanager
+def judge() -> Iterator[str]:
+    """Serve a judge that compares letters, and is out of order for the question "down"."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            question, truth, answer = asked["messages"][0]["content"].split("|")
+            if question == "down" or asked["temperature"] != 0.0:
+                self.send_error(500)
+                return
+            content = json.dumps({"correct": truth == answer})
+            body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/chat/completions"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> str:
+    path = tmp_path / "prompt.txt"
+    path.write_text("{question}|{ground_truth}|{llm_answer}", "utf-8")
+    return str(path)
+
+
+def judged(url: str, template: str, rows: list[tuple[str, str, str]]) -> list[float | None]:
+    scores = JudgedScorer(url=url, judge="j", template=template).score(
+        [b""] * len(rows),
+        [{"question": question, "answer": truth} for question, truth, _ in rows],
+        [{"text": answer.encode()} for *_, answer in rows],
+    )
+    right = [one or 0.0 for one in scores.per_sample["judged"]]
+    assert scores.aggregate == {"judged": sum(right) / len(right)}
+    return list(scores.per_sample["judged"])
+
+
+def test_each_answer_is_judged_and_a_request_that_fails_is_wrong(template: str) -> None:
+    rows = [("a", "Paris", "Paris"), ("b", "Oslo", "Rome"), ("down", "x", "x")]
+    with judge() as url:
+        assert judged(url, template, rows) == [100.0, 0.0, 0.0]
+
+
+def test_a_judge_that_never_answers_is_an_error_and_no_score(template: str) -> None:
+    with judge() as url, pytest.raises(RunError, match=r"no judgement came from http://127.0.0.1"):
+        judged(url, template, [("down", "x", "x")] * 2)
+
+
+def test_the_score_is_never_called_mlperfs() -> None:
+    """The gate is on "accuracy", which stays undecided."""
+    assert JudgedScorer.metrics == ("judged",)
+    assert JudgedScorer.artefacts == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "127.0.0.1:8000"}, "must begin with http"),
+        ({"url": "http://x", "timeout": 0}, "timeout must be above 0"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SuiteError, match=message):
+        JudgedScorer(judge="j", **options)
+
+
+@pytest.mark.parametrize("text", ["{answer}", "{", "{0}", "{question.x}"])
+def test_a_template_with_other_places_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t").write_text(text, "utf-8")
+
+    with pytest.raises(SuiteError, match="template has another place than question"):
+        JudgedScorer(url="http://x", judge="j", template=str(tmp_path / "t"))
+
+
+def test_a_template_that_is_not_there_and_references_without_a_question() -> None:
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        JudgedScorer(url="http://x", judge="j", template="/none/t")
+    with pytest.raises(RunError, match="no table with question and answer"):
+        JudgedScorer(url="http://x", judge="j").score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
