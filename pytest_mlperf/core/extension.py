@@ -135,6 +135,8 @@ class Dataset(Protocol):
     options decide; engines that cannot ask for single lengths refuse it. And
     `pause_s(index)`, of conversations, whose turns follow each other as samples: how many seconds
     after the answer to the sample before it a turn is asked; None where it begins one. And
+    `in_order`, True where LoadGen's performance runs are to ask samples one after the other, round
+    and round, in place of those that LoadGen draws. And
     `look(path=..., **options)`, a class method that checks options and looks for files.
 
     What is wrong is raised by its kind: an option as SuiteError, a file that is not here as

@@ -120,6 +120,11 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
     "3d-unet": {"Dice": ("dice", "dice_of_shuffled_voxels")},
     "bert": {"F1": ("onnxruntime.f1", "chance.any_fact.f1")},
     "dlrm-v2": {"AUC": ("auc", "chance_auc")},
+    "dlrm-v3": {
+        "NE": ("normalized_entropy", "chance_normalized_entropy"),
+        "accuracy": ("accuracy", "chance_accuracy"),
+        "GAUC": ("gauc", "chance_gauc"),
+    },
     "gptj": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
     "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
     "llama3.1-8b": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},

@@ -40,6 +40,7 @@ from pytest_mlperf.run.worker._client_check import with_reach
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker._handicap import HandicapEngine
 from pytest_mlperf.run.worker._harness import Pulse, measured
+from pytest_mlperf.run.worker._in_order import InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.closed_loop import (
@@ -337,10 +338,13 @@ class EngineWorker:
     ) -> None:
         """Make one LoadGen run and report it."""
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
+        engine = self._engine
+        if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
+            engine = InOrder(engine)
         used = {**dataclasses.asdict(settings), "loadgen": plan.attributes}
         with self._reported(plan.phase, folder, sink, plan.expected, used) as window:
             with self._reporter.blaming("loadgen"):
-                loadgen.run(plan, folder, self._engine, sink, indices=indices, at_edges=window.look)
+                loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.look)
                 parse_detail(folder / DETAIL)
             if plan.phase == "performance" and settings.scenario == "Server":
                 over_time.write(folder, sink.over_time)

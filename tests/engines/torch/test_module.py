@@ -240,7 +240,11 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
         ("batching", "sort", "is not one of stack, concat, pad"),
         ("output", -1, "is not a name, or a position counted from 0"),
         ("compile", "fast", "is not false or one of default, reduce-overhead, "),
-        ("factory", "dlrm", 'is neither one of dlrm-v2, question-answering nor "package.module'),
+        (
+            "factory",
+            "dlrm",
+            "is neither one of dlrm-v2, dlrm-v3, ",
+        ),
     ],
 )
 def test_an_option_out_of_range_is_named_with_its_value(

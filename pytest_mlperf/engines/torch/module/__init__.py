@@ -18,11 +18,12 @@ ENGINE = "torch-module"
 
 BUILT_IN = {
     "dlrm-v2": "pytest_mlperf.engines.torch.module.dlrm:dlrm_v2",
+    "dlrm-v3": "pytest_mlperf.engines.torch.module.hstu:dlrm_v3",
     "question-answering": "pytest_mlperf.engines.torch.module.squad:question_answering",
 }
 """Factories by a name of their own; their models are folders with config.json."""
 
-NEEDED = {"dlrm-v2": "safetensors", "question-answering": "transformers"}
+NEEDED = dict.fromkeys(BUILT_IN, "safetensors") | {"question-answering": "transformers"}
 """What each of them imports besides torch."""
 
 
@@ -34,13 +35,15 @@ class TorchModuleEngine(TorchBase):
     A factory is called as `factory(model=..., **arguments)` in the worker, with weights = "dummy"
     besides where the suite says so, and returns a torch.nn.Module. That may have attributes:
     `batching`; `prepare(sample)`, which turns a data set's sample into what it takes, outside of
-    the time that is measured; `host_inputs`, names of inputs that stay on the CPU; and `facts`,
+    the time that is measured; `bind(dataset)`, called once, for what it reads within that time;
+    `encode(part)`, which makes bytes of a sample's part of the result in place of the form above;
+    `host_inputs`, names of inputs that stay on the CPU; and `facts`,
     words for the fingerprint by name, such as "weights_sha256", which is else that of its state.
 
     Args:
         dataset: Its inputs are arrays, or dicts and lists of them, as the module takes them: dicts
             by name, lists by position.
-        model: Given to the factory; a folder with config.json for "dlrm-v2" and
+        model: Given to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3" and
             "question-answering".
         precision: "fp32", "bf16" or "fp16": parameters, buffers and floating inputs have this type,
             without autocast. "int8" or "int4": weights of linear layers as such (torchao), the rest

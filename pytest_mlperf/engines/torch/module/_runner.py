@@ -299,6 +299,10 @@ class ModuleRunner:
         self._device = loaded.device
         self._dtype = loaded.dtype
         self._prepare = getattr(module, "prepare", None)
+        self._encode = getattr(module, "encode", _bytes)
+        self._sorts = name == "pad" and not getattr(dataset, "in_order", False)
+        if bind := getattr(module, "bind", None):
+            bind(dataset)
         self._host_inputs = frozenset(getattr(module, "host_inputs", ()))
         self._samples: dict[int, Tree] = {}
         self._lengths: dict[int, int] = {}
@@ -336,13 +340,13 @@ class ModuleRunner:
 
     def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         order: Sequence[int] = range(len(ids))
-        if self._batching.name == "pad" and len(ids) > self._batch_size:
+        if self._sorts and len(ids) > self._batch_size:
             # Samples of similar length share a batch, so that little of it is padding.
             order = sorted(order, key=lambda row: self._lengths[indices[row]], reverse=True)
         for start in range(0, len(ids), self._batch_size):
             rows = order[start : start + self._batch_size]
             answers = self._answer([indices[row] for row in rows])
-            outputs = [_bytes(answer) for answer in answers] if sink.wants_output else None
+            outputs = [self._encode(answer) for answer in answers] if sink.wants_output else None
             sink.done([ids[row] for row in rows], outputs)
 
     def _keep(self, index: int) -> None:

@@ -16,24 +16,18 @@ layer N:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines import broken, sha256, some, weight_files
-from pytest_mlperf.engines.llm.model_folder import read_json
+from pytest_mlperf.engines import broken, sha256, weight_files
+from pytest_mlperf.engines.torch.module._folder import SEED, Weights, sizes_in
 from pytest_mlperf.engines.torch.module._runner import Mismatch
-
-SEED = 20_240_828
-"""Of random weights, which are the same every time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,23 +70,7 @@ class LayerSizes:
 def read_sizes(folder: Path) -> LayerSizes:
     """Read config.json, whose sizes must fit together; "model_type" may say "dlrm-v2"."""
     file = folder / "config.json"
-    config = read_json(file)
-    if config.pop("model_type", "dlrm-v2") != "dlrm-v2":
-        raise broken(file, 'is not of a model_type "dlrm-v2"')
-    defaults = {each.name: each.default for each in dataclasses.fields(LayerSizes)}
-    for name, value in config.items():
-        if name not in defaults:
-            raise broken(file, f"key {name!r} is unknown; valid are {', '.join(defaults)}")
-        listed = isinstance(defaults[name], tuple)
-        numbers = value if listed and isinstance(value, list) else [value]
-        whole = all(type(number) is int and number >= 1 for number in numbers)
-        if isinstance(value, list) is not listed or not numbers or not whole:
-            kind = "a list of whole numbers" if listed else "a whole number"
-            raise broken(file, f"{name} = {value!r} is not {kind} from 1 on")
-    parsed: dict[str, Any] = {
-        name: tuple(each) if isinstance(each, list) else each for name, each in config.items()
-    }
-    sizes = LayerSizes(**parsed)
+    sizes = sizes_in(folder, LayerSizes, "dlrm-v2")
     for wrong, problem in (
         (
             len(sizes.hotness) != len(sizes.num_embeddings_per_feature),
@@ -114,35 +92,6 @@ def read_sizes(folder: Path) -> LayerSizes:
         if wrong:
             raise broken(file, problem)
     return sizes
-
-
-class Weights:
-    """Tensors of safetensors files, mapped, by name; a "model." before a name does not count."""
-
-    def __init__(self, folder: Path, files: Sequence[Path]) -> None:
-        """List the tensors; files are closed, but stay mapped while a tensor of theirs is left."""
-        self._folder = folder
-        self._places = {}
-        with ExitStack() as opened:
-            for path in files:
-                file = opened.enter_context(safetensors.safe_open(path, "pt"))
-                for name in file.keys():  # noqa: SIM118 - not a mapping
-                    self._places[name.removeprefix("model.")] = (path, name)
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Any:
-        if name not in self._places:
-            there = some(sorted(self._places)) or "nothing"
-            raise broken(self._folder, f"the checkpoint lacks {name}; it has {there}")
-        path, stored_name = self._places[name]
-        with safetensors.safe_open(path, "pt") as file:
-            tensor = file.get_tensor(stored_name)
-        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
-            raise broken(
-                self._folder,
-                f"weights do not fit config.json: {name} is {tensor.dtype} {list(tensor.shape)} "
-                f"and should be floats {list(shape)}",
-            )
-        return tensor
 
 
 KINDS = ("checkpoint", "fp16", "int8")

@@ -1,0 +1,84 @@
+"""A data set in order is asked in its order while speed is measured, and by index for accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.datasets.synthetic import SyntheticDataset
+from pytest_mlperf.run.worker._in_order import InOrder
+from pytest_mlperf.testing import RecordingSink
+from tests.run.harness import RunningWorker, settings, spec
+
+SAMPLES = 50
+
+
+class Ordered(SyntheticDataset):
+    """Samples that are a stream."""
+
+    in_order = True
+
+
+class Remembers(Engine):
+    """Answers with the index, and keeps in its log which samples it was given, run by run."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
+        self.asked: list[int] = []
+
+    def unload_samples(self, indices: Sequence[int]) -> None:
+        print("asked", json.dumps(self.asked), flush=True)
+        self.asked = []
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        self.asked += indices
+        outputs = [b"%d" % index for index in indices]
+        sink.done(ids, outputs if sink.wants_output else None)
+
+
+def test_samples_go_round_in_ascending_order() -> None:
+    engine, sink = Remembers(Ordered(samples=9), None, ""), RecordingSink(7, wants_output=False)
+    ordered = InOrder(engine)
+    ordered.load_samples([5, 2, 7])
+    ordered.submit([1, 2], [7, 7], sink)
+    ordered.submit([3, 4, 5, 6, 7], [2, 2, 2, 2, 2], sink)
+
+    assert engine.asked == [2, 5, 7, 2, 5, 7, 2]
+    assert sink.ids == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("scenario", ["Offline", "Server"])
+def test_loadgens_draw_does_not_matter_for_speed_and_does_for_accuracy(
+    tmp_path: Path, scenario: str
+) -> None:
+    """The accuracy log has each sample's own answer under LoadGen's index."""
+    place = "tests.run.test_in_order:"
+    case = spec(
+        tmp_path,
+        engine=f"{place}Remembers",
+        dataset=f"{place}Ordered",
+        dataset_options={"samples": SAMPLES},
+        settings=settings(scenario, performance_samples=SAMPLES),
+    )
+    with RunningWorker(case) as worker:
+        worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=list(range(SAMPLES)))
+        folder = Path(worker.wait_for("finished")["folder"])
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+    lines = (tmp_path / "engine.log").read_text("utf-8").splitlines()
+    asked = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("asked")]
+    log = json.loads((folder / "mlperf_log_accuracy.json").read_text("utf-8"))
+
+    measured = asked[-2]
+    assert measured == [number % SAMPLES for number in range(len(measured))]
+    assert len(measured) >= 700
+    assert {row["qsl_idx"]: int(bytes.fromhex(row["data"])) for row in log} == {
+        index: index for index in range(SAMPLES)
+    }
