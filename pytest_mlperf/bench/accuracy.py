@@ -12,7 +12,14 @@ from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept, why_not_comparable
+from pytest_mlperf.core.baseline import (
+    Accepted,
+    AccuracyBaseline,
+    Rerun,
+    is_drawn,
+    kept,
+    why_not_comparable,
+)
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.accuracy import PassContext, apart, pooled, rule_on_scores
 from pytest_mlperf.core.judge.gate import OWN, Pass, combine, gate
@@ -169,7 +176,9 @@ class CaseAccuracy:
             margin=self._planned.margin,
             sequential=self.sequential,
             beside=PassContext(
-                same_build=self._same_build(now.subject), outputs=self.accepted.outputs
+                same_build=self._same_build(now.subject),
+                outputs=self.accepted.outputs,
+                drawn=is_drawn(now.subject) and self._planned.suite.margin is None,
             ),
         )
 

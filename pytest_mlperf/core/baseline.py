@@ -378,6 +378,11 @@ def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
     return [None if value is None else round(value * steps) / steps for value in values]
 
 
+def is_drawn(subject: Subject) -> bool:
+    """Whether an engine says that it draws its answers: passes then differ by chance."""
+    return subject.fingerprint.get(f"{GENERATION}temperature", "0") not in {"0", "0.0"}
+
+
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:

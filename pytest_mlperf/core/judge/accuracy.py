@@ -16,6 +16,7 @@ from pytest_mlperf.core.judge.rule_a import (
     ScorePairs,
     correlated,
     judge_pairs,
+    least_shown,
     looks,
 )
 from pytest_mlperf.core.judge.ruling import Ruling
@@ -34,10 +35,17 @@ TOGETHER = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """What is known besides scores: whether the build is the baseline's; digests of its outputs."""
+    """What is known besides scores.
+
+    Attributes:
+        same_build: The build is the baseline's.
+        outputs: Digests of the baseline's outputs.
+        drawn: Answers were drawn, and nobody says which drop matters: none that chance hides does.
+    """
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
+    drawn: bool = False
 
 
 def notes_of_scores(
@@ -97,6 +105,14 @@ def _of_metric(
         )
     if paired.correlation is not None and verdict.changed:
         yield from _of_agreement(verdict, paired.correlation, same_build=beside.same_build)
+
+
+def _of_chance(verdict: PairedVerdict) -> str:
+    return (
+        f"{verdict.metric}: answers are drawn, and {verdict.samples:,} of them tell no drop below "
+        f"{verdict.margin or 0.0:.2f} points from chance: that is the margin; more repeats of each "
+        "question make it smaller"
+    )
 
 
 def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
@@ -160,7 +176,8 @@ def rule_on_scores(
     Metrics that only a whole data set has are judged at its end, by their pseudo-values; alpha is
     shared with the others. A relative margin refers to the baseline's aggregate. A sequential pass
     may stop at any of the rule's looks; else it has one, at the end. What is known besides the
-    scores makes sentences, never the verdict.
+    scores makes sentences, not the verdict; but that answers were drawn makes margins as wide as
+    what so many of them cannot show.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
@@ -191,6 +208,12 @@ def rule_on_scores(
         )
         for name in judged
     }
+    hidden: dict[str, float] = {}
+    if beside.drawn:
+        at, share = looks(len(order), sequential=sequential), len(there) / len(order)
+        shown = {name: least_shown(one, share, at, rule) for name, one in pairs.items()}
+        hidden = {name: drop for name, drop in shown.items() if drop > pairs[name].margin}
+        pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
     if not judgements:
         reason = f"only the whole data set has {', '.join(judged)}"
@@ -209,6 +232,7 @@ def rule_on_scores(
         paired=(*verdicts, *counts),
         more=_needs_more(judgements, due=len(judgements) < len(judged)),
         notes=(
+            *(_of_chance(verdict) for verdict in verdicts if verdict.metric in hidden),
             *notes_of_scores(verdicts, judgements, beside),
             *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
         ),

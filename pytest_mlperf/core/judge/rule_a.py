@@ -143,6 +143,28 @@ def judge_pairs(
     return decided
 
 
+def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
+    """Return the smallest drop that answers drawn anew can be told from: a margin, points.
+
+    Twice the reach of the lower bound at the last look: scores that chance alone moved clear it in
+    all but beta of the cases, and a drop of that size passes in beta of them.
+
+    Args:
+        pairs: The scores so far.
+        share: Of the data set that they are.
+        at: The rule's looks.
+    """
+    both = zip(pairs.before, pairs.now, pairs.groups or range(len(pairs.now)), strict=True)
+    there = [(a, b, group) for a, b, group in both if a is not None and b is not None]
+    if not there:
+        return 0.0
+    before, now, groups = (list(each) for each in zip(*there, strict=True))
+    errors = errors_at(len(at) - 1, at, rule)
+    bounds = bounds_of(before, now, groups, errors, pairs.leverage)
+    reach = fmean(now) - fmean(before) - bounds.low
+    return 2 * reach * math.sqrt(share) if math.isfinite(reach) else 0.0
+
+
 def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
     """Return the hypotheses that Holm's step-down procedure rejects.
 

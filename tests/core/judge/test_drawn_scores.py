@@ -1,0 +1,165 @@
+"""Answers drawn at a temperature: unchanged models are not failed, and real drops are.
+
+Two passes over the questions of gpt-oss's data set without programs, as often as it has each, are
+drawn anew in every trial and judged as a session judges them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from random import Random
+
+import pytest
+
+from pytest_mlperf.core.baseline import AccuracyBaseline, kept, steps_per_point
+from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, PassContext, rule_on_scores
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.scorers.reasoning.scorer import REPEATS
+
+pytestmark = pytest.mark.slow
+
+QUESTIONS = {"aime25": 30, "gpqa_diamond": 198}
+TRIALS = 300
+
+ROWS = [
+    (part, question)
+    for part, count in QUESTIONS.items()
+    for question in range(count)
+    for _ in range(REPEATS[part])
+]
+GROUPS = tuple(ROWS.index(row) for row in ROWS)
+TOTAL = sum(QUESTIONS.values())
+WEIGHTS = [len(ROWS) / REPEATS[part] / TOTAL for part, _ in ROWS]
+
+Chances = dict[tuple[str, int], float]
+"""How often each question is answered rightly."""
+
+
+def chances(random: Random) -> Chances:
+    """Draw how hard questions are: many are nearly always right, some nearly never."""
+    return {row: random.betavariate(2.4, 0.6) for row in dict.fromkeys(ROWS)}
+
+
+def answered(chance: Chances, random: Random) -> list[float]:
+    """Return the scores of a pass, weighed as scorer gpt_oss does."""
+    return [
+        100.0 * weight * (random.random() < chance[row])
+        for row, weight in zip(ROWS, WEIGHTS, strict=True)
+    ]
+
+
+def judged(before: Sequence[float], now: Sequence[float], *, drawn: bool = True) -> Ruling:
+    name, count = "exact_match", len(ROWS)
+    steps = steps_per_point(before)
+    baseline = AccuracyBaseline(
+        round="v6.0",
+        workload="w",
+        engine="e",
+        precision="mxfp4",
+        scenario="Offline",
+        samples=count,
+        scores={name: sum(before) / count},
+        steps={name: steps},
+        scores_sha256="",
+        scorer="",
+        identity={},
+        fingerprint={},
+        history=(),
+    )
+    scores = {name: sum(now) / count}
+    return rule_on_scores(
+        baseline,
+        {name: kept(before, steps)},
+        Accuracy(scores=scores, samples=count, total=count, full=True, folder="", whole=(name,)),
+        Scored(indices=tuple(range(count)), per_sample={name: list(now)}, groups=GROUPS),
+        list(range(count)),
+        margin=lambda _: DEFAULT_MARGIN,
+        sequential=False,
+        beside=PassContext(drawn=drawn),
+    )
+
+
+Change = Callable[[Chances, Random], Chances]
+
+
+def nothing(chance: Chances, _: Random) -> Chances:
+    return chance
+
+
+def all_a_little(chance: Chances, _: Random) -> Chances:
+    return {row: 0.9 * each for row, each in chance.items()}
+
+
+def some_altogether(chance: Chances, random: Random) -> Chances:
+    lost = set(random.sample(sorted(chance), round(0.1 * len(chance))))
+    return {row: 0.0 if row in lost else each for row, each in chance.items()}
+
+
+@cache
+def outcomes(change: Change) -> Counter[Outcome]:
+    """Return how often which word is the outcome where a model is changed so."""
+    random, words = Random(20261123), Counter[Outcome]()
+    for _ in range(TRIALS):
+        chance = chances(random)
+        before, now = answered(chance, random), answered(change(chance, random), random)
+        words[judged(before, now).outcome] += 1
+    return words
+
+
+def test_an_unchanged_model_fails_in_one_of_a_hundred_at_most() -> None:
+    """Of 4,000 trials it were 30; so few as here may be three deviations off."""
+    most = 0.01 * TRIALS + 3 * (0.01 * TRIALS) ** 0.5
+
+    assert outcomes(nothing)[Outcome.ACC_DROP] <= most
+
+
+def test_an_unchanged_model_is_ok_nearly_always() -> None:
+    """Its margin is twice what chance reaches, so that 5 % stay undecided."""
+    assert outcomes(nothing)[Outcome.OK] >= 0.93 * TRIALS
+
+
+@pytest.mark.parametrize("change", [all_a_little, some_altogether])
+def test_a_drop_of_a_tenth_is_found(change: Change) -> None:
+    assert outcomes(change)[Outcome.ACC_DROP] >= 0.95 * TRIALS
+    assert not outcomes(change)[Outcome.OK]
+
+
+def test_the_margin_is_what_chance_hides_and_a_note_says_so() -> None:
+    random = Random(5)
+    chance = chances(random)
+    before, now = answered(chance, random), answered(chance, random)
+
+    ruling = judged(before, now)
+    (verdict,) = ruling.paired
+
+    assert verdict.margin is not None
+    assert 2 < verdict.margin < 5
+    assert (
+        f"exact_match: answers are drawn, and 1,230 of them tell no drop below "
+        f"{verdict.margin:.2f} points from chance: that is the margin" in ruling.notes[0]
+    )
+
+
+def test_answers_that_come_again_by_their_seed_are_held_to_the_usual_margin() -> None:
+    random = Random(5)
+    before = answered(chances(random), random)
+
+    (verdict,) = judged(before, before).paired
+
+    assert verdict.outcome is Outcome.OK
+    assert verdict.margin == pytest.approx(0.005 * sum(before) / len(before))
+
+
+def test_a_margin_that_the_suite_states_is_kept() -> None:
+    """What cannot be told from chance is then undecided, not passed."""
+    random = Random(5)
+    chance = chances(random)
+    before, now = answered(chance, random), answered(chance, random)
+
+    ruling = judged(before, now, drawn=False)
+
+    assert ruling.outcome is Outcome.INCONCLUSIVE
