@@ -20,6 +20,8 @@ metric       baseline      now  change        interval  limit  verdict
 samples/s      24 118   22 598  −6.3 %  −6.9 to −5.7 %   −3 %  PERF DROP
 p50 latency   12.3 ms  12.5 ms  +1.6 %                         reported
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      2 runs now, 8 in the baseline; no change is failed at most 1 % of the
           time, a drop of the limit is passed at most 5 %; between 0 and the
           limit either answer may come
@@ -40,6 +42,8 @@ gate      failed on 50,000 samples
 metric  reference  needed     now  change  verdict
 top1       76.460  75.695  71.650  −6.3 %  GATE FAIL
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 reproduce pytest "suites/rn.mlperf.toml::test_accuracy[resnet50-Offline-ort-fp16-H200]"
 files     .mlperf/runs/20261120-ab12/resnet50-Offline-ort-fp16-H200.2/performance
 """
@@ -88,6 +92,8 @@ metric        now  limit  verdict
 samples/s  24 140   −3 %  NO BASELINE
 
 note      baseline of 2026-11-20 applied to power_limit_w 700, here 500
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      nothing was compared, so nothing is shown; under CI that fails on
           named accelerators, and --mlperf-fail-on=no:no-baseline lets it pass
 reproduce pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"
@@ -102,6 +108,8 @@ case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 metric     baseline     now  change        interval  limit  verdict
 samples/s    24 118  22 598  −2.1 %  −4.5 to +0.3 %   −3 %  INCONCLUSIVE
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      5 runs now, 8 in the baseline; no change is failed at most 1 % of the
           time, a drop of the limit is passed at most 5 %; between 0 and the
           limit either answer may come
@@ -119,6 +127,8 @@ case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 metric     baseline     now  change        interval  limit  verdict
 samples/s    24 118  22 598  −6.3 %  −6.9 to −5.7 %   −3 %  PROVISIONAL
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      2 runs now, 8 in the baseline of 4 sessions; provisional: no change is
           failed at most 1 % of the time, a drop of the limit that every run
           shares is passed at most 5 %, while sessions differ by less than 1.4 %
@@ -138,6 +148,8 @@ case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 metric     baseline     now  change        interval  limit  verdict
 samples/s    24 118  22 598  −6.3 %  −6.9 to −5.7 %   −3 %  INCONCLUSIVE
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      2 runs now, 3 in the baseline; no change is failed at most 1 % of the
           time, a drop of the limit is passed at most 5 %; between 0 and the
           limit either answer may come
@@ -168,6 +180,8 @@ case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 metric     baseline     now  change        interval  limit  verdict
 samples/s    24 118  24 140  +0.1 %  −0.5 to +0.6 %   −3 %  ok
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
+          samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      2 runs now, 8 in the baseline; no change is failed at most 1 % of the
           time, a drop of the limit is passed at most 5 %; between 0 and the
           limit either answer may come
@@ -183,6 +197,7 @@ metric       baseline      now  change        interval  limit  verdict
 samples/s      24 118   22 598  −6.3 %  −6.9 to −5.7 %   −3 %  PERF DROP
 p50 latency   12.3 ms  12.5 ms  +1.6 %                         reported
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029 samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      2 runs now, 8 in the baseline; no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; between 0
           and the limit either answer may come
 baseline  baselines/H200/quick/resnet50/Offline.ort.fp16.json
@@ -201,6 +216,7 @@ case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 metric     baseline     now  change        interval  limit  verdict
 samples/s    24 118  22 598  −2.1 %  −4.5 to +0.3 %   −3 %  INCONCLUSIVE
 
+official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029 samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs
 rule      5 runs now, 8 in the baseline; no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; between 0
           and the limit either answer may come
 undecided after 5 runs samples/s could prove changes of 4.1 %; a longer baseline (--mlperf-update=append --mlperf-reason "..."), more runs

@@ -28,6 +28,7 @@ SMALL_80 = """\
   test         verdict  metric        now  vs base        interval  limit
 resnet50-Offline-ort-fp16-H200
   no gate: no reference score is known
+  23.5 % of the best official result per GPU (v4.1, Dell)
   accuracy     ok       top1       76.523
   performance  ok       samples/s  24 140   +0.1 %  −0.5 to +0.6 %   −3 %
 2 tests: 2 ok; 2 runs, 3 min 20 s, profile quick
@@ -37,24 +38,33 @@ Result not verified by MLCommons Association.
 EVERY_80 = """\
   test         verdict           metric          now     vs base    limit
 resnet50-Offline-e0-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PERF DROP         samples/s    22 598      −6.3 %     −3 %
 resnet50-Offline-e1-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  ok                samples/s    24 140      +0.1 %     −3 %
 resnet50-Offline-e2-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  improved          samples/s    25 324      +5.0 %     −3 %
 resnet50-Offline-e3-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  INCONCLUSIVE      samples/s    22 598      −2.1 %     −3 %
 resnet50-Offline-e4-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  INCONCLUSIVE      samples/s    22 598      −6.3 %     −3 %
 resnet50-MultiStream-e5-fp16-H200
   performance  INCONCLUSIVE      p99 latency  125 ms      +1.6 %
 resnet50-Offline-e6-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  NO BASELINE       samples/s    24 140                 −3 %
 resnet50-Offline-e7-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  recorded          samples/s    24 140                 −3 %
 resnet50-Offline-e8-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  expected failure  samples/s    22 598      −6.3 %     −3 %
 resnet50-Offline-e9-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %     −3 %
 resnet50-Server-e10-fp16-H200
   performance  INVALID           offered rate differs: suite 120/s, baseline
@@ -63,9 +73,11 @@ resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
   gate failed on 50,000 samples
+  23.5 % of the best official result per GPU (v4.1, Dell)
   accuracy     GATE FAIL         top1         71.650  ref 76.460     −1 %
 resnet50-Offline-e13-fp16-H200
   no gate: no reference score is known
+  23.5 % of the best official result per GPU (v4.1, Dell)
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged,
@@ -74,15 +86,19 @@ resnet50-Offline-e15-fp16-H200
   gate not decided on 1,024 of 24,576 samples
   accuracy     ACC DROP          rouge1       42.081       −2.31    −0.22
 resnet50-Offline-e16-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   efficiency   POWER DROP        samples/J      33.1      −6.3 %     −5 %
 sdxl-Offline-e17-fp16-H200
   open division: deepcache
   pair         PAIR FAIL         samples/s     2.852       1.10x  >= 1.5x
 resnet50-Offline-e18-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  SUSPECT           samples/s    22 598      −2.6 %     −3 %
 resnet50-Offline-e19-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL       samples/s    24 022      −0.4 %     −3 %
 resnet50-Offline-e20-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL       samples/s    22 598      −6.3 %     −3 %
 record    pytest suites/rn.mlperf.toml --mlperf-update=missing
 settle    resnet50-Offline-e19-fp16-H200: the baseline has 1 of 4 sessions: run
@@ -120,24 +136,33 @@ Result not verified by MLCommons Association.
 EVERY_140 = """\
   test         verdict           metric          now     vs base        interval    limit
 resnet50-Offline-e0-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PERF DROP         samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-Offline-e1-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  ok                samples/s    24 140      +0.1 %  −0.5 to +0.6 %     −3 %
 resnet50-Offline-e2-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  improved          samples/s    25 324      +5.0 %  +3.1 to +6.9 %     −3 %
 resnet50-Offline-e3-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  INCONCLUSIVE      samples/s    22 598      −2.1 %  −4.5 to +0.3 %     −3 %
 resnet50-Offline-e4-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  INCONCLUSIVE      samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-MultiStream-e5-fp16-H200
   performance  INCONCLUSIVE      p99 latency  125 ms      +1.6 %
 resnet50-Offline-e6-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  NO BASELINE       samples/s    24 140                                 −3 %
 resnet50-Offline-e7-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  recorded          samples/s    24 140                                 −3 %
 resnet50-Offline-e8-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  expected failure  samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 resnet50-Offline-e9-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  UNEXPECTED PASS   samples/s    24 140      +0.1 %  −0.5 to +0.6 %     −3 %
 resnet50-Server-e10-fp16-H200
   performance  INVALID           offered rate differs: suite 120/s, baseline 100/s
@@ -145,9 +170,11 @@ resnet50-Server-e11-fp16-H200
   performance  ERROR             engine: RuntimeError: CUDA out of memory
 resnet50-Offline-e12-fp16-H200
   gate failed on 50,000 samples
+  23.5 % of the best official result per GPU (v4.1, Dell)
   accuracy     GATE FAIL         top1         71.650  ref 76.460                     −1 %
 resnet50-Offline-e13-fp16-H200
   no gate: no reference score is known
+  23.5 % of the best official result per GPU (v4.1, Dell)
   accuracy     ok                top1         76.523
 resnet50-Offline-e14-fp16-H200
   accuracy     not evaluated     the weights are dummy: speed may be judged, accuracy never
@@ -155,15 +182,19 @@ resnet50-Offline-e15-fp16-H200
   gate not decided on 1,024 of 24,576 samples
   accuracy     ACC DROP          rouge1       42.081       −2.31  −2.93 to −1.69    −0.22
 resnet50-Offline-e16-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   efficiency   POWER DROP        samples/J      33.1      −6.3 %  −6.9 to −5.7 %     −5 %
 sdxl-Offline-e17-fp16-H200
   open division: deepcache
   pair         PAIR FAIL         samples/s     2.852       1.10x  1.08x to 1.13x  >= 1.5x
 resnet50-Offline-e18-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  SUSPECT           samples/s    22 598      −2.6 %  −5.0 to −0.3 %     −3 %
 resnet50-Offline-e19-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL       samples/s    24 022      −0.4 %  −0.9 to +0.2 %     −3 %
 resnet50-Offline-e20-fp16-H200
+  23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL       samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
 record    pytest suites/rn.mlperf.toml --mlperf-update=missing
 settle    resnet50-Offline-e19-fp16-H200: the baseline has 1 of 4 sessions: run its build with --mlperf-update=missing, best on other days,
@@ -254,9 +285,10 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
         ),
     )
 
-    assert summary(session(result(dropped)), 72, colour=False)[:4] == [
+    assert summary(session(result(dropped)), 72, colour=False)[:5] == [
         "  test         verdict    metric           now  vs base  limit",
         "resnet50-Offline-ort-fp16-H200",
+        "  23.5 % of the best official result per GPU (v4.1, Dell)",
         "  performance  ok         p50 latency  12.5 ms   −6.3 %   +5 %",
         "               PERF DROP  p99 latency  21.1 ms  +21.0 %  +10 %",
     ]

@@ -19,6 +19,7 @@ from pytest_mlperf.reports.terminal.advice import (
 )
 from pytest_mlperf.reports.terminal.figures import invalid_runs, rows, with_gate
 from pytest_mlperf.reports.terminal.layout import duration, plural
+from pytest_mlperf.reports.terminal.official import placing_of
 from pytest_mlperf.reports.terminal.precisions import (
     compared,
     origin,
@@ -73,6 +74,7 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
         *_section("What failed", _failures(results)),
         *_settling(results),
         *_precisions(results),
+        *_section("Beside MLCommons' official results", _placings(results)),
         *_table("Every test", results.cases, open_=True),
     ]
     return _within(blocks, [f"\n{LABEL}\n"], limit)
@@ -225,6 +227,13 @@ def _precisions(results: Results) -> Iterator[str]:
         yield f"\nMeasured {escape(origin(results))}.\n\n"
     for text in remarks(blocks):
         yield f"- {escape(text)}\n"
+
+
+def _placings(results: Results) -> Iterator[str]:
+    """Yield what share of the best result of their kind cases reached."""
+    texts = {r.verdict.case.id: s.in_words for r in results.cases if (s := placing_of(r))}
+    for case, text in texts.items():
+        yield f"- {code(case)}: {escape(text)}\n"
 
 
 def _further(links: Links) -> str:

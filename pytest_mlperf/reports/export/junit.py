@@ -9,6 +9,7 @@ from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.verdict import final_word
 from pytest_mlperf.reports.terminal.advice import machine_wide
+from pytest_mlperf.reports.terminal.official import placing_of
 
 
 def properties(result: CaseResult) -> list[tuple[str, str]]:
@@ -29,6 +30,8 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
         pairs.append(("mlperf.settle", missing))
     if verdict.runs and verdict.runs[-1].light and verdict.runs[-1].light[0].share is not None:
         pairs.append(("mlperf.speed_of_light", f"{verdict.runs[-1].light[0].share:.4f}"))
+    if placing := placing_of(result):
+        pairs.append(("mlperf.of_best_published", f"{placing.share:.4f}"))
     if verdict.runs and (search := verdict.runs[-1].search):
         pairs += [
             ("mlperf.search", search.in_words),

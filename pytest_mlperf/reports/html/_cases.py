@@ -31,6 +31,7 @@ from pytest_mlperf.reports.terminal.figures import (
     title,
     verdict_tables,
 )
+from pytest_mlperf.reports.terminal.official import placing_of
 
 TOLD = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""
@@ -311,8 +312,8 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
         "title": "Latency over time",
         "says": f"Of the queries that ended in each of {len(moments)} parts of the last run.",
         "rows": [
-            [round(time_s, 2), rounded(p50_s * 1e3), rounded(p99_s * 1e3), outstanding]
-            for time_s, p50_s, p99_s, outstanding in moments
+            [round(time_s, 2), rounded(p50_s * 1e3), rounded(p99_s * 1e3), outplacing]
+            for time_s, p50_s, p99_s, outplacing in moments
         ],
     }
 
@@ -391,6 +392,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "search": next(iter(searched(verdict)[-1:]), None),
         "invalid": invalid_runs(verdict),
         "physics": light(verdict),
+        "official": (placing := placing_of(result)) and placing.in_words,
         "cost": cost(verdict),
         "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
         "to settle it": final_word(verdict),

@@ -27,6 +27,7 @@ from pytest_mlperf.core.verdict import (
     final_word,
 )
 from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs, plural
+from pytest_mlperf.reports.terminal.official import placing_of
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
@@ -400,9 +401,16 @@ def searched(verdict: Verdict) -> list[str]:
     return [run.search.in_words for run in verdict.runs if run.search]
 
 
-def beside(verdict: Verdict) -> list[str]:
+def beside(result: CaseResult) -> list[str]:
     """Return all that is known, of several searches the last."""
-    texts = (*searched(verdict)[-1:], light(verdict), cost(verdict), invalid_runs(verdict))
+    verdict, placing = result.verdict, placing_of(result)
+    texts = (
+        *searched(verdict)[-1:],
+        light(verdict),
+        placing and placing.in_short,
+        cost(verdict),
+        invalid_runs(verdict),
+    )
     return [text for text in texts if text]
 
 

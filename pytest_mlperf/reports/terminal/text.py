@@ -48,6 +48,7 @@ from pytest_mlperf.reports.terminal.layout import (
     table,
     unbroken,
 )
+from pytest_mlperf.reports.terminal.official import placing_of
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
 PROMISE = (
@@ -100,6 +101,8 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
     yield paragraphs("search", searched(verdict), width)
     if sentence := light(verdict):
         yield paragraph("physics", sentence, width)
+    if placing := placing_of(result):
+        yield paragraph("official", placing.in_words, width)
     if sentence := cost(verdict):
         yield paragraph("cost", sentence, width)
     if verdict.outcome is Outcome.NO_BASELINE:
@@ -189,16 +192,20 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines = [f"  {head}"]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
-    last, of_case = "", defaultdict[str, list[Verdict]](list)
+    last, of_case = "", defaultdict[str, list[CaseResult]](list)
     for result in results.cases:
-        of_case[result.verdict.case.id].append(result.verdict)
+        of_case[result.verdict.case.id].append(result)
     for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(visible(last))
             # Of the tests of a case, the first that knows most of its runs tells of them.
-            fullest = max(of_case[last], key=lambda v: (len(v.runs), v.kind != "accuracy"))
-            texts = (*declared(result).values(), *map(gate, of_case[last]), *beside(fullest))
+            fullest = max(
+                of_case[last],
+                key=lambda each: (len(each.verdict.runs), each.verdict.kind != "accuracy"),
+            )
+            gates = [gate(each.verdict) for each in of_case[last]]
+            texts = (*declared(result).values(), *gates, *beside(fullest))
             for text_beside in filter(None, texts):
                 lines += fold(text_beside, width, first="  ", rest="    ")
         if row.get("metric"):
