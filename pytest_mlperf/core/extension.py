@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from pathlib import Path
 
     from pytest_mlperf.core.job import LoadGenSettings
@@ -280,6 +281,14 @@ class Engine:
             tokens: Of every answer.
         """
         del tokens
+        return None
+
+    def event_loop(self) -> AbstractEventLoop | None:
+        """Return the event loop on which it works, once it has loaded; None: it has none.
+
+        One of several client processes then reads there what it is to ask and writes there what
+        came, so that no other thread takes it turns; `submit` is called on the loop's thread.
+        """
         return None
 
     def accepted_drafts(self) -> int | None:

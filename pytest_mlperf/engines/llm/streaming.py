@@ -215,21 +215,24 @@ class Streams:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r}; at least 1")
         self._answer = answer
-        self._loop = loop or asyncio.new_event_loop()
-        self._ends = Ends(self._loop)
+        self.loop = loop or asyncio.new_event_loop()
+        self._ends = Ends(self.loop)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lateness = Lateness(self._loop, lambda: bool(self._tasks))
+        self._lateness = Lateness(self.loop, lambda: bool(self._tasks))
         self._room = asyncio.Semaphore(concurrency) if concurrency else None
         self._thread = threading.Thread(target=self._live, name="streams", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what a coroutine returns, called from another thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def put(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         handed = (tuple(ids), tuple(indices), sink, self._lateness.now())
-        self._loop.call_soon_threadsafe(self._begin, *handed)
+        if threading.get_ident() == self._thread.ident:
+            self._begin(*handed)
+        else:
+            self.loop.call_soon_threadsafe(self._begin, *handed)
 
     def take_lateness(self) -> Mapping[str, float]:
         """Return how late this process was since the last time, see `Lateness.take`."""
@@ -244,22 +247,22 @@ class Streams:
         """Cancel what is under way, end the thread, and wait for it."""
         if self._thread.is_alive():
             self.run(self._cancel())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(CLOSE_S)
 
     def _live(self) -> None:
         """Run the loop, and close it in the thread that it belongs to."""
         try:
-            self._loop.run_forever()
+            self.loop.run_forever()
         finally:
-            self._loop.close()
+            self.loop.close()
 
     def _begin(
         self, ids: Sequence[int], indices: Sequence[int], sink: Sink, issued_s: float
     ) -> None:
         for sample, index in zip(ids, indices, strict=True):
             request = StreamedRequest(sample, index, sink, self._ends)
-            task = self._loop.create_task(self._serve(request, issued_s))
+            task = self.loop.create_task(self._serve(request, issued_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -282,4 +285,4 @@ class Streams:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
+        await self.loop.shutdown_asyncgens()

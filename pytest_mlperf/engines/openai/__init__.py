@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, require_options
@@ -42,6 +42,9 @@ from pytest_mlperf.engines.openai._count import ReferenceCount
 from pytest_mlperf.engines.openai._null_client import NullClient, drive
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic, allow_files
 from pytest_mlperf.engines.serving import Server, require_listening
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 APIS = ("completions", "chat")
 PROMPTS = ("auto", "tokens", "text")
@@ -353,6 +356,9 @@ class OpenAiEngine(Engine):
 
     def client_lateness(self) -> Mapping[str, float]:
         return self._streams.take_lateness()
+
+    def event_loop(self) -> AbstractEventLoop:
+        return self._streams.loop
 
     def null_client(self, tokens: int) -> NullClient:
         """Return one whose answers come in as many pieces as this server's came."""

@@ -277,9 +277,9 @@ def _only_adds(events: bytes) -> int | None:
 
     In a JSON string every quote is escaped, so that no text looks like one of these keys.
     """
-    count = events.count(b"\n\n")
-    lines = events.count(b"\n\ndata: {") + events.startswith(b"data: {")
-    if lines != count or events.count(b"\n") != 2 * count or events.count(b"}\n\n") != count:
+    count = events.count(b"}\n\ndata: {") + 1
+    whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")
+    if not whole or events.count(b"\n") != 2 * count:
         return None
     if b'"error"' in events:
         return None
@@ -290,7 +290,7 @@ def _only_adds(events: bytes) -> int | None:
     else:
         return None
     for key in (b'"finish_reason":', b'"usage":'):
-        if events.count(key) != events.count(key + null):
+        if (times := events.count(key)) and times != events.count(key + null):
             return None
     ids: list[bytes] = IDS.findall(events)
     return sum(each.count(b",") + 1 for each in ids if each.strip())

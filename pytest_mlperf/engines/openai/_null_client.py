@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -128,6 +129,9 @@ class NullClient(Engine):
 
     def __exit__(self, *exc_info: Any) -> None:
         self._undo.__exit__(*exc_info)
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        return self._streams.loop
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         self._traffic.submitted += len(ids)

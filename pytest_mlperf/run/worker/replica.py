@@ -15,7 +15,9 @@ import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
@@ -31,6 +33,9 @@ from pytest_mlperf.run.worker.worker import (
     built_engine,
     described_by,
 )
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 Counts = Sequence[int | None] | None
 
@@ -113,16 +118,22 @@ class Replica:
         self._dataset: Dataset
         self._sinks: dict[tuple[bool, ...], Sink] = {}
         self._thread = threading.get_ident()
+        self._loop: AbstractEventLoop | None = None
+        self._heard: SimpleQueue[wire.Message] = SimpleQueue()
         self._inline: list[wire.Message] = []
         self._sent_s = 0.0
         self._gathering = wire.Gathering(self._send_joined, "gathering")
 
     def put(self, message: wire.Message) -> None:
-        """Send a message: what is said within `submit` at its end, or after a moment."""
+        """Send a message: what is said within `submit`, or a pass of the loop, at its end."""
         if threading.get_ident() != self._thread:
             self._gathering.put(message)
             return
         self._inline.append(message)
+        if self._loop is not None:
+            if len(self._inline) == 1:  # what ends in this pass is told in the next
+                self._loop.call_soon(self._loop.call_soon, self._flush)
+            return
         # Of a list nobody waits for the first.
         moment_s = wire.LONG_S if type(message[2]) is tuple else wire.MOMENT_S
         if message[1] - self._sent_s > moment_s:
@@ -145,19 +156,55 @@ class Replica:
         """Load, then do what the worker says until it says stop or is gone."""
         try:
             self._load()
+            self._read_on(self._engine.event_loop())
             while True:
-                messages = self._pipe.receive()
+                messages = self._pipe.receive() if self._loop is None else [self._heard.get()]
                 self._sent_s = perf_counter()
                 for message in messages:
                     kind, *_ = message
                     if kind == wire.STOP:
+                        self._read_on(None)
                         self._engine.__exit__(None, None, None)
                         self._send([(wire.ANSWER, None)])
                         return
                     self._obey(message)
-                self._flush()
+                if self._loop is None:
+                    self._flush()
         except (EOFError, OSError):  # nobody listens any more
             return
+
+    def _read_on(self, loop: AbstractEventLoop | None) -> None:
+        """Hear the worker on a loop's thread from now on; what is no samples goes to this one."""
+        before, self._loop = self._loop, loop
+        pipe = self._pipe.fileno()
+
+        def begin() -> None:
+            if loop is not None:
+                self._thread = threading.get_ident()
+                loop.add_reader(pipe, self._read)
+                os.set_blocking(pipe, True)  # uvloop changes it
+
+        def change() -> None:
+            assert before is not None
+            before.remove_reader(pipe)
+            if loop is not None:
+                loop.call_soon_threadsafe(begin)
+
+        if before is not None:
+            before.call_soon_threadsafe(change)
+        elif loop is not None:
+            loop.call_soon_threadsafe(begin)
+
+    def _read(self) -> None:
+        try:
+            messages = self._pipe.receive()
+        except (EOFError, OSError):  # nobody listens any more
+            leave(0)
+        for message in messages:
+            if message[0] == wire.SUBMIT:
+                self._obey(message)
+            else:
+                self._heard.put(message)
 
     def _load(self) -> None:
         spec = self._spec
@@ -211,10 +258,12 @@ class Replica:
 
     def _use_null(self, tokens: int | None) -> None:
         """Ask a server that computes nothing from now on; None: the engine's own again."""
+        self._read_on(self._engine.event_loop())
         self._null.close()
         self._asked = self._engine
         if tokens is not None and (client := self._engine.null_client(tokens)):
             self._asked = self._null.enter_context(client)
+            self._read_on(self._asked.event_loop())
 
     def _sink(self, *flags: bool) -> Sink:
         if flags not in self._sinks:

@@ -159,7 +159,7 @@ def test_a_client_that_is_held_up_says_so() -> None:
 
     def parts() -> Iterator[bytes]:
         yield piece("a", ids=[1])
-        loop = held[0]._streams._loop
+        loop = held[0].event_loop()
         loop.call_soon_threadsafe(time.sleep, 0.5)
         loop.call_soon_threadsafe(over.set)
         over.wait(30)
