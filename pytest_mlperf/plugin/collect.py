@@ -81,7 +81,10 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
                 planned,
                 id=planned.case.id,
                 marks=pytest.mark.mlperf(
-                    **asdict(planned.case), kind=kind, power_limit_w=planned.limit_w
+                    **asdict(planned.case),
+                    kind=kind,
+                    power_limit_w=planned.limit_w,
+                    round=planned.suite.round,
                 ),
             )
             for planned in suite.planned

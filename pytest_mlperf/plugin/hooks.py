@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "mlperf(workload, scenario, engine, precision, accelerator, power_limit_w, kind): a "
-        "measured case; "
+        "mlperf(workload, scenario, engine, precision, accelerator, power_limit_w, kind, round): "
+        "a measured case; "
         "select exactly with -m \"mlperf(scenario='Offline')\"",
     )
     if read_options(config).plan and hasattr(config.option, "dist"):

@@ -292,7 +292,7 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
         given = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
         assert (f"  --mlperf-{name.replace('_', '-')}" in options) is given
         assert f"  mlperf_{name} (" in options
-    fields = "workload, scenario, engine, precision, accelerator, power_limit_w, kind"
+    fields = "workload, scenario, engine, precision, accelerator, power_limit_w, kind, round"
     assert f"@pytest.mark.mlperf({fields})" in markers
 
 

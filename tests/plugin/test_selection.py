@@ -40,6 +40,11 @@ def chosen(result: pytest.RunResult) -> list[str]:
                    "scenario='SingleStream', kind='accuracy')"),
             ["accuracy[first-SingleStream-null-fp32-cpu]"],
         ),
+        (
+            ("-m", "mlperf(round='v4.1', kind='accuracy')"),
+            ["accuracy[first-Offline-null-fp32-cpu]", "accuracy[first-SingleStream-null-fp32-cpu]"],
+        ),
+        (("-m", "mlperf(round='v6.1')"), []),
         (("-m", "mlperf(scenario='Off')"), []),
         (("-m", "not mlperf"), []),
         (
