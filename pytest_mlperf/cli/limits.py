@@ -144,6 +144,8 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
 _METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 """What the scenarios report that are no rates; a query of MultiStream takes at least one sample."""
 
+_SECONDS = {"s": 1.0, "ms": 1e-3}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
@@ -188,8 +190,8 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
         figures["output_tokens"] = result.tokens_per_sample
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
-    if result.unit == "ms":
-        metric, value = _METRICS[result.scenario], result.value / 1e3
+    if result.unit in _SECONDS:
+        metric, value = _METRICS[result.scenario], result.value * _SECONDS[result.unit]
     return share_of_limit(
         metric,
         value,
@@ -330,8 +332,8 @@ def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
 def _row(row: ResultRow) -> Row:
     result, limit = row.result, row.limit
     certain = limit.certain
-    if certain is not None and result.unit == "ms":
-        certain *= 1e3
+    if certain is not None:
+        certain /= _SECONDS.get(result.unit, 1.0)
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SHORT[result.scenario],

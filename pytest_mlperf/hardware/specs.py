@@ -40,9 +40,15 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     if product in specs:
         return specs[product]
     words = {word.upper() for word in re.findall(r"\w+", product)}
-    # A board's name may have its chip's in it: "NVIDIA Jetson AGX Thor 128G".
-    names = {accelerator_class(product)} & {spec.accelerator for spec in specs.values()} or words
-    kinds = [spec for spec in specs.values() if spec.accelerator.upper() in map(str.upper, names)]
+    classes = {spec.accelerator for spec in specs.values()}
+    # A board's name may have its chip's in it, "NVIDIA Jetson AGX Thor 128G"; a system's has two
+    # where it has GPUs of two kinds, of which it says no limit.
+    named = {name for name in classes if name.upper() in words} | (
+        {accelerator_class(product)} & classes
+    )
+    if len(named) > 1:
+        return None
+    kinds = [spec for spec in specs.values() if spec.accelerator in named]
     if memory_gib is not None:
         kinds = [spec for spec in kinds if _has(spec, memory_gib)]
     marked = [spec for spec in kinds if spec.marks & words]

@@ -142,6 +142,18 @@ def test_a_product_that_is_not_in_the_table_is_unknown(product: str) -> None:
     assert find_gpu(product) is None
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        "NVIDIA H200-SXM-141GB + AMD Instinct MI350X 288GB HBM3e",
+        "AMD Instinct MI300X 192GB HBM3 (x32), AMD Instinct MI325X 256GB HBM3e (x16)",
+    ],
+)
+def test_two_kinds_in_one_system_are_none(product: str) -> None:
+    """How many are of which is not known, so that there is no limit."""
+    assert find_gpu(product) is None
+
+
 def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
     """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL."""
     found = find_gpu("H100")
