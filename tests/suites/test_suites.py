@@ -169,6 +169,10 @@ def test_the_plan_prints_the_matrix() -> None:
         "3d-unet-99.9-Offline-ort-cuda-fp32-L40S ",
         "stable-diffusion-xl-Server-torch-diffusion-fp16-GH200 ",
         "dlrm-v2-99-Offline-dlrm-fp32-B200 ",
+        "llama2-70b-99.9-Interactive-vllm-nvfp4-4xGB300 ",
+        "deepseek-r1-Server-vllm-tp8-nvfp4-8xB300 ",
+        "gpt-oss-120b-Offline-tensorrt_llm-mxfp4-RTX_PRO_6000 ",
+        "whisper-Offline-torch-whisper-bf16-B300 ",
     ):
         assert line in done.stdout
 
