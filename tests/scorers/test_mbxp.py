@@ -561,11 +561,11 @@ def test_defects_are_named_before_a_program_runs(
 def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list(mbxp_programs._shown([True, False])) == [True, False]
+    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == ""
 
     monkeypatch.setattr(mbxp_programs, "PRINTING_S", 0.0)
-    assert list(mbxp_programs._shown([True, False])) == [True, False]
+    assert list(mbxp_programs._shown([True, False], "mbxp")) == [True, False]
     assert capsys.readouterr().out == "mbxp: 1 programs have run\nmbxp: 2 programs have run\n"
 
 

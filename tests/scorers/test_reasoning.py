@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,7 @@ def test_deepseeks_score_is_the_mean_of_all_rows(model: Path) -> None:
 def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
     scorer: type[DeepSeekScorer], model: Path
 ) -> None:
-    """What nothing here runs is neither right nor wrong."""
+    """What is not run is neither right nor wrong."""
     references = [of("gpqa_diamond", "B"), of("livecodebench_v6", "1873_A")]
     outputs = tokens(["ANSWER: B", "```python\npass\n```"])
 
@@ -298,10 +299,51 @@ def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
 
     assert set(scores.aggregate) == {"gpqa", "tokens_per_sample"}
     assert scores.per_sample["gpqa"] == [100.0, None]
-    assert "without LiveCodeBench, which nothing here runs" in scorer.left_out({})["exact_match"]
+    left_out = scorer.left_out({})
+    assert left_out.keys() == {"exact_match", "livecodebench"}
+    assert "run_generated_code = true" in left_out["exact_match"]
     assert scorer.left_out(GRADED) == {}
-    with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', whose"):
+    with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', but"):
         scorer(model=str(model), **GRADED).score(outputs, references)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("scorer", "score"),
+    [(DeepSeekScorer, 200 / 3), (GptOssScorer, round(100 * (1 / 5 + 1 / 3) / (1 / 5 + 2 / 3), 3))],
+)
+def test_programs_that_are_run_count_as_all_other_samples(
+    scorer: type[DeepSeekScorer], score: float, model: Path, tmp_path: Path
+) -> None:
+    references = [of("gpqa_diamond", "B"), *[of("livecodebench_v6", "1873_A")] * 2]
+    answers = ["ANSWER: B", "```python\nprint(4)\n```", "```python\nprint(5)\n```"]
+    tests = [{"input": "3", "output": "4", "testtype": "stdin"}]
+    row = {"question_id": "1873_A", "public_test_cases": json.dumps(tests), "metadata": "{}"}
+    (tmp_path / "test.jsonl").write_text(json.dumps({**row, "private_test_cases": "[]"}), "utf-8")
+    options = {"run_generated_code": True, "tests": str(tmp_path), "processes": 1}
+
+    scores = scorer(model=str(model), **options).score(tokens(answers), references)
+
+    assert scores.aggregate["exact_match"] == pytest.approx(score)
+    assert scores.aggregate["livecodebench"] == 50
+    assert scores.per_sample["livecodebench"] == [None, 100.0, 0.0]
+    assert scorer.left_out(options) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"run_generated_code": True}, "run_generated_code and tests go together"),
+        ({"tests": "lcb"}, "run_generated_code and tests go together"),
+        ({"run_generated_code": 1, "tests": "lcb"}, "neither true nor false"),
+        ({"processes": 0}, "must be a number from 1 on"),
+    ],
+)
+def test_wrong_options_of_programs_are_refused(
+    model: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SuiteError, match=message):
+        DeepSeekScorer(model=str(model), **options)
 
 
 def test_gpt_oss_weighs_samples_by_how_often_their_question_is_asked(harmony: Path) -> None:

@@ -75,7 +75,15 @@ def toolchain(language: str) -> Toolchain:
 
 
 def _python() -> Toolchain:
-    """The Python of this process; of other libraries there is numpy only."""
+    return python_toolchain(DRIVER)
+
+
+def python_toolchain(driver: Path) -> Toolchain:
+    """Return how to run a driver by the Python of this process; it has numpy beside it.
+
+    Args:
+        driver: The script; it may run the file `guard`, which is DRIVER.
+    """
     program, readable = readable_python()
     readable = dict(readable)
     spec = importlib.util.find_spec("numpy")
@@ -84,12 +92,15 @@ def _python() -> Toolchain:
         for folder in (numpy, numpy.with_name("numpy.libs")):
             if folder.is_dir():
                 readable[f"{LIBRARIES}/python/{folder.name}"] = str(folder)
+    files = {"driver": driver.read_bytes()}
+    if driver != DRIVER:
+        files["guard"] = DRIVER.read_bytes()
     return Toolchain(
         file="program.py",
         steps=(_run(program, "-S", "-s", "-P", "-B", "driver"),),
         readable=readable,
         environment={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        files={"driver": DRIVER.read_bytes()},
+        files=files,
     )
 
 

@@ -8,10 +8,10 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.scorers.code._languages import (
@@ -112,24 +112,41 @@ def passed(problems: Sequence[Problem], *, processes: int | None = None) -> list
     counts = Counter(problem.language for problem in problems)
     _require_known(counts)
     _require_toolchains(counts)
-    workers = processes or len(os.sched_getaffinity(0))
     how = {language: toolchain(language) for language in counts}
+    return in_parallel(
+        [partial(_passes, one, how[one.language]) for one in problems],
+        processes=processes,
+        name="mbxp",
+    )
+
+
+def in_parallel(
+    attempts: Sequence[Callable[[], bool]], *, processes: int | None, name: str
+) -> list[bool]:
+    """Return the results of attempts, in order; the first error ends them.
+
+    Args:
+        attempts: Each runs a program.
+        processes: How many run at a time; None takes one per core.
+        name: Stands before what is printed.
+    """
+    workers = processes or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers) as pool:
-        running = [pool.submit(_passes, one, how[one.language]) for one in problems]
+        running = [pool.submit(one) for one in attempts]
         try:
-            return list(_shown(one.result() for one in running))
+            return list(_shown((one.result() for one in running), name))
         finally:
             for one in running:
                 one.cancel()
 
 
-def _shown(results: Iterable[bool]) -> Iterator[bool]:
+def _shown(results: Iterable[bool], name: str) -> Iterator[bool]:
     """Yield results, and print now and then how many: what a scorer prints is its progress."""
     due_s = time.monotonic() + PRINTING_S
     for number, result in enumerate(results, start=1):
         if (now_s := time.monotonic()) >= due_s:
             due_s = now_s + PRINTING_S
-            print(f"mbxp: {number:,} programs have run", flush=True)
+            print(f"{name}: {number:,} programs have run", flush=True)
         yield result
 
 

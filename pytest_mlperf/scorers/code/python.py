@@ -1,5 +1,7 @@
 """Runs one Python program of MBXP in a sandbox as mxeval does; a script, never imported.
 
+livecodebench_inside.py prepares programs as this does.
+
 It reads program.py and word.txt from its folder, and writes the word to its stdout if the program
 ran to its end: an exit code says less, since a program can leave early with any.
 
@@ -23,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import NoReturn
 
 LIBRARIES = "/libraries/python"
@@ -34,7 +37,6 @@ Some of them keep functions that are missing later, or ask for the working folde
 """
 
 MISSING = {
-    builtins: "exit quit help",
     os: (
         "kill system putenv remove removedirs rmdir fchdir setuid fork forkpty killpg rename "
         "renames truncate replace unlink fchmod fchown chmod chown chroot lchflags lchmod lchown "
@@ -63,6 +65,31 @@ class Closed(io.StringIO):
         return False
 
 
+def prepare(program: str, *, ending: Sequence[str]) -> None:
+    """Import what programs meet imported, and take away what they must not have.
+
+    Args:
+        program: What will be run.
+        ending: The built-in functions that will be missing, most of which end a program.
+    """
+    sys.path = [*(entry for entry in sys.path if entry), LIBRARIES]
+    for name in PRELOADED:
+        importlib.import_module(name)
+    tempfile.gettempdir()  # it is looked for once; mxeval has made a temporary folder by now
+    if "numpy" in program:  # it cannot be imported without the functions that will be missing
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy")
+    faulthandler.disable()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in ending:
+        setattr(builtins, name, None)
+    for module, names in MISSING.items():
+        for name in names.split():
+            setattr(module, name, None)
+    for name in MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
 def main() -> None:
     """Run the program and write the word."""
     with open("program.py", encoding="utf-8", newline="") as file:
@@ -75,21 +102,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    sys.path = [*(entry for entry in sys.path if entry), LIBRARIES]
     del sys.argv[1:]
-    for name in PRELOADED:
-        importlib.import_module(name)
-    tempfile.gettempdir()  # it is looked for once; mxeval has made a temporary folder by now
-    if "numpy" in program:  # it cannot be imported without the functions that will be missing
-        with contextlib.suppress(ImportError):
-            importlib.import_module("numpy")
-    faulthandler.disable()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for module, names in MISSING.items():
-        for name in names.split():
-            setattr(module, name, None)
-    for name in MODULES:
-        sys.modules[name] = None  # type: ignore[assignment]
+    prepare(program, ending=("exit", "quit", "help"))
     sys.stdin = sys.stdout = sys.stderr = Closed()
     try:
         exec(program, {})  # noqa: S102 -- what this is for

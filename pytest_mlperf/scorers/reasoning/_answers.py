@@ -23,6 +23,9 @@ NUMBER = re.compile(r"Answer:\s*+(\d++)(?!\.)\b", re.IGNORECASE)
 LARGEST = 999
 """Of the answers of AIME."""
 
+FENCE = "```"
+LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
+
 
 def final_section(text: str) -> str:
     """Return what a model of gpt-oss says at last, or all where it has no such channel.
@@ -111,3 +114,37 @@ def number(text: str) -> int | None:
         return None
     value = int(digits[-1])
     return value if value <= LARGEST else None
+
+
+def program(text: str) -> str | None:
+    """Return the program that DeepSeek-R1's script reads: in the first block of Python."""
+    return _blocks(text, f"{FENCE}python", first=True)
+
+
+def final_program(text: str) -> str | None:
+    """Return the program that gpt-oss's script reads.
+
+    The last block of Python in its final section, else the last block there of any kind; where
+    there is none, likewise in all it wrote.
+    """
+    text = text.strip()
+    for part in (final_section(text), text):
+        code = _blocks(part, f"{FENCE}python")
+        if code is not None:
+            return code
+        code = _blocks(part, FENCE)
+        if code is not None:
+            named = LANGUAGE.match(code)
+            return code[named.end() :] if named else code
+    return None
+
+
+def _blocks(text: str, opening: str, *, first: bool = False) -> str | None:
+    """Return what stands in the last block that is closed, or in the first."""
+    code, place = None, text.find(opening)
+    while place >= 0 and (end := text.find(FENCE, place + len(opening))) >= 0:
+        code = text[place + len(opening) : end].strip()
+        if first:
+            break
+        place = text.find(opening, end + len(FENCE))
+    return code

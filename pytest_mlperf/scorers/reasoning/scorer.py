@@ -8,11 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_outputs
 from pytest_mlperf.scorers import text as language
-from pytest_mlperf.scorers.reasoning._answers import boxed, choice, final_choice, number
+from pytest_mlperf.scorers.code import check_running
+from pytest_mlperf.scorers.code.livecodebench import Archive, passed_tests
+from pytest_mlperf.scorers.code.sandbox import require_sandbox
+from pytest_mlperf.scorers.reasoning._answers import (
+    boxed,
+    choice,
+    final_choice,
+    final_program,
+    number,
+    program,
+)
 from pytest_mlperf.scorers.reasoning._mathematics import same_answers
 
 MATHEMATICS, PROGRAMS = "math500", "livecodebench"
@@ -22,15 +32,25 @@ LIBRARIES = ("sympy", "pylatexenc")
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningOptions(language.DecoderOptions):
-    """How outputs are read.
+    """How outputs are read, and whether programs are run.
 
     Attributes:
         has_programs: Whether the data set may have samples of LiveCodeBench, as MLPerf's have.
-            Nothing here runs their programs yet: with them there is no "exact_match", and MLPerf's
-            gate is not decided. false, of a data set of your own without them, refuses them.
+            false, of a data set of your own without them, refuses them.
+        run_generated_code: Whether programs that a model wrote, and nobody has read, are run on
+            this machine. Each runs without network, files of the machine and privileges, with
+            limits on time, memory and processes, and not at all where that cannot be had. Without
+            it programs have no score, there is no "exact_match", and MLPerf's gate is not decided.
+        tests: LiveCodeBench's tests, which `run_generated_code` needs: the folder with test.jsonl
+            and its continuations, of livecodebench/code_generation_lite on Hugging Face, or a
+            file. Programs that they have no tests for are wrong. Pickles in them are not executed.
+        processes: How many programs run at a time; None takes one per core.
     """
 
     has_programs: bool = True
+    run_generated_code: bool = False
+    tests: str | None = None
+    processes: int | None = None
 
 
 class DeepSeekScorer:
@@ -41,11 +61,13 @@ class DeepSeekScorer:
     sample (100 where the answer is right, else 0) and as the reference prints them:
 
     - "exact_match" on all; the mean, not rounded. It is left out where a sample is of
-      LiveCodeBench, whose programs nothing here runs yet.
+      LiveCodeBench and programs are not run.
     - The parts by their names: "gpqa" and "mmlu_pro" by the letter after the last "ANSWER",
       "aime" by the last number in a \boxed{}, "math500" by what is boxed last, compared as
       PRM800K's grader does it; one whose comparison takes 10 s of processor time or 2 GiB is wrong,
       where the reference would go on for ever.
+    - "livecodebench", where programs are run: the first block of Python, which has to pass all
+      tests, each within 60 s. A program that takes 20 minutes or 4 GiB is wrong.
     - "tokens_per_sample" on all: tokens of the output, special ones counted; their mean, not
       rounded.
 
@@ -53,7 +75,7 @@ class DeepSeekScorer:
     """
 
     metrics: ClassVar[tuple[str, ...]] = (
-        *("exact_match", "gpqa", "mmlu_pro", MATHEMATICS, "aime"),
+        *("exact_match", "gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS),
         "tokens_per_sample",
     )
     libraries: ClassVar[tuple[str, ...]] = LIBRARIES
@@ -74,14 +96,26 @@ class DeepSeekScorer:
             options: Those of `ReasoningOptions`.
         """
         asked = ReasoningOptions(**options)
+        language.check_processes(self.name, asked.processes)
+        check_running(self.name, asked.run_generated_code)
+        if asked.run_generated_code != (asked.tests is not None):
+            raise SuiteError(
+                f"scorer {self.name}: run_generated_code and tests go together: the one allows to "
+                "run programs, the other is the folder of LiveCodeBench's tests; set both, or none",
+                option=("tests", "run_generated_code"),
+            )
         self._decoder = language.Decoder.of(self.name, model, asked, special=self.special)
         self._has_programs = asked.has_programs
+        self._processes = asked.processes
+        self._archive = Archive(self.name, asked.tests) if asked.tests is not None else None
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
         """Return the metrics that options leave out, with the option that gives each."""
-        without = "has_programs = false, of data without LiveCodeBench, which nothing here runs"
-        return {"exact_match": without} if options.get("has_programs", True) else {}
+        if options.get("run_generated_code") or not options.get("has_programs", True):
+            return {}
+        runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
+        return {"exact_match": runs, PROGRAMS: runs}
 
     def require(self) -> None:
         """Look for what decodes and compares; nothing is imported."""
@@ -91,6 +125,9 @@ class DeepSeekScorer:
                 f"scorer {self.name} needs {' and '.join(missing)}, which are not installed; "
                 "try: pip install 'pytest-mlperf[math]'"
             )
+        if self._archive:
+            self._archive.files()
+            require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
         """Score generated tokens.
@@ -98,7 +135,7 @@ class DeepSeekScorer:
         Args:
             outputs: The token ids of each sample, of type `dtype`.
             references: As data set graded gives them: "metric" is the data set's name, "target" the
-                letter, number or formula.
+                letter, number or formula, or the problem of LiveCodeBench.
 
         Returns:
             The metrics of the class.
@@ -109,7 +146,7 @@ class DeepSeekScorer:
         decoded = self._decoder.decode(outputs)
         targets = [one["target"] for one in checked]
         right = self._grade(kinds, decoded.texts, targets)
-        graded = [kind for kind in self.metrics if kind in kinds]
+        graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
         rows = {
             part: [
                 100.0 * one if kind == part else None
@@ -142,24 +179,36 @@ class DeepSeekScorer:
         if part == PROGRAMS and not self._has_programs:
             raise RunError(
                 "scorer",
-                f"{where}, whose programs nothing here runs, but has_programs = false says that "
-                "there is none; leave these samples out, or that option",
+                f"{where}, but has_programs = false says that there is none with programs; leave "
+                "these samples out, or that option",
             )
         return part
+
+    def _grades(self, kind: str) -> bool:
+        return kind != PROGRAMS or self._archive is not None
 
     def _grade(
         self, kinds: Sequence[str], texts: Sequence[str], targets: Sequence[str]
     ) -> list[bool]:
-        """Return which answers are right; a program is not."""
+        """Return which answers are right; a program that is not run is not."""
         rows = list(zip(kinds, texts, targets, strict=True))
+        programs = [
+            (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS
+        ]
+        ran = iter(
+            passed_tests(self.name, self._archive, programs, processes=self._processes)
+            if self._archive and programs
+            else [False] * len(programs)
+        )
         formulas = [(target, boxed(text)) for kind, text, target in rows if kind == MATHEMATICS]
         pairs = [(target, formula) for target, formula in formulas if target and formula]
         verdicts = iter(same_answers(pairs))
         compared = iter(
             [bool(target and formula) and next(verdicts) for target, formula in formulas]
         )
+        later = {MATHEMATICS: compared, PROGRAMS: ran}
         return [
-            next(compared) if kind == MATHEMATICS else self._is_right(kind, text, target)
+            next(later[kind]) if kind in later else self._is_right(kind, text, target)
             for kind, text, target in rows
         ]
 
@@ -176,9 +225,12 @@ class DeepSeekScorer:
     def _choice(self, text: str, options: str) -> str | None:
         return choice(text, options)
 
+    def _program(self, text: str) -> str | None:
+        return program(text)
+
     def _whole(self, names: Sequence[str], right: Sequence[bool], kinds: Sequence[str]) -> Scores:
         """Return the score of all samples; nothing where some cannot be graded."""
-        if PROGRAMS in kinds:
+        if not all(map(self._grades, kinds)):
             return Scores(per_sample={}, aggregate={})
         return self._all(names, right)
 
@@ -196,6 +248,8 @@ class GptOssScorer(DeepSeekScorer):
     - Letters are looked for in the final section of harmony's format first: that with which it
       begins, so the A of "A good choice is C" too; then the first after "Answer". Numbers and what
       is boxed are looked for in all that the model wrote, its drafts included.
+    - A program is the last block of Python in the final section, else the last block of any kind
+      there, else likewise in all the model wrote.
     - "exact_match" weighs a sample of aime25 by 1/8, of gpqa_diamond by 1/5 and of
       livecodebench_v6 by 1/3, the repeats of each question in MLPerf's data set; to 3 digits. A
       repeat that is missing is not noticed, in the reference neither. Per sample it is 100 where
@@ -214,6 +268,9 @@ class GptOssScorer(DeepSeekScorer):
 
     def _choice(self, text: str, options: str) -> str | None:
         return final_choice(text, options)
+
+    def _program(self, text: str) -> str | None:
+        return final_program(text)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         of_all, of_right = (

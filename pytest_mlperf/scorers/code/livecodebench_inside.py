@@ -1,0 +1,214 @@
+"""Runs one program in a sandbox on the tests of LiveCodeBench; a script, never imported.
+
+It reads task.json and word.txt from its folder, and writes the word to its stdout if the program
+passed all tests: an exit code says less, since a program can leave early with any.
+
+What a program meets is what LiveCodeBench's runner gives it, with its peculiarities: `input()`
+takes an empty line for the end, and beyond the last line raises StopIteration; a program that
+reads is the body of a function; what it opens is its input; functions that end processes or change
+files are missing. The sandbox is what protects.
+
+Source: lcb_runner/evaluation/testing_util.py of https://github.com/LiveCodeBench/LiveCodeBench.
+"""
+
+# ruff: noqa: PTH107, PTH123
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import runpy
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+from unittest import mock
+
+MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
+    *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+)
+STARS = (*MODULES, "builtins", "typing")
+"""What a program finds imported, in this order: later names hide earlier ones."""
+
+PREAMBLE = "\n".join(
+    [
+        *(f"from {name} import *" for name in STARS),
+        *(f"import {name}" for name in MODULES),
+        "sys.setrecursionlimit(50000)\n",
+    ]
+)
+MOST_DIGITS = 50000
+"""Of a number that is written or read as text."""
+
+FUNCTION = "wrapped_function"
+
+
+class TestTimeoutException(Exception):
+    """A test takes too long."""
+
+
+class Input:
+    """What a program that reads has as its stdin."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = iter(text.split("\n"))
+        self.buffer = Bytes(text.encode())
+        self.stream = io.StringIO(text)
+
+    def read(self, *_: object) -> str:
+        """Return all of it, each time."""
+        return self.text
+
+    def readline(self, *_: object) -> str:
+        """Return the next line, without its end."""
+        return next(self.lines)
+
+    def readlines(self, *_: object) -> list[str]:
+        """Return all lines, without their ends."""
+        return self.text.split("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class Bytes:
+    """The same as bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def read(self, *_: object) -> bytes:
+        """Return all of it, each time."""
+        return self.content
+
+    def readline(self, *_: object) -> bytes:
+        """Return the first line, each time."""
+        return self.content.split(b"\n")[0] + b"\n"
+
+
+def as_function(code: str) -> str:
+    """Return a program as a function, its imports before it; as it is where it cannot be read."""
+    try:
+        body = ast.parse(_without_guard(code)).body
+        imports: list[ast.stmt] = [
+            one for one in body if isinstance(one, ast.Import | ast.ImportFrom)
+        ]
+        rest = [one for one in body if one not in imports]
+        function = ast.parse(f"def {FUNCTION}(): pass").body[0]
+        assert isinstance(function, ast.FunctionDef)
+        function.body = rest
+        parts = (ast.unparse(ast.Module(imports, [])), ast.unparse(function))
+    except Exception:  # whatever the parser makes of it
+        return code
+    return "\n".join((PREAMBLE, *parts))
+
+
+def _without_guard(code: str) -> str:
+    """Return a program whose last block under `if __name__ == '__main__'` is run."""
+    with contextlib.suppress(Exception):  # what cannot be read is run as it is
+        *before, last = ast.parse(code).body
+        if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
+            return ast.unparse(ast.Module([*before, *last.body], []))
+    return code
+
+
+def load(code: str, name: str, seconds: int) -> Callable[..., Any]:
+    """Run a program, and return its function, or the method of its class Solution."""
+    signal.alarm(seconds)
+    module = types.ModuleType("tmp_sol", "")
+    exec(code, module.__dict__)  # noqa: S102 -- what this is for
+    owner = module.Solution() if "class Solution" in code else module
+    signal.alarm(0)
+    function: Callable[..., Any] = getattr(owner, name)
+    return function
+
+
+def calls(task: dict[str, Any]) -> Iterator[bool]:
+    """Yield whether a function gives what each test expects of it."""
+    function = load(f"{PREAMBLE}\n\n{task['code']}", task["function"], task["seconds"])
+    tests = [
+        (list(map(json.loads, text.split("\n"))), json.loads(right))
+        for text, right in tests_of(task)
+    ]
+    for arguments, right in tests:
+        signal.alarm(task["seconds"])
+        result = function(*arguments)
+        signal.alarm(0)
+        yield bool((list(result) if isinstance(result, tuple) else result) == right)
+
+
+def prints(task: dict[str, Any]) -> Iterator[bool]:
+    """Yield whether a program prints what each test expects of it."""
+    function = load(as_function(task["code"]), FUNCTION, task["seconds"])
+    for text, right in tests_of(task):
+        printed = io.StringIO()
+        setattr(printed, "close", lambda _: 1)  # noqa: B010 -- it cannot be closed
+        signal.alarm(task["seconds"])
+        with contextlib.redirect_stdout(printed):
+            run(function, text)
+        signal.alarm(0)
+        yield same_lines(printed.getvalue(), right)
+
+
+def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
+    """Return what goes in and what comes out."""
+    pairs: list[tuple[str, str]] = task["tests"]
+    return pairs
+
+
+def run(function: Callable[..., Any], text: str) -> None:
+    """Let a program read a text; it may end itself."""
+    opened = mock.patch("builtins.open", mock.mock_open(read_data=text))
+    with opened, mock.patch("sys.stdin", Input(text)), contextlib.suppress(SystemExit):
+        function()
+
+
+def same_lines(printed: str, right: str) -> bool:
+    """Return whether lines are equal, as text or as numbers, spaces at their ends apart."""
+    lines = [[line.strip() for line in text.strip().split("\n")] for text in (printed, right)]
+    return len(lines[0]) == len(lines[1]) and all(map(_same_line, *lines))
+
+
+def _same_line(printed: str, right: str) -> bool:
+    if printed == right:
+        return True
+    try:
+        return list(map(Decimal, printed.split())) == list(map(Decimal, right.split()))
+    except ArithmeticError:  # no number
+        return False
+
+
+def too_late(*_: object) -> None:
+    """End a test."""
+    raise TestTimeoutException
+
+
+def main() -> None:
+    """Run the program on its tests and write the word; the first that fails ends it."""
+    with open("task.json", encoding="utf-8") as file:
+        task = json.load(file)
+    with open("word.txt", "rb") as file:
+        word = file.read()
+    os.remove("task.json")
+    os.remove("word.txt")
+    out, write, leave = os.dup(1), os.write, os._exit
+    sys.set_int_max_str_digits(MOST_DIGITS)
+    runpy.run_path("guard")["prepare"](task["code"], ending=("quit", "help"))
+    signal.signal(signal.SIGALRM, too_late)
+    try:
+        right = all(calls(task) if task["function"] else prints(task))
+    except BaseException:  # SystemExit of a function is no end either
+        leave(1)
+    if right:
+        write(out, word)
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()
