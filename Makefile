@@ -131,7 +131,7 @@ gpu-bundle: $(READY)
 	$(BIN)/python -m benchmarks.gpu.bundle
 
 train: $(READY)
-	$(INSTALL) -e '.[train,vision,diffusion]'
+	$(INSTALL) -e '.[train,vision,diffusion,speech]'
 	$(BIN)/python tools/train_tiny_resnet50.py
 	$(BIN)/python tools/train_tiny_llama2.py
 	$(BIN)/python tools/shrink_tiny_llama2.py
@@ -144,6 +144,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_sdxl.py
 	$(BIN)/python tools/train_tiny_mixtral.py
 	$(BIN)/python tools/train_tiny_gptj.py
+	$(BIN)/python tools/train_tiny_whisper.py
 	$(BIN)/python tools/train_tiny_llama3_8b.py
 
 schemas: $(READY)

@@ -324,8 +324,12 @@ def byte_pairs(
     unknown: str | None = None,
     *,
     words: str | None = None,
+    alphabet: Sequence[str] | None = None,
 ) -> Tokenizer:
-    """Train byte-level BPE on texts; merges stay within words, by GPT-2's pattern or another."""
+    """Train byte-level BPE on texts; merges stay within words, by GPT-2's pattern or another.
+
+    With an alphabet, it is for texts of no other bytes.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words is None)
     tokenizer.pre_tokenizer = (
@@ -337,7 +341,7 @@ def byte_pairs(
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(special),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if alphabet is None else alphabet,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)

@@ -138,6 +138,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
         "GSM8K": ("scores.gsm8k", "chance.gsm8k"),
         "MBXP": ("scores.mbxp", "chance.mbxp"),
     },
+    "whisper": {"accuracy": ("accuracy", "chance")},
     "stable-diffusion-xl": {
         "CLIP": ("clip", "of_other_captions.clip"),
         "FID": ("fid", "of_noise.fid"),

@@ -34,6 +34,7 @@ SCORERS = {
     "resnet50": "top1",
     "retinanet": "map",
     "stable-diffusion-xl": "clip_fid",
+    "whisper": "word_accuracy",
     "yolo": "map",
 }
 """Of each suite its scorer: its own, or the one of its round."""
@@ -71,7 +72,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "category_f1": "scorers/test_category_f1.py",
         "function_calls": "scorers/test_function_calls.py",
         "ranking": "scorers/test_ranking.py",
-        "word_accuracy": "scorers/test_word_accuracy.py",
     },
     "builders": {},
 }
