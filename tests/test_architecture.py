@@ -51,7 +51,7 @@ ONLY = {
         "builders.modelopt",
         "builders.torchao",
         "builders.torchao_unet",
-        "datasets.coco_captions",
+        "datasets.files",
         "engines.torch",
         "hardware.control",
         "scorers.images",
@@ -207,7 +207,7 @@ def test_only_the_shell_knows_pytest(name: str) -> None:
 
 
 ENGINES = {
-    *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module"),
+    *("null", "onnxruntime", "torch", "torch-diffusion", "torch-module", "torch-video"),
     "torch-whisper",
     *("endpoints", "openai", "recorded", "tensorrt", "tensorrt_llm", "triton", "vllm"),
 }

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.files import FileDataset, FileOptions, check_file, first_file, wrong
+from pytest_mlperf.datasets.files.latents import read_latents, require_reader
 from pytest_mlperf.datasets.prompts import encode, hash_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 OFFICIAL = (
     "captions/captions.tsv",
@@ -34,9 +30,6 @@ NEEDED = ("id", "caption")
 
 IMAGE = "image_id"
 """Read where it is there: captions of one image belong together."""
-
-TORCH = frozenset({".pt", ".pth"})
-"""Endings of files that torch.save made."""
 
 CHANNELS = 4
 PIXELS_PER_LATENT = 8
@@ -127,11 +120,8 @@ class CocoCaptionsOptions(FileOptions):
             needed.append((latents.is_file(), f"{lacks}; {ADVICE_LATENTS}"))
         self.require(*needed)
         assert table is not None
-        if latents and latents.suffix in TORCH and importlib.util.find_spec("torch") is None:
-            raise EnvironmentFault(
-                f"{latents}: this file is read with torch, which is not installed; try: pip "
-                "install 'pytest-mlperf[lm]', or set the data set's latents to latents.npy"
-            )
+        if latents:
+            require_reader(latents)
         return table, latents
 
 
@@ -150,7 +140,8 @@ class CocoCaptionsDataset(FileDataset[Row]):
         check_file(file, asked.checksum)
         samples = _read_table(file)
         self._keep(samples, asked.count, file, f"the table has {len(samples)} captions")
-        self._latents = None if latents is None else _read_latents(latents, asked.shape)
+        of = "the option size"
+        self._latents = None if latents is None else read_latents(latents, asked.shape, of)
 
     def input(self, index: int) -> dict[str, Any]:
         """Return one "caption", and the "latents" of every sample.
@@ -230,43 +221,3 @@ def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
 
 def _wrong(where: str, defect: str) -> RunError:
     return wrong(where, defect, "correct the table, or get it from its source again")
-
-
-def _read_latents(file: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return latents that cannot be written to; nothing in the file is run as code."""
-    import numpy as np
-
-    try:
-        array = (
-            _read_torch(file)
-            if file.suffix in TORCH
-            else np.load(file, mmap_mode="r", allow_pickle=False)
-        )
-    except Exception as error:  # what readers of zip, pickle and arrays raise
-        first = str(error).partition("\n")[0]
-        raise _unfit(file, f"cannot be read ({first or type(error).__name__})") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
-        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise _unfit(file, f"holds {kind}, not an array of floats")
-    if array.shape != shape:
-        raise _unfit(file, f"has shape {array.shape}, not the {shape} of the option size")
-    with np.errstate(over="ignore"):
-        latents = np.array(array, np.float32, order="C")
-    if not np.isfinite(latents).all():
-        raise _unfit(file, "has numbers that are not finite in float32")
-    latents.setflags(write=False)
-    return latents
-
-
-def _read_torch(file: Path) -> Any:
-    import torch
-
-    tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-        return tensor.detach().float().numpy()
-    return tensor
-
-
-def _unfit(file: Path, defect: str) -> RunError:
-    advice = "get MLPerf's latents from their source again, or set the data set's latents or size"
-    return wrong(file, defect, advice)

@@ -51,6 +51,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "shopify": "datasets/test_shopify.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
+        "vbench": "datasets/test_vbench.py",
     },
     "engines": {
         "endpoints": "engines/openai/test_endpoints.py",
@@ -59,6 +60,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "recorded": "engines/test_recorded.py",
         "tensorrt": "engines/onnxruntime/test_tensorrt.py",
         "tensorrt_llm": "engines/tensorrt_llm/test_answers.py",
+        "torch-video": "engines/torch/test_video.py",
         "triton": "engines/triton/test_answers.py",
         "vllm": "engines/vllm/test_answers.py",
     },

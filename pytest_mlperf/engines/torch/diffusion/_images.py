@@ -60,10 +60,10 @@ def open_pipeline(
     check_index(folder)
     quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
     variant = _variant(folder)
-    files = [file for part in sorted(MODELS) for file in _weights(folder / part, variant)]
+    files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
     checkpoint_dtype = _own_dtype(files) if precision in QUANTISED else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
-    with quiet_and_offline(), _quiet():
+    with quiet_and_offline(), quiet():
         parts = {name: _load(folder, name, dtype, variant, options.attention) for name in MODELS}
         tokenizers = {
             name: load_tokenizer("torch-diffusion", folder / name, "CLIPTokenizer")
@@ -72,7 +72,7 @@ def open_pipeline(
         pipe = diffusers.StableDiffusionXLPipeline(
             **parts,
             **{name: tokenizer for name, (tokenizer, _) in tokenizers.items()},
-            scheduler=_scheduler(scheduler),
+            scheduler=load_scheduler(scheduler, diffusers.EulerDiscreteScheduler),
             add_watermarker=False,
         )
     pipe.set_progress_bar_config(disable=True)
@@ -106,17 +106,22 @@ def open_pipeline(
     return LoadedPipeline(pipe=pipe, dtype=dtype, facts=facts)
 
 
-def check_index(folder: Path) -> None:
+def check_index(
+    folder: Path,
+    pipeline: str = PIPELINE,
+    models: Mapping[str, Any] = MODELS,
+    example: str = "Stable Diffusion XL base 1.0",
+) -> None:
+    """Refuse a pipeline of another class, and one whose parts are of others."""
     file = folder / "model_index.json"
     index = read_json(file)
     named = index.get("_class_name")
-    if named != PIPELINE:
+    if named != pipeline:
         raise broken(
             file,
-            f"names the pipeline {named!r}; this engine runs {PIPELINE}, such as Stable Diffusion "
-            "XL base 1.0",
+            f"names the pipeline {named!r}; this engine runs {pipeline}, such as {example}",
         )
-    for part, kind in MODELS.items():
+    for part, kind in models.items():
         entry = index.get(part)
         class_name = entry[1] if isinstance(entry, list) and len(entry) == 2 else entry
         if class_name != kind.__name__:
@@ -125,13 +130,28 @@ def check_index(folder: Path) -> None:
 
 def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
     place, kind = folder / name, MODELS[name]
-    if not (place / "config.json").is_file():
-        raise broken(place, "has no config.json; copy this part of the pipeline here again")
-    try:
-        if name.startswith("text_encoder"):
-            config = transformers.CLIPTextConfig.from_pretrained(place)
-            placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
-            return checkpoint.load(kind, place, config, **placement, variant=variant)
+    if not name.startswith("text_encoder"):
+        return load_part(place, kind, dtype, variant)
+    return load_text_encoder(
+        place, kind, transformers.CLIPTextConfig, dtype, attention=attention, variant=variant
+    )
+
+
+def load_text_encoder(
+    place: Path, kind: Any, config: Any, dtype: Any, *, attention: str, variant: str | None = None
+) -> Any:
+    """Return a model of transformers, complete."""
+    _require_config(place)
+    placement = {"dtype": dtype, "attention": attention, "device": torch.device("cpu")}
+    with _worded(place, kind):
+        read = config.from_pretrained(place)
+        return checkpoint.load(kind, place, read, **placement, variant=variant)
+
+
+def load_part(place: Path, kind: Any, dtype: Any, variant: str | None = None) -> Any:
+    """Return a model of diffusers, complete."""
+    _require_config(place)
+    with _worded(place, kind):
         model, info = kind.from_pretrained(
             place,
             dtype=dtype,
@@ -142,11 +162,6 @@ def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: s
             output_loading_info=True,
             low_cpu_mem_usage=is_accelerate_available(),
         )
-    except MlperfError:
-        raise
-    # What the libraries raise depends on what is wrong; each kind says it well.
-    except Exception as error:
-        raise broken(place, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
     if info["missing_keys"]:
         raise broken(place, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
     if info["mismatched_keys"]:
@@ -155,11 +170,28 @@ def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: s
     return model
 
 
-def _scheduler(place: Path) -> Any:
+def _require_config(place: Path) -> None:
+    if not (place / "config.json").is_file():
+        raise broken(place, "has no config.json; copy this part of the pipeline here again")
+
+
+@contextlib.contextmanager
+def _worded(place: Path, kind: Any) -> Iterator[None]:
+    try:
+        yield
+    except MlperfError:
+        raise
+    # What the libraries raise depends on what is wrong; each kind says it well.
+    except Exception as error:
+        raise broken(place, f"{kind.__name__} cannot be loaded: {text_of(error)}") from error
+
+
+def load_scheduler(place: Path, kind: Any) -> Any:
+    """Return the scheduler of a pipeline."""
     if not (place / "scheduler_config.json").is_file():
         raise broken(place, "has no scheduler_config.json; copy the pipeline's scheduler here")
     try:
-        return diffusers.EulerDiscreteScheduler.from_pretrained(place, local_files_only=True)
+        return kind.from_pretrained(place, local_files_only=True)
     except Exception as error:  # as above
         raise broken(place, f"the scheduler cannot be made: {text_of(error)}") from error
 
@@ -170,7 +202,7 @@ def _variant(folder: Path) -> str | None:
     return "fp16" if names and all(".fp16" in name for name in names) else None
 
 
-def _weights(place: Path, variant: str | None) -> list[Path]:
+def weights_of(place: Path, variant: str | None = None) -> list[Path]:
     files = [
         file
         for file in place.glob("*.safetensors")
@@ -195,7 +227,7 @@ def _own_dtype(files: list[Path]) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep diffusers from advice on how it could load faster."""
     level = diffusers_logging.get_verbosity()
     diffusers_logging.set_verbosity_error()

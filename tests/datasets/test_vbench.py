@@ -1,0 +1,99 @@
+"""MLPerf's prompts of VBench and the latents of every video."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.vbench import VBenchDataset
+from pytest_mlperf.testing import check_dataset
+
+SHAPE = [1, 4, 3, 2, 2]
+NOISE = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "vbench_prompts.txt").write_text("  a cat runs\n\na dog's nap \n", "utf-8")
+    np.save(tmp_path / "fixed_latent.npy", NOISE)
+    return tmp_path
+
+
+def test_prompts_are_lines_as_the_reference_strips_them(folder: Path) -> None:
+    dataset = VBenchDataset(path=str(folder), shape=SHAPE)
+
+    assert [dataset.reference(index) for index in range(len(dataset))] == [
+        "a cat runs",
+        "a dog's nap",
+    ]
+    sample = dataset.input(1)
+    assert sample["prompt"] == "a dog's nap"
+    np.testing.assert_array_equal(sample["latents"], NOISE)
+    assert not sample["latents"].flags.writeable
+    assert dataset.input(0)["latents"] is sample["latents"]
+
+
+def test_latents_of_torch_are_the_same(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    before = VBenchDataset(path=str(folder), shape=SHAPE).digest
+    torch.save(torch.from_numpy(NOISE), folder / "fixed_latent.pt")
+    (folder / "fixed_latent.npy").unlink()
+
+    assert VBenchDataset(path=str(folder), shape=SHAPE).digest == before
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_data_sets(folder: Path) -> None:
+    check_dataset(VBenchDataset, options={"path": str(folder), "shape": SHAPE}, samples=2)
+
+
+@pytest.mark.parametrize("latents", [False, "none"])
+def test_an_engine_may_draw_its_own_latents(folder: Path, latents: Any) -> None:
+    dataset = VBenchDataset(path=str(folder / "vbench_prompts.txt"), latents=latents)
+
+    assert dataset.input(0) == {"prompt": "a cat runs", "latents": None}
+
+
+def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
+    digests = {
+        VBenchDataset(path=str(folder), shape=SHAPE).digest,
+        VBenchDataset(path=str(folder), shape=SHAPE, count=1).digest,
+        VBenchDataset(path=str(folder), latents=False).digest,
+    }
+    np.save(folder / "fixed_latent.npy", NOISE * 2)
+
+    assert len({*digests, VBenchDataset(path=str(folder), shape=SHAPE).digest}) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {},
+            RunError,
+            r"has shape \(1, 4, 3, 2, 2\), not the \(1, 16, 21, 90, 160\) of the option",
+        ),
+        ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
+        ({"latents": True}, SuiteError, "latents = True is neither the path of a file nor false"),
+        ({"latents": "no.pt"}, UnavailableError, "no.pt: these latents are not here"),
+        ({"path": "nowhere"}, UnavailableError, "nowhere: these prompts are not here"),
+        ({"shape": SHAPE, "count": 3}, SuiteError, "count = 3, but the file has 2 prompts"),
+        ({"shape": SHAPE, "checksum": f"md5:{'0' * 32}"}, RunError, "not the 0{32} asked for"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    folder: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        VBenchDataset(**{"path": str(folder), **options})
+
+
+def test_a_file_without_prompts_is_refused(folder: Path) -> None:
+    (folder / "vbench_prompts.txt").write_text(" \n", "utf-8")
+
+    with pytest.raises(RunError, match="has no prompts"):
+        VBenchDataset(path=str(folder), shape=SHAPE)

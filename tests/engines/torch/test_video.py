@@ -1,0 +1,264 @@
+"""Videos are those of diffusers' WanPipeline, however samples come; what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.engines.torch.diffusion.video import VideoEngine
+from pytest_mlperf.testing import check_engine
+from tests.engines.recording import Tokenless
+
+diffusers = pytest.importorskip("diffusers")
+
+pytestmark = [
+    pytest.mark.slow,
+    # diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+PROMPTS = ["a cat runs", "a dog", "rain"]
+SHAPE = (1, 4, 3, 4, 4)
+OPTIONS: Mapping[str, Any] = {
+    "frames": 9,
+    "height": 16,
+    "width": 16,
+    "steps": 4,
+    "prompt_tokens": 6,
+    "threads": 1,
+    "negative_prompt": "rain",
+}
+AXES = {"num_attention_heads": 2, "attention_head_dim": 12, "in_channels": 4, "out_channels": 4}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A WanPipeline as diffusers writes it: both transformers, with random weights."""
+    torch.manual_seed(0)
+    named = ("<pad>", "<unk>", "a", "cat", "runs", "dog", "rain")
+    words = {word: place for place, word in enumerate(named)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    axes = {**AXES, "text_dim": 16, "freq_dim": 16, "ffn_dim": 16, "num_layers": 1}
+    pipe = diffusers.WanPipeline(
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>"),
+        text_encoder=UMT5EncoderModel(
+            UMT5Config(vocab_size=8, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+        ),
+        transformer=diffusers.WanTransformer3DModel(**axes, patch_size=(1, 2, 2)),
+        transformer_2=diffusers.WanTransformer3DModel(**axes, patch_size=(1, 2, 2)),
+        vae=diffusers.AutoencoderKLWan(
+            base_dim=4,
+            z_dim=4,
+            dim_mult=[1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[True, True],
+            latents_mean=[0.1] * 4,
+            latents_std=[1.5] * 4,
+            scale_factor_spatial=4,
+        ),
+        scheduler=diffusers.UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+        ),
+        boundary_ratio=0.875,
+    )
+    place = tmp_path_factory.mktemp("wan")
+    pipe.save_pretrained(place)
+    return place
+
+
+NOISE = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+
+
+class Prompts:
+    """A data set of prompts with one start for all."""
+
+    digest = "0" * 64
+
+    def __init__(self, latents: Any = NOISE) -> None:
+        self._latents = latents
+
+    def __len__(self) -> int:
+        return len(PROMPTS)
+
+    def input(self, index: int) -> Any:
+        return {"prompt": PROMPTS[index], "latents": self._latents}
+
+    def reference(self, index: int) -> str:
+        return PROMPTS[index]
+
+
+def engine(folder: Path, dataset: Any = None, **options: Any) -> VideoEngine:
+    taken = {"precision": "fp32", **OPTIONS, **options}
+    return VideoEngine(dataset=dataset or Prompts(), model=str(folder), **taken)
+
+
+def videos(folder: Path, dataset: Any = None, **options: Any) -> list[NDArray[np.uint8]]:
+    sink, everything = Tokenless(len(PROMPTS)), range(len(PROMPTS))
+    with engine(folder, dataset, **options) as opened:
+        opened.load_samples(everything)
+        opened.submit(everything, everything, sink)
+        sink.wait()
+    frames = (np.frombuffer(sink.outputs[n], np.uint8) for n in everything)
+    return [each.reshape(9, 16, 16, 3) for each in frames]
+
+
+def by_hand(folder: Path, **options: Any) -> list[NDArray[np.uint8]]:
+    """Return what diffusers' pipeline makes of each prompt, called as MLPerf's reference does."""
+    pipe = diffusers.WanPipeline.from_pretrained(folder, local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    made = [
+        pipe(
+            prompt=prompt,
+            negative_prompt="rain",
+            height=16,
+            width=16,
+            num_frames=9,
+            num_inference_steps=4,
+            **{"guidance_scale": 4.0, "guidance_scale_2": 3.0, **options},
+            latents=torch.from_numpy(NOISE),
+            max_sequence_length=6,
+        ).frames[0]
+        for prompt in PROMPTS
+    ]
+    return [(each * 255).round().astype(np.uint8) for each in made]
+
+
+def test_videos_are_those_of_diffusers_own_pipeline(folder: Path) -> None:
+    made = videos(folder)
+
+    for video, expected in zip(made, by_hand(folder), strict=True):
+        np.testing.assert_array_equal(video, expected)
+    assert len({video.tobytes() for video in made}) == len(PROMPTS)
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_engines(folder: Path) -> None:
+    options = {**OPTIONS, "batch_size": 2}
+    check_engine(
+        VideoEngine,
+        Prompts(),
+        model=str(folder),
+        precision="fp32",
+        options=options,
+        samples=len(PROMPTS),
+        same_answers=False,  # sums of floats depend on what is computed together
+    )
+
+
+def test_both_guidances_count(folder: Path) -> None:
+    """Each transformer works on its part of the steps."""
+    plain = videos(folder)
+
+    for name in ("guidance_scale", "guidance_scale_2"):
+        changed = videos(folder, **{name: 9.0})
+        expected = by_hand(folder, **{name: 9.0})
+        np.testing.assert_array_equal(changed[0], expected[0])
+        assert changed[0].tobytes() != plain[0].tobytes()
+
+
+def test_a_batch_makes_the_videos_of_single_prompts(folder: Path) -> None:
+    for single, batched in zip(videos(folder), videos(folder, batch_size=3), strict=True):
+        assert np.abs(single.astype(int) - batched).max() <= 1
+
+
+def test_latents_are_of_the_sample_where_the_data_set_gives_none(folder: Path) -> None:
+    first, again = videos(folder, Prompts(None)), videos(folder, Prompts(None), batch_size=2)
+
+    assert all(np.abs(a.astype(int) - b).max() <= 1 for a, b in zip(first, again, strict=True))
+    assert videos(folder, Prompts(None), seed=1)[0].tobytes() != first[0].tobytes()
+
+
+def test_the_fingerprint_says_what_decides_the_videos(folder: Path) -> None:
+    with engine(folder) as opened:
+        facts = opened.describe()
+
+    assert facts["generation.size"] == "9x16x16"
+    assert facts["generation.boundary"] == "0.875"
+    assert facts["generation.scheduler"] == "UniPCMultistepScheduler"
+    assert (facts["dtype"], facts["vae_dtype"]) == ("float32", "float32")
+
+
+def _another_class(folder: Path) -> None:
+    file = folder / "model_index.json"
+    content = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**content, "_class_name": "OtherPipeline"}), "utf-8")
+
+
+def _own_code(folder: Path) -> None:
+    file = folder / "model_index.json"
+    content = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**content, "transformer": ["own_code", "Own"]}), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_another_class, "names the pipeline 'OtherPipeline'; this engine runs WanPipeline"),
+        (_own_code, "names 'Own' as transformer, which should be WanTransformer3DModel"),
+        (lambda folder: (folder / "vae" / "config.json").unlink(), r"vae: has no config\.json"),
+    ],
+)
+def test_another_pipeline_is_refused(
+    folder: Path, tmp_path: Path, change: Callable[[Path], object], message: str
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            place = copy / file.relative_to(folder)
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(file.read_bytes())
+    change(copy)
+
+    with pytest.raises(RunError, match=message), engine(copy):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"height": 20}, "height = 20 is not a multiple of 16 pixels"),
+        ({"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
+        ({"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
+        ({"precision": "int8"}, "precision = 'int8' is not one of"),
+        ({"steps": 0}, "steps = 0 is not a number of steps"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SuiteError, match=message):
+        engine(folder, **options)
+
+
+def test_frames_that_the_model_cannot_make_are_refused(folder: Path) -> None:
+    with (
+        pytest.raises(SuiteError, match=r"frames = 10 .* multiples of 4 and one more"),
+        engine(folder, frames=10),
+    ):
+        pass
+
+
+def test_latents_of_another_shape_are_refused(folder: Path) -> None:
+    with (
+        pytest.raises(RunError, match=r"latents of shape \(1, 4, 3, 4, 2\), but videos of 9x16x16"),
+        engine(folder, Prompts(NOISE[..., :2])) as opened,
+    ):
+        opened.load_samples([0])
+
+
+def test_no_model_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError):
+        engine(tmp_path / "nowhere")
