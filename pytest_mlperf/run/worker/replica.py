@@ -230,7 +230,8 @@ class Replica:
                     self.lists.add(number, samples.copy())  # the engine may change its own
                     self.open += len(samples)
                     self.sessions.update(sessions)
-                    self._late_s.append(perf_counter() - issued_s)
+                    if self._asked is self._engine:
+                        self._late_s.append(perf_counter() - issued_s)
                     sink = self._sink(*flags)
                     self._asked.submit(samples, wire.unpacked(indices), sink)
                 case (wire.LOAD, indices):

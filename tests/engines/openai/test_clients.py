@@ -80,7 +80,7 @@ def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
     assert result["client"].keys() == {
         f"{part}_p{n}" for part in ("issue", "loop") for n in (50, 90, 99)
     }
-    assert 90 < point.metrics["throughput"] < 8 / SERVICE_S
+    assert 85 < point.metrics["throughput"] < 8 / SERVICE_S
     assert SERVICE_S <= point.metrics["ttft_p50"] <= point.metrics["latency_p50"]
     assert point.finishes == {"stop": point.requests}
     assert point.tokens == 8 * point.requests
