@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.scorers.ingestion import IngestionScorer
+from pytest_mlperf.testing import check_scorer
 
 STORE = b"vectors"
 MD5 = hashlib.md5(STORE, usedforsecurity=False).hexdigest().encode()
@@ -64,3 +65,12 @@ def test_the_accuracy_is_the_share_of_documents_that_arrived(
 def test_a_store_that_was_not_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="set store to the file that the engine writes"):
         IngestionScorer(store=str(tmp_path / "none")).score([MD5], [None])
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_scorers(store: Path) -> None:
+    outputs = [b"\x01", b"\x00", b"\x01", MD5]
+
+    scores = check_scorer(IngestionScorer, outputs, [None] * 4, options={"store": str(store)})
+
+    assert scores.aggregate == {"accuracy": 75.0, "store": 100.0}

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.scorers.judged import JudgedScorer, verdict
+from pytest_mlperf.testing import check_scorer
 
 
 @pytest.mark.parametrize(
@@ -130,3 +131,18 @@ def test_a_template_that_is_not_there_and_references_without_a_question() -> Non
         JudgedScorer(url="http://x", judge="j", template="/none/t")
     with pytest.raises(RunError, match="no table with question and answer"):
         JudgedScorer(url="http://x", judge="j").score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_scorers(template: str) -> None:
+    rows = [{"question": "a", "answer": "x"}, {"question": "b", "answer": "y"}]
+    with judge() as url:
+        scores = check_scorer(
+            JudgedScorer,
+            [b"", b""],
+            rows,
+            options={"url": url, "judge": "j", "template": template},
+            artefacts=[{"text": b"x"}, {"text": b"z"}],
+        )
+
+    assert scores.aggregate == {"judged": 50.0}

@@ -73,6 +73,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "mbxp": "scorers/test_mbxp.py",
         "category_f1": "scorers/test_category_f1.py",
         "function_calls": "scorers/test_function_calls.py",
+        "ingestion": "scorers/test_ingestion.py",
+        "judged": "scorers/test_judged.py",
         "ranking": "scorers/test_ranking.py",
     },
     "builders": {},
