@@ -465,8 +465,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
     seen = case.runs[-1].server if case.runs else {}
     server = server_in_words(seen) if seen else ""
-    gap = case.planned.suite.scoring_gap
-    lines = (gap, *(one.text for one in behind), *energy_notes(case.runs))
+    suite = case.planned.suite
+    lines = (
+        suite.harness_gap,
+        suite.scoring_gap,
+        *(one.text for one in behind),
+        *energy_notes(case.runs),
+    )
     return tuple(filter(None, (*lines, server, *beside)))
 
 

@@ -12,6 +12,7 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import Row, duration, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (
+    LOADGEN,
     ROUNDS,
     Ends,
     Round,
@@ -175,9 +176,12 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     letters = ", ".join(f"{short} {name}" for name, short in SHORT.items())
     yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; optional in brackets", columns)
     yield from fold("tests: compliance tests of a closed submission, TEST01 as 01", columns)
+    by: dict[tuple[str, ...], list[str]] = {}
     for workload in round_.workloads.values():
-        if not workload.loadgen:
-            yield from fold(f"{workload.name} runs under MLCommons endpoints, not LoadGen", columns)
+        by.setdefault(workload.harnesses, []).append(workload.name)
+    for harnesses, workloads in by.items():
+        if harnesses != (LOADGEN,):
+            yield from fold(f"run by {' or '.join(harnesses)}: {', '.join(workloads)}", columns)
     yield f"more: pytest-mlperf round {round_.name} WORKLOAD"
 
 
@@ -233,6 +237,7 @@ ADAPTERS = {
     "llama3_1-8b-edge": "cnn_dailymail",
     "mixtral-8x7b": "mixtral",
     **dict.fromkeys(("llama3_1-405b", "deepseek-r1", "gpt-oss-120b"), "graded"),
+    "qwen3-vl-235b-a22b": "shopify",
     "stable-diffusion-xl": "coco_captions",
     "dlrm-v2": "criteo",
     "whisper": "librispeech",
@@ -279,7 +284,7 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
         "scorer": workload.scorer or NONE,
         "systems": "; ".join(_systems(workload)),
         "tests": ", ".join(workload.compliance) or "none",
-        "harness": "" if workload.loadgen else "MLCommons endpoints, not LoadGen",
+        "harness": " or ".join(workload.harnesses),
     }
 
 

@@ -74,7 +74,7 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     state = late_session(config)
-    return state.scoring_gaps(items) if state else []
+    return state.gaps(items) if state else []
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

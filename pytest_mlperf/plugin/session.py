@@ -207,10 +207,10 @@ class MlperfSession:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
-    def scoring_gaps(self, items: Iterable[pytest.Item]) -> list[str]:
-        """Return which selected cases have no accuracy test, for the end of collection."""
+    def gaps(self, items: Iterable[pytest.Item]) -> list[str]:
+        """Return which selected cases lack what their round asks for, for the end of collection."""
         cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
-        return selection.scoring_gaps(cases, self.config.get_terminal_writer().fullwidth)
+        return selection.gaps(cases, self.config.get_terminal_writer().fullwidth)
 
     # --- judging -------------------------------------------------------------------------
 

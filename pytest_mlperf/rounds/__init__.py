@@ -10,6 +10,8 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
+LOADGEN, ENDPOINTS = "LoadGen", "MLPerf Endpoints"
+
 ROUNDS = ("v4.1", "v5.0", "v5.1", "v6.0", "v6.1")
 
 Ends = tuple[float | None, float | None]
@@ -123,7 +125,7 @@ class RoundWorkload:
         suffixed: The checker's names end in the target: "bert-99" and "bert-99.9".
         interactive_checker: The checker's name of Interactive where that was a benchmark of its
             own (v5.0), without target.
-        loadgen: LoadGen runs it; if not, MLCommons endpoints does.
+        harnesses: What it may be run by: LOADGEN, ENDPOINTS.
         equal_issue: Every sample is issued equally often.
         tokens: It is a language model with token latencies.
         inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
@@ -146,7 +148,7 @@ class RoundWorkload:
     targets: tuple[float, ...]
     suffixed: bool = False
     interactive_checker: str | None = None
-    loadgen: bool = True
+    harnesses: tuple[str, ...] = (LOADGEN,)
     equal_issue: bool = False
     tokens: bool = False
     inferred_tokens: int | None = None
@@ -170,6 +172,11 @@ class RoundWorkload:
         if self.suffixed:
             targets |= {f"{base}-{100 * t:g}": t for base in bases for t in self.targets}
         return targets
+
+    @property
+    def loadgen(self) -> bool:
+        """LoadGen may run it."""
+        return LOADGEN in self.harnesses
 
     @property
     def names(self) -> list[str]:
@@ -241,6 +248,7 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
     parsed = {
         "targets": tuple(raw["targets"]),
         "compliance": tuple(raw["compliance"]),
+        "harnesses": tuple(raw.get("harnesses", (LOADGEN,))),
         "metrics": _metrics(raw["metrics"]),
         "systems": {kind: _system(system) for kind, system in raw.get("systems", {}).items()},
         "scenarios": {

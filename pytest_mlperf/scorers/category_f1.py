@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_choice, require_outputs, require_texts
 from pytest_mlperf.scorers.leverage import ratio_scores
+from pytest_mlperf.scorers.text import DTYPES, Decoder, DecoderOptions
 
 SEPARATOR = " > "
 """Between the levels of a category, from the root on."""
@@ -17,11 +18,17 @@ EXTRA_KEYS = {"v6.0": "ignore", "v6.1": "forbid"}
 """What each round does about keys of an answer that were not asked for."""
 
 
+TEXT = "text"
+"""In place of a type of token ids: outputs are text."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class CategoryF1Options:
+class CategoryF1Options(DecoderOptions):
     """How outputs are read.
 
     Attributes:
+        dtype: Type of the token ids in an output, little-endian: "int32" or "int64", as engines
+            here give them; or "text", UTF-8, as MLPerf's own implementation logs answers.
         schema: The round whose answers they are: "v6.1" takes one with further keys for none,
             "v6.0" ignores them.
     """
@@ -30,6 +37,7 @@ class CategoryF1Options:
 
     def __post_init__(self) -> None:
         require_choice("category_f1", "schema", self.schema, EXTRA_KEYS)
+        require_choice("category_f1", "dtype", self.dtype, (*DTYPES, TEXT))
 
 
 class CategoryF1Scorer:
@@ -47,28 +55,31 @@ class CategoryF1Scorer:
 
     metrics = ("f1",)
     libraries = ()
+    optional_libraries = ("transformers",)
 
     options: ClassVar[type] = CategoryF1Options
 
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Choose how outputs are read.
 
         Args:
-            model: Not used: answers are text, not tokens.
+            model: Folder of the model, whose tokenizer decodes token ids.
             options: Those of `CategoryF1Options`.
         """
-        self._asked = CategoryF1Options(**options)
+        self._asked = asked = CategoryF1Options(**options)
+        is_text = asked.dtype == TEXT
+        self._decoder = None if is_text else Decoder.of("category_f1", model, asked)
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported."""
+        if self._decoder is not None:
+            self._decoder.require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score answers against categories.
 
         Args:
-            outputs: The text of each answer, UTF-8.
+            outputs: The token ids of each answer, or its text.
             references: The right category of each sample, such as "Home > Lamps > Desk lamps".
 
         Returns:
@@ -79,6 +90,8 @@ class CategoryF1Scorer:
         require_outputs("category_f1", outputs, references)
         targets = require_texts("category_f1", references, "the category")
         category = _reader(EXTRA_KEYS[self._asked.schema])
+        if self._decoder is not None:
+            outputs = [text.encode() for text in self._decoder.decode(outputs).texts]
         counts = [
             _levels(category(output), target)
             for output, target in zip(outputs, targets, strict=True)

@@ -95,6 +95,7 @@ PHASES: tuple[Phase, ...] = ("performance", "accuracy")
 SCHEMA_ID = "https://pytest-mlperf.dev/schema/suite-1.json"
 
 NEEDS_ACCURACY = "an official result needs its accuracy; "
+NEEDS_HARNESS = "an official result needs the harness of its round; "
 
 EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
@@ -187,6 +188,18 @@ class Suite(Table):
             unscored = f"nothing here scores {rules.name} of {self.round}{gates}"
             scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
+
+    @property
+    def harness_gap(self) -> str:
+        """That the round has another harness for this workload than the one that runs it here."""
+        rules = self.rules
+        if not self.is_mlperf or rules is None or rules.loadgen:
+            return ""
+        named = " or ".join(rules.harnesses)
+        return (
+            f"not the round's harness: {rules.name} of {self.round} is run by {named}, and here by "
+            "LoadGen; its figures are no result of the round"
+        )
 
     def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
         """Return the data set of a phase of a scenario, and its key.
@@ -303,12 +316,8 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             ("workload", "name"),
             f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
         )
-    if suite.is_mlperf and suite.rules and not suite.rules.loadgen:
-        yield (
-            ("workload", "name"),
-            f"{workload.name} is run by MLCommons endpoints, not by LoadGen; give it a name of its "
-            "own to run it here all the same",
-        )
+    if suite.profile == "official" and suite.harness_gap:
+        yield ("workload", "name"), NEEDS_HARNESS + suite.harness_gap
     if suite.profile == "official" and suite.rules and suite.scoring_gap:
         yield ("workload", "name"), NEEDS_ACCURACY + suite.scoring_gap
     if workload.reference and suite.is_mlperf:

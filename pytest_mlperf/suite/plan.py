@@ -21,7 +21,7 @@ from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
-from pytest_mlperf.suite.model import NEEDS_ACCURACY, Suite
+from pytest_mlperf.suite.model import NEEDS_ACCURACY, NEEDS_HARNESS, Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import build_defects, source_defects
 from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
@@ -355,13 +355,16 @@ def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Plan
     """Return the cases of one suite as if it named this profile; None: its own.
 
     Raises:
-        SuiteError: It is official, and nothing here scores the workload.
+        SuiteError: It is official, and nothing here scores the workload or runs it as the round
+            does.
     """
     if profile is None:
         return list(planned)
     suite = planned[0].suite.model_copy(update={"profile": profile})
     if profile == "official" and suite.rules and suite.scoring_gap:
         raise SuiteError(f"{planned[0].path}: {NEEDS_ACCURACY}{suite.scoring_gap}")
+    if profile == "official" and suite.harness_gap:
+        raise SuiteError(f"{planned[0].path}: {NEEDS_HARNESS}{suite.harness_gap}")
     if gap := suite.data_gap:
         raise SuiteError(f"{planned[0].place(gap[0])}: {gap[1]}")
     return [dataclasses.replace(one, suite=suite) for one in planned]

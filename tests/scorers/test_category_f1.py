@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
 
 
 def answer(category: str, **more: Any) -> bytes:
@@ -21,7 +24,7 @@ def answer(category: str, **more: Any) -> bytes:
 
 def f1(*pairs: tuple[bytes, str], schema: str = "v6.1") -> float:
     outputs, targets = zip(*pairs, strict=True)
-    return CategoryF1Scorer(schema=schema).score(outputs, targets).aggregate["f1"]
+    return CategoryF1Scorer(schema=schema, dtype="text").score(outputs, targets).aggregate["f1"]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,28 @@ def test_an_unknown_schema_lists_the_valid_ones() -> None:
         CategoryF1Scorer(schema="v5.0")
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_token_ids_are_decoded_by_the_models_tokenizer(tmp_path: Path, dtype: str) -> None:
+    """As engines here log them; special tokens, as the end, are no part of the answer."""
+    tokenizer = byte_level()
+    write(tmp_path, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES})
+    ids = [*tokenizer.encode(answer("A > B").decode()).ids, tokenizer.token_to_id("</s>")]
+
+    scorer = CategoryF1Scorer(model=str(tmp_path), dtype=dtype)
+
+    assert scorer.score([np.array(ids, dtype).tobytes()], ["A > C"]).aggregate["f1"] == 0.5
+
+
+def test_token_ids_need_a_tokenizer() -> None:
+    with pytest.raises(SuiteError, match="neither its option tokenizer nor the workload's model"):
+        CategoryF1Scorer()
+
+
+def test_an_unknown_type_lists_the_valid_ones() -> None:
+    with pytest.raises(SuiteError, match="dtype = 'utf8' is unknown; valid are int32, int64, text"):
+        CategoryF1Scorer(dtype="utf8")
+
+
 PAIRS = [(answer("A > B > C"), "A > B > D"), (answer("X"), "A > B"), (answer("A"), "A"), (b"", "A")]
 
 
@@ -85,7 +110,7 @@ PAIRS = [(answer("A > B > C"), "A > B > D"), (answer("X"), "A > B"), (answer("A"
 def test_it_keeps_the_contract_of_scorers() -> None:
     outputs, targets = zip(*PAIRS, strict=True)
 
-    scores = check_scorer(CategoryF1Scorer, outputs, targets)
+    scores = check_scorer(CategoryF1Scorer, outputs, targets, options={"dtype": "text"})
 
     assert scores.aggregate["f1"] == pytest.approx(2 * 3 / (6 + 7))
 
@@ -97,7 +122,7 @@ paths = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(" > ".join)
 def test_pseudo_values_have_the_figure_as_their_mean(pairs: list[tuple[str, str]]) -> None:
     outputs, targets = zip(*((answer(path), target) for path, target in pairs), strict=True)
 
-    scores = CategoryF1Scorer().score(outputs, targets)
+    scores = CategoryF1Scorer(dtype="text").score(outputs, targets)
 
     values = [value for value in scores.per_sample["f1"] if value is not None]
     assert math.fsum(values) / len(values) == pytest.approx(scores.aggregate["f1"], abs=1e-12)

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.reports.terminal.selection import more
-from pytest_mlperf.rounds import RoundWorkload, load_round
+from pytest_mlperf.rounds import LOADGEN, RoundWorkload, load_round
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
 
@@ -89,7 +89,7 @@ def test_an_official_qwen3_vl_has_fewer_samples_in_interactive(
 ) -> None:
     """As far as the rules say; who runs it is another matter."""
     workloads = load_round("v6.1")._by_name
-    ours = replace(workloads["qwen3-vl-235b-a22b"], loadgen=True)
+    ours = replace(workloads["qwen3-vl-235b-a22b"], harnesses=(LOADGEN,))
     monkeypatch.setitem(cast("dict[str, RoundWorkload]", workloads), ours.name, ours)
     offline, interactive = plan(
         tmp_path,

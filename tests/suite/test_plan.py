@@ -696,6 +696,40 @@ def test_a_language_model_that_nothing_scores_says_so(file: Path, more: str, gap
 
 
 @pytest.mark.parametrize(
+    ("round_", "name", "more", "says"),
+    [
+        ("v6.1", "qwen3-vl-235b-a22b", "", True),
+        ("v6.1", "qwen3.6-27b", "", True),
+        ("v6.0", "qwen3-vl-235b-a22b", "", False),
+        ("v6.1", "whisper", "", False),
+        ("v6.1", "tiny", '\ntwin_of = "qwen3.6-27b"', False),
+        ("v6.1", "mine", "", False),
+    ],
+)
+def test_what_its_round_runs_otherwise_says_so_and_is_never_official(
+    file: Path, round_: str, name: str, more: str, says: bool
+) -> None:
+    """A twin claims nothing of the round."""
+    scenario = "SingleStream" if name == "qwen3.6-27b" else "Offline"
+    (planned,) = plan(
+        file,
+        ('"v4.1"', f'"{round_}"'),
+        ('"mine"', f'"{name}"{more}'),
+        ('name = "Offline"\ntarget_qps = 100', f'name = "{scenario}"'),
+    )
+    sentence = f"not the round's harness: {name} of v6.1 is run by MLPerf Endpoints, and here by"
+
+    assert planned.suite.harness_gap.startswith(sentence if says else "")
+    assert bool(planned.suite.harness_gap) is says
+    if says:
+        with pytest.raises(SuiteError, match="needs the harness of its round; not the round's"):
+            in_profile([planned], "official")
+        file.write_text(file.read_text("utf-8").replace('"quick"', '"official"'), "utf-8")
+        with pytest.raises(SuiteError, match="needs the harness of its round; not the round's"):
+            plan_suite(file)
+
+
+@pytest.mark.parametrize(
     ("name", "more", "gap"),
     [
         (

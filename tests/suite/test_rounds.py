@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.datasets.kits19 import OFFICIAL_MD5
-from pytest_mlperf.rounds import ROUNDS, Ends, RoundMetric, RoundScenario, RoundWorkload, load_round
+from pytest_mlperf.rounds import (
+    ENDPOINTS,
+    LOADGEN,
+    ROUNDS,
+    Ends,
+    RoundMetric,
+    RoundScenario,
+    RoundWorkload,
+    load_round,
+)
 from tests.suite.round_tables import (
     GATES,
     KITS19_MD5,
@@ -66,6 +75,22 @@ NAMED_OTHERWISE = {
 
 MARGINS = {"map": 0.005, "auc": 0.0005, "fid": 0.01, "clip": 0.001}
 """Half of what the tightest gate allows, of whole-set scores."""
+
+HARNESSES = {
+    **dict.fromkeys(
+        (
+            ("v6.1", name)
+            for name in (
+                *("llama3_1-8b", "llama3_1-8b-edge", "deepseek-r1", "gpt-oss-120b"),
+                "wan-2.2-t2v-a14b",
+            )
+        ),
+        (LOADGEN, ENDPOINTS),
+    ),
+    ("v6.1", "qwen3-vl-235b-a22b"): (ENDPOINTS,),
+    ("v6.1", "qwen3.6-27b"): (ENDPOINTS,),
+}
+"""What runs a workload where that is not LoadGen alone."""
 
 SCORERS = {
     "resnet50": "top1",
@@ -329,7 +354,7 @@ def test_workloads_have_words_and_the_scorers_of_this_release(round_name: str, n
     assert own.title
     assert own.dataset
     assert " " not in own.task
-    assert own.loadgen == (name != "qwen3.6-27b")
+    assert own.harnesses == HARNESSES.get((round_name, name), (LOADGEN,))
 
 
 # --- the type --------------------------------------------------------------------------------
@@ -520,7 +545,7 @@ def of_v6_1() -> Iterator[tuple[RoundWorkload, str, RoundScenario, dict[str, Any
     wanted = [
         (own, name, scenario)
         for own in load_round("v6.1").workloads.values()
-        if own.loadgen
+        if own.name != "qwen3.6-27b"
         for name, scenario in own.scenarios.items()
         if (own.name, name) != ("qwen3-vl-235b-a22b", "Interactive")
     ]

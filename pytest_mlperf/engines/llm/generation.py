@@ -9,11 +9,14 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_mlperf.core.errors import Rule, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import engine_error, is_count, refused_sample
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.llm.pictures import PictureChats
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,6 +29,7 @@ class TokenPrompts:
         context: Most tokens of prompt and answer together; None when the model states none.
         max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
         lengths: How long the answer is to be, of loaded samples of which the data set says it.
+        chats: Makes tokens of chats with pictures; None where such samples are refused.
     """
 
     dataset: Dataset
@@ -35,6 +39,7 @@ class TokenPrompts:
     max_new_tokens: int
     max_prompt_tokens: int | None = None
     lengths: dict[int, int] = field(default_factory=dict)
+    chats: PictureChats | None = None
     _ids: dict[int, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -60,10 +65,14 @@ class TokenPrompts:
         for index in indices:
             self._ids.pop(index, None)
             self.lengths.pop(index, None)
+        if self.chats is not None:
+            self.chats.forget(indices)
 
     def _tokens(self, index: int) -> list[int]:
         prompt = self.dataset.input(index)
         if isinstance(prompt, Mapping) and "messages" in prompt:
+            if self.chats is not None:
+                return self.chats.tokens(index, prompt)
             fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
             raise refused_sample(index, fault)
         if isinstance(prompt, str) and self.tokenizer is not None:
@@ -231,7 +240,12 @@ class Generation(TextOptions):
         return self.eos[0] if self.eos else 0
 
     def prompts(
-        self, dataset: Dataset, tokenizer: Any, vocabulary: int | None, *contexts: int | None
+        self,
+        dataset: Dataset,
+        tokenizer: Any,
+        vocabulary: int | None,
+        *contexts: int | None,
+        chats: PictureChats | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
         return TokenPrompts(
@@ -241,6 +255,7 @@ class Generation(TextOptions):
             context=min((each for each in contexts if each is not None), default=None),
             max_new_tokens=self.max_new_tokens,
             max_prompt_tokens=self.max_prompt_tokens,
+            chats=chats,
         )
 
     def of(self, length: int | None) -> Generation:

@@ -14,6 +14,7 @@ from pytest_mlperf.core.errors import SuiteError, UnavailableError, text_of
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines import broken, not_installed, sha256, weight_files
 from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.llm.pictures import PictureChats, picture_processor
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -127,7 +128,7 @@ def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Map
 
     Both are empty where the data set gives token ids.
     """
-    if not len(dataset) or not isinstance(dataset.input(0), str):
+    if not len(dataset) or not isinstance(dataset.input(0), str | Mapping):
         return None, {}
     tokenizer, digest = load_tokenizer(engine, folder)
     return tokenizer, {"tokenizer_sha256": digest}
@@ -155,6 +156,20 @@ def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tu
     except Exception as error:
         raise broken(folder, f"transformers cannot read the tokenizer: {text_of(error)}") from error
     return tokenizer, sha256(files)[:16]
+
+
+def picture_chats(
+    engine: str, folder: Path, tokenizer: Any, *, processes: bool = True
+) -> PictureChats:
+    """Return how a model takes chats; `processes`: patches are made here."""
+    token = read_json(folder / "config.json").get("image_token_id")
+    if not isinstance(token, int):
+        raise broken(
+            folder / "config.json",
+            "names no image_token_id, so this model takes no pictures, but the data set has some",
+        )
+    processor = picture_processor(engine, folder) if processes else None
+    return PictureChats(tokenizer=tokenizer, picture_token=token, processor=processor)
 
 
 def read_json(file: Path) -> dict[str, Any]:

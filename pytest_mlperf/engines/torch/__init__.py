@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import engine_error, require_module
 from pytest_mlperf.engines.llm.generation import Answers, TokenPrompts
-from pytest_mlperf.engines.llm.model_folder import find_model, read_config, tokenizer_for
+from pytest_mlperf.engines.llm.model_folder import (
+    find_model,
+    picture_chats,
+    read_config,
+    tokenizer_for,
+)
+from pytest_mlperf.engines.llm.pictures import has_chats
 from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.torch._base import (
     TorchBase,
@@ -27,10 +34,12 @@ if TYPE_CHECKING:
 class TorchEngine(TorchBase):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, or lists of token ids.
+    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats with
+    pictures by its own template: patches of pictures are made while a sample is worked on, as a
+    server would, in static batches.
 
     Args:
-        dataset: Its inputs are text or lists of token ids.
+        dataset: Its inputs are text, lists of token ids, or chats.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded and no code of the folder is run.
         precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of linear layers and
@@ -87,7 +96,12 @@ class TorchEngine(TorchBase):
         return {**self._facts, **self._generation.describe()}
 
     def _open(self, undo: ExitStack) -> None:
-        from pytest_mlperf.engines.torch._checkpoint import open_model, quiet_and_offline
+        from pytest_mlperf.engines.torch._checkpoint import (
+            CAUSAL,
+            PICTURES,
+            open_model,
+            quiet_and_offline,
+        )
 
         self._facts |= {
             "attention": self._options.attention,
@@ -95,12 +109,15 @@ class TorchEngine(TorchBase):
             "work.batch": str(self._options.batch_size),
         }
         with quiet_and_offline():
-            loaded = open_model(self._folder, self._options, self._precision)
+            chats = has_chats(self._dataset)
+            kind = PICTURES if chats else CAUSAL
+            loaded = open_model(self._folder, self._options, self._precision, kind)
             tokenizer, fact = tokenizer_for("torch", self._folder, self._dataset)
+            reader = picture_chats("torch", self._folder, tokenizer) if chats else None
         self._facts |= {**fact, **loaded.facts}
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
         self._samples = self._generation.prompts(
-            self._dataset, tokenizer, loaded.vocabulary, loaded.context
+            self._dataset, tokenizer, loaded.vocabulary, loaded.context, chats=reader
         )
         if self._generation.check_lengths(self._dataset):
             raise engine_error(
@@ -122,15 +139,19 @@ class TorchEngine(TorchBase):
         text = TextModel(
             model=model, generation=self._generation, prompts=self._samples, answers=self._answers
         )
-        decoder = None
-        if self._options.batching != "continuous":
+        decoder, pictured = None, self._samples.chats is not None
+        if pictured:
+            self._check_pictured()
+            self._facts["decode"] = "generate: prompts have pictures"
+        elif self._options.batching != "continuous":
             decoder, self._facts["decode"] = open_decoder(model, self._generation, self._options)
         static = StaticBatches(text, batch_size=self._options.batch_size, decoder=decoder)
         self._single = self._lists = static.run
         undo.callback(self._forget)
         one = self._options.batching
         if one == "auto":
-            one = "continuous" if self._options.may_join else "dynamic"
+            joins = self._options.may_join and not pictured
+            one = "continuous" if joins else "dynamic"
         if one == "dynamic":
             queue = WorkQueue(static.run, max_batch=self._options.batch_size)
             undo.callback(queue.close)
@@ -141,6 +162,19 @@ class TorchEngine(TorchBase):
             self._single = self._continuous.put
         if self._options.batching != "auto":
             self._lists = self._single
+
+    def _check_pictured(self) -> None:
+        """Refuse what transformers cannot do with pictures."""
+        for name, value, instead in (
+            ("batching", "continuous", "dynamic"),
+            ("decode", "static", "generate"),
+        ):
+            if getattr(self._options, name) == value:
+                raise SuiteError(
+                    f'engine torch: {name} = "{value}" takes no pictures, which the data set has; '
+                    f'set {name} = "{instead}", or leave it out',
+                    option=name,
+                )
 
     def _forget(self) -> None:
         self._continuous = None

@@ -102,6 +102,9 @@ class StaticBatches:
                 "generation_config": self._config,
                 "logits_processor": processors,
             }
+            if (chats := self._text.prompts.chats) is not None:
+                features = chats.features(batch.indices, tokens)
+                inputs |= {name: each.to(device) for name, each in features.items()}
             if self._text.generation.num_beams == 1:
                 self._text.model.generate(**inputs, streamer=streamer)
                 return

@@ -13,6 +13,7 @@ import transformers
 from huggingface_hub import constants
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 )
 from transformers.utils import logging
@@ -81,6 +82,13 @@ SPEECH = Kind(
     example="WhisperForConditionalGeneration of Whisper large v3",
     loader="AutoModelForSpeechSeq2Seq",
     trial=_silence,
+)
+PICTURES = Kind(
+    name="language model that sees pictures",
+    architectures=frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()),
+    example="Qwen3VLMoeForConditionalGeneration",
+    loader="AutoModelForImageTextToText",
+    trial=_first_token,
 )
 QUESTION_ANSWERING = Kind(
     name="model for question answering",

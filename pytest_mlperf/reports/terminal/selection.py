@@ -77,7 +77,7 @@ def plan(
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
-        *scoring_gaps(cases, width),
+        *gaps(cases, width),
         *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
         *fold(
             f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
@@ -87,13 +87,14 @@ def plan(
     ]
 
 
-def scoring_gaps(cases: Iterable[Testable], width: int) -> list[str]:
-    """Return which cases have no accuracy test though their round's workload is gated by one."""
-    gaps = Counter(case.suite.scoring_gap for case in cases if isinstance(case, Planned))
-    del gaps[""]
+def gaps(cases: Iterable[Testable], width: int) -> list[str]:
+    """Return which cases are not run as their round does, or have no accuracy test for its gate."""
+    suites = [case.suite for case in cases if isinstance(case, Planned)]
+    counts = Counter(gap for suite in suites for gap in (suite.harness_gap, suite.scoring_gap))
+    del counts[""]
     return [
         line
-        for gap, count in gaps.items()
+        for gap, count in counts.items()
         for line in fold(f"{plural(count, 'case')}: {gap}", width)
     ]
 

@@ -1,0 +1,154 @@
+"""Chats with pictures as token ids: by the model's template, with a place for each part."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.engines.llm.generation import TextOptions, TokenPrompts
+from pytest_mlperf.engines.llm.model_folder import picture_chats
+from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
+from tests.engines.recording import Samples
+
+Image = pytest.importorskip("PIL.Image")
+
+PICTURE = 9
+
+
+class Template:
+    """A tokenizer whose template makes a token of each letter, and one of each picture."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **_: object) -> list[int]:
+        ids = []
+        for message in messages:
+            content = message["content"]
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            for part in parts:
+                ids += [PICTURE] if part["type"] == "image" else [10 + ord(x) for x in part["text"]]
+        return ids
+
+
+class Patches:
+    """A processor that makes a patch of each pixel, four of which are a token."""
+
+    merge_size = 2
+
+    def get_number_of_image_patches(self, height: int, width: int) -> int:
+        return height * width
+
+
+def url(width: int, height: int) -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (1, 2, 3)).save(file, format="PNG")
+    return f"data:image/PNG;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def chat(*parts: str, **more: Any) -> dict[str, Any]:
+    content = [
+        {"type": "image_url", "image_url": {"url": part}}
+        if ":" in part
+        else {"type": "text", "text": part}
+        for part in parts
+    ]
+    system = {"role": "system", "content": "S"}
+    return {"messages": [system, {"role": "user", "content": content}], **more}
+
+
+def loaded(*samples: Any, processor: Any = None, context: int | None = None) -> TokenPrompts:
+    chats = PictureChats(tokenizer=Template(), picture_token=PICTURE, processor=processor)
+    generation = TextOptions(max_new_tokens=4).generation("torch")
+    prompts = generation.prompts(Samples(samples), None, None, context, chats=chats)
+    prompts.load(range(len(samples)))
+    return prompts
+
+
+def letters(text: str) -> list[int]:
+    return [10 + ord(letter) for letter in text]
+
+
+def test_a_picture_is_as_many_tokens_as_its_size_makes() -> None:
+    prompts = loaded(chat("ab", url(4, 2), "c", url(2, 2)), processor=Patches())
+
+    assert prompts[0] == [*letters("Sab"), PICTURE, PICTURE, *letters("c"), PICTURE]
+
+
+def test_a_picture_is_one_token_for_who_makes_patches_itself() -> None:
+    assert loaded(chat("ab", url(4, 2)))[0] == [*letters("Sab"), PICTURE]
+
+
+def test_pictures_are_kept_as_they_came_while_a_sample_is_loaded() -> None:
+    prompts = loaded(chat("a", url(4, 2), url(6, 2)), chat("b", url(2, 2)))
+    assert prompts.chats is not None
+
+    assert [picture.size for picture in prompts.chats.pictures(0)] == [(4, 2), (6, 2)]
+    assert prompts.chats.pictures(1)[0].getpixel((1, 1)) == (1, 2, 3)
+    prompts.unload([0])
+    with pytest.raises(KeyError):
+        prompts.chats.pictures(0)
+
+
+def test_parts_of_pictures_count_where_a_prompt_must_fit() -> None:
+    loaded(chat("a", url(8, 8)), processor=Patches(), context=22)
+
+    with pytest.raises(RunError, match="has 18 tokens, and max_new_tokens = 4 more do not fit"):
+        loaded(chat("a", url(8, 8)), processor=Patches(), context=21)
+
+
+@pytest.mark.parametrize(
+    ("sample", "defect"),
+    [
+        (chat("a", "https://example.org/a.png"), "nothing is downloaded, only data URLs are taken"),
+        (chat("a", "file:///etc/passwd"), "nothing is downloaded"),
+        (chat("a", "data:image/PNG;base64,%%%"), "is no base64"),
+        (chat("a", "data:image/PNG;base64,AAAA"), "has a picture that is damaged"),
+        (chat("a", response_format={}), "asks for response_format, which engine openai leaves"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "a part of type 'input_audio': text and pictures",
+        ),
+    ],
+)
+def test_what_is_no_text_and_no_picture_of_the_data_set_is_refused(
+    sample: dict[str, Any], defect: str
+) -> None:
+    with pytest.raises(RunError, match=f"sample 0 of the data set .*{defect}"):
+        loaded(sample, processor=Patches())
+
+
+def test_a_template_without_places_for_pictures_is_refused() -> None:
+    class Silent(Template):
+        def apply_chat_template(self, *_: object, **__: object) -> list[int]:
+            return [1, 2]
+
+    chats = PictureChats(tokenizer=Silent(), picture_token=PICTURE)
+
+    with pytest.raises(RunError, match="has 1 pictures, but 0 places for them"):
+        chats.tokens(0, chat("a", url(2, 2)))
+
+
+def test_a_template_that_fails_is_told() -> None:
+    class Broken(Template):
+        def apply_chat_template(self, *_: object, **__: object) -> list[int]:
+            raise ValueError("no chat template is set")
+
+    with pytest.raises(RunError, match="is no chat of this model: no chat template is set"):
+        PictureChats(tokenizer=Broken(), picture_token=PICTURE).tokens(0, chat("a"))
+
+
+def test_a_model_that_takes_no_pictures_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+
+    with pytest.raises(RunError, match=r"config\.json: names no image_token_id"):
+        picture_chats("torch", tmp_path, Template())
+
+
+def test_chats_are_told_from_text_and_tokens() -> None:
+    assert has_chats(Samples([chat("a")]))
+    assert not any(has_chats(Samples(one)) for one in ([], ["a"], [[1, 2]]))
