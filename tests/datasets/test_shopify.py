@@ -154,6 +154,7 @@ def test_a_reference_is_the_category(write: Write) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_it_keeps_to_the_contract_of_data_sets(write: Write) -> None:
     check_dataset(ShopifyDataset, options={"path": str(write())})
 
