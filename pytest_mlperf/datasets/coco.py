@@ -33,6 +33,9 @@ class CocoOptions(AnnotatedOptions):
     """As its base, and how images are framed; defaults are MLPerf's.
 
     Attributes:
+        annotations: The annotation file, relative to `path` or absolute.
+        images: Folder of the images, relative to `path` or absolute.
+        size: Of the frame in pixels: the longer side of an image.
         square: Frame images in size x size, as exported models take them; False: as little as
             makes both sides multiples of 32, as the reference's model of PyTorch takes them.
     """

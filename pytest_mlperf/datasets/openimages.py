@@ -20,7 +20,13 @@ IMAGES = "validation/data"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenImagesOptions(AnnotatedOptions):
-    """As its base; defaults are MLPerf's."""
+    """As its base; defaults are MLPerf's.
+
+    Attributes:
+        annotations: The annotation file, relative to `path` or absolute.
+        images: Folder of the images, relative to `path` or absolute.
+        size: Height and width of a sample, in pixels.
+    """
 
     dataset: ClassVar[str] = "openimages"
     title: ClassVar[str] = "Open Images"

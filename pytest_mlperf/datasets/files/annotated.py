@@ -147,9 +147,6 @@ class AnnotatedOptions(FileOptions):
 
     Attributes:
         path: Folder of the data set.
-        annotations: The annotation file, relative to `path` or absolute.
-        images: Folder of the images, relative to `path` or absolute.
-        size: Height and width of a sample, in pixels.
         count: Use the first `count` images only; None uses all.
         checksum: "md5:" or "sha256:" and the hex digits that the annotation file must have.
     """
