@@ -146,6 +146,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_gptj.py
 	$(BIN)/python tools/train_tiny_whisper.py
 	$(BIN)/python tools/train_tiny_llama3_8b.py
+	$(BIN)/python tools/train_tiny_deepseek.py
 
 schemas: $(READY)
 	$(BIN)/pytest-mlperf schema --write

@@ -431,6 +431,11 @@ def answer_damaged(dataset: Dataset, model: Path, **options: Any) -> list[bytes]
         return answer(dataset, Path(place, "model"), **options)
 
 
+def packed(ids: Sequence[int]) -> bytes:
+    """Return tokens as an engine answers with them."""
+    return b"".join(one.to_bytes(8, "little") for one in ids)
+
+
 def rouge(references: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
     """Return the mean F-measure of each kind, on the scale 0 to 100, to four decimal places."""
     scorer = RougeScorer(list(ROUGES), use_stemmer=True)

@@ -132,6 +132,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
     },
     "gptj": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
     "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
+    "deepseek-r1": {"exact-match": ("scores.exact_match", "chance.exact_match")},
     "llama3.1-8b": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
     "mixtral-8x7b": {
         "ROUGE-1": ("scores.rouge1", "chance.rouge1"),
