@@ -128,13 +128,13 @@ def _hidden(text: str) -> list[Any]:
         content = unpacker.decompress(base64.b64decode(text), MOST_BYTES)
         if unpacker.unconsumed_tail:
             raise ValueError(f"tests have more than {MOST_BYTES:,} bytes") from None
-        tests = json.loads(_Text(io.BytesIO(content)).load())
+        tests = json.loads(_PickledText(io.BytesIO(content)).load())
     if not isinstance(tests, list):
         raise TypeError(f"tests are a {type(tests).__name__}, not a list")
     return tests
 
 
-class _Text(pickle.Unpickler):
+class _PickledText(pickle.Unpickler):
     """Reads a pickle that holds text, and nothing that would be run."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
