@@ -117,7 +117,7 @@ class JudgedScorer:
         self,
         outputs: Sequence[bytes],
         references: Sequence[Mapping[str, str]],
-        artefacts: Sequence[Mapping[str, bytes]],
+        artefacts: Sequence[Mapping[str, bytes]] = (),
     ) -> Scores:
         """Have answers judged.
 

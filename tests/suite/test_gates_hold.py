@@ -8,6 +8,7 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.suites import read_suites
+from pytest_mlperf.core.case import Profile
 from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.resolve import settings_of
@@ -80,7 +81,7 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
     own = 'dataset = { use = "synthetic" }' if another else ""
     text = SUITE.format(round=round_name, name=workload.name, phases=phases, own=own)
     file.write_text(text, "utf-8")
-    profile = "official" if workload.loadgen else "quick"
+    profile: Profile = "official" if workload.loadgen else "quick"
     server, interactive = (
         next(case for case in read_suites([file], profile) if case.case.scenario == name)
         for name in ("Server", "Interactive")
