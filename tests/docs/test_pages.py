@@ -139,6 +139,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
         "GSM8K": ("scores.gsm8k", "chance.gsm8k"),
         "MBXP": ("scores.mbxp", "chance.mbxp"),
     },
+    "qwen3-vl": {"hF1": ("scores.f1", "chance.f1")},
     "whisper": {"accuracy": ("accuracy", "chance")},
     "stable-diffusion-xl": {
         "CLIP": ("clip", "of_other_captions.clip"),

@@ -31,6 +31,7 @@ SCORERS = {
     "gptj": "rouge",
     "llama2-70b": "rouge",
     "mixtral-8x7b": "mixtral",
+    "qwen3-vl": "category_f1",
     "resnet50": "top1",
     "retinanet": "map",
     "stable-diffusion-xl": "clip_fid",
@@ -39,7 +40,7 @@ SCORERS = {
 }
 """Of each suite its scorer: its own, or the one of its round."""
 
-LANGUAGE = {"gptj", "llama2-70b", "mixtral-8x7b"}
+LANGUAGE = {"gptj", "llama2-70b", "mixtral-8x7b", "qwen3-vl"}
 """Suites of language models, whose tokens are counted."""
 
 SAMPLES = 6
@@ -48,7 +49,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
         "conversations": "datasets/test_conversations.py",
         "graded": "datasets/test_graded.py",
-        "shopify": "datasets/test_shopify.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
         "vbench": "datasets/test_vbench.py",
@@ -71,7 +71,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "gsm8k": "scorers/test_gsm8k.py",
         "long_context": "scorers/test_long_context.py",
         "mbxp": "scorers/test_mbxp.py",
-        "category_f1": "scorers/test_category_f1.py",
         "function_calls": "scorers/test_function_calls.py",
         "ingestion": "scorers/test_ingestion.py",
         "judged": "scorers/test_judged.py",

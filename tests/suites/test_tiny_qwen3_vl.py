@@ -1,0 +1,209 @@
+"""The tiny Qwen3-VL: it sees what is in pictures, and is found out when it is damaged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.datasets.shopify import ShopifyDataset
+from pytest_mlperf.engines.torch import TorchEngine
+from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
+from pytest_mlperf.testing import RecordingSink
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
+        reason="needs pytest-mlperf[lm]",
+    ),
+]
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("qwen3-vl")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def f1(twin: Twin, answers: Sequence[bytes], references: Sequence[str] | None = None) -> float:
+    scorer = CategoryF1Scorer(model=str(twin.model))
+    return scorer.score(answers, references or twin.references).aggregate["f1"]
+
+
+def texts(twin: Twin, answers: Sequence[bytes]) -> list[str]:
+    """Return answers as text, by the library tokenizers."""
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(
+        str(twin.model / "tokenizer.json")
+    )
+    ids = [struct.unpack(f"<{len(answer) // 8}q", answer) for answer in answers]
+    decoded: list[str] = tokenizer.decode_batch([list(one) for one in ids])
+    return decoded
+
+
+# --- what it has learnt ---------------------------------------------------------------------------
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    """The suite's reference is what its trainer reached, and so does the engine here."""
+    reached = twin.training["scores"]["f1"]
+
+    assert f"reference = {{ f1 = {reached} }}" in twin.file.read_text("utf-8")
+    # Another machine's kernels may choose another token where two are as likely.
+    assert f1(twin, answers) == pytest.approx(reached, abs=0.01)
+    assert f1(twin, answers) > twin.gate("f1")
+
+
+def test_answers_to_other_products_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
+    others = answers[1:] + answers[:1]
+
+    assert f1(twin, others) == pytest.approx(twin.training["chance"]["f1"], abs=0.08)
+    assert twin.training["chance"]["f1"] < twin.training["chance"]["listed"] < 0.5
+
+
+def test_its_answers_are_the_json_that_is_asked_for(twin: Twin, answers: list[bytes]) -> None:
+    """Nearly each names a category that its prompt lists, and all the brand of its title."""
+    fields = [json.loads(text) for text in texts(twin, answers)]
+    asked = [
+        twin.dataset.input(index)["messages"][1]["content"][0]["text"]
+        for index in range(len(fields))
+    ]
+
+    assert all(list(each) == ["category", "brand", "is_secondhand"] for each in fields)
+    pairs = list(zip(fields, asked, strict=True))
+    assert sum(json.dumps(each["category"]) in text for each, text in pairs) > 0.97 * len(pairs)
+    assert all(each["brand"] in text for each, text in pairs)
+
+
+class Swapped:
+    """Products with the texts of their own and the pictures of the next ones."""
+
+    def __init__(self, dataset: ShopifyDataset, count: int) -> None:
+        self._dataset, self._count = dataset, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def input(self, index: int) -> dict[str, Any]:
+        asked = self._dataset.input(index)
+        other = self._dataset.input((index + 1) % self._count)
+        text, picture = asked["messages"][1]["content"][0], other["messages"][1]["content"][1]
+        return {"messages": [asked["messages"][0], {"role": "user", "content": [text, picture]}]}
+
+
+def test_the_picture_decides_and_not_the_text(twin: Twin) -> None:
+    """With another product's picture the right category, which is listed, is hardly chosen."""
+    count = 64
+
+    answers = ask(TorchEngine(**options_of(twin, Swapped(twin.dataset, count))), count)
+
+    assert f1(twin, answers, twin.references[:count]) < 0.6
+
+
+def options_of(twin: Twin, dataset: Any, **options: Any) -> dict[str, Any]:
+    shared = {"dataset": dataset, "model": str(twin.model), "precision": "fp32"}
+    return {**shared, "max_new_tokens": 64, "threads": 1, "batch_size": 32, **options}
+
+
+def ask(engine: TorchEngine, count: int, *, one_by_one: bool = False) -> list[bytes]:
+    """Return an engine's answers to the first samples."""
+    sink, indices = RecordingSink(count), range(count)
+    with engine:
+        engine.load_samples(indices)
+        for part in [[index] for index in indices] if one_by_one else [list(indices)]:
+            engine.submit(part, part, sink)
+        sink.wait_for_end()
+    assert sink.error is None
+    return [sink.outputs[index] for index in indices]
+
+
+def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:
+    """As Server and Interactive send them; those that wait share a batch."""
+    count = 24
+
+    alone = ask(TorchEngine(**options_of(twin, twin.dataset)), count, one_by_one=True)
+
+    assert sum(map(bytes.__eq__, alone, answers)) >= count - 1
+
+
+@pytest.mark.parametrize(("option", "value"), [("batching", "continuous"), ("decode", "static")])
+def test_what_takes_no_pictures_is_refused(twin: Twin, option: str, value: str) -> None:
+    engine = TorchEngine(**options_of(twin, twin.dataset, **{option: value}))
+
+    with pytest.raises(SuiteError, match=f'{option} = "{value}" takes no pictures'), engine:
+        pass
+
+
+# --- its model and its data -----------------------------------------------------------------------
+
+
+def test_it_is_of_qwen3_vls_class(twin: Twin) -> None:
+    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+
+    assert config["architectures"] == ["Qwen3VLMoeForConditionalGeneration"]
+    assert config["text_config"]["num_experts_per_tok"] < config["text_config"]["num_local_experts"]
+    assert config["vision_config"]["deepstack_visual_indexes"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "scores"), [("data", "scores"), ("data-interactive", "interactive")]
+)
+def test_its_tables_are_those_that_it_was_scored_on(twin: Twin, folder: str, scores: str) -> None:
+    dataset = ShopifyDataset(path=str(TINY / twin.name / folder))
+
+    assert dataset.digest == twin.training[scores]["digest"]
+
+
+def test_its_pictures_are_drawn_by_its_script(twin: Twin) -> None:
+    """Nothing in the tables comes from elsewhere."""
+    tool = load_tool("tiny_catalogue")
+    random = tool.Random(f"{twin.training['seed']} held out")
+    drawn = [tool.draw(random) for _ in range(len(twin.references))]
+
+    assert [product.category for product in drawn] == twin.references
+    assert {product.category for product in drawn} <= set(tool.leaves())
+    titles = [product.title for product in drawn]
+    for index in (0, len(titles) - 1):
+        assert titles[index] in twin.dataset.input(index)["messages"][1]["content"][0]["text"]
+
+
+def test_its_files_are_small(twin: Twin) -> None:
+    folder = TINY / twin.name
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+
+    assert sum(sizes) < 3e6
+
+
+# --- how its suite judges -------------------------------------------------------------------------
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-qwen3-vl/torch.fp32.json")
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    changed = load_tool("damage_weights").damage(twin.model, damaged)
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+
+    verdict = twin.verdict(tmp_path, model=damaged)
+
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["accuracy"]["scores"]["f1"] < twin.gate("f1") - 0.1
