@@ -14,7 +14,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.scorers.code import livecodebench, livecodebench_inside
-from pytest_mlperf.scorers.code.livecodebench import Archive, Task, passed_tests, passes
+from pytest_mlperf.scorers.code.livecodebench import Archive, ProblemTests, passed_tests, passes
 from pytest_mlperf.scorers.reasoning._answers import final_program, program
 
 FINAL = "<|channel|>final<|message|>"
@@ -105,7 +105,7 @@ PRINTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("code", PRINTED, ids=range(len(PRINTED)))
 def test_a_program_that_prints_is_tested_as_by_livecodebench(code: str) -> None:
-    assert passes(Task(function=None, tests=INCREASE), code) is PRINTED[code]
+    assert passes(ProblemTests(function=None, tests=INCREASE), code) is PRINTED[code]
 
 
 CALLED = {
@@ -125,7 +125,7 @@ CALLED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("code", CALLED, ids=range(len(CALLED)))
 def test_a_function_is_tested_as_by_livecodebench(code: str) -> None:
-    task = Task(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
+    task = ProblemTests(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
 
     assert passes(task, code) is CALLED[code]
 
@@ -151,7 +151,7 @@ def test_a_hostile_program_is_wrong_and_ends(code: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(livecodebench, "TEST_S", 1)
     monkeypatch.setattr(livecodebench, "MOST_S", 4)
 
-    assert not passes(Task(function=None, tests=INCREASE[:1]), code)
+    assert not passes(ProblemTests(function=None, tests=INCREASE[:1]), code)
 
 
 # --- the archive ------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def test_tests_are_the_public_and_the_private_ones_in_either_form(write: Write) 
     places = archive.find(["1873_B", "a", "decoy", "b"])
 
     assert places.keys() == {"a", "1873_B"}
-    assert archive.task(*places["a"]) == Task(function=None, tests=INCREASE)
-    assert archive.task(*places["1873_B"]) == Task(function="f", tests=INCREASE)
+    assert archive.task(*places["a"]) == ProblemTests(function=None, tests=INCREASE)
+    assert archive.task(*places["1873_B"]) == ProblemTests(function="f", tests=INCREASE)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ProblemTests:
     """What a program must do.
 
     Attributes:
@@ -96,7 +96,7 @@ class Archive:
             )
         return places
 
-    def task(self, path: Path, place: int) -> Task:
+    def task(self, path: Path, place: int) -> ProblemTests:
         """Read the tests of one problem."""
         with path.open("rb") as file:
             file.seek(place)
@@ -111,9 +111,9 @@ class Archive:
             ) from error
 
 
-def _task(row: Mapping[str, Any]) -> Task:
+def _task(row: Mapping[str, Any]) -> ProblemTests:
     tests = [*json.loads(row["public_test_cases"]), *_hidden(row["private_test_cases"])]
-    return Task(
+    return ProblemTests(
         function=json.loads(row["metadata"]).get("func_name"),
         tests=[(str(test["input"]), str(test["output"])) for test in tests],
     )
@@ -184,7 +184,7 @@ def _passes(
     )
 
 
-def passes(task: Task, code: str, toolchain: Toolchain | None = None) -> bool:
+def passes(task: ProblemTests, code: str, toolchain: Toolchain | None = None) -> bool:
     """Return whether a program passes all tests of a task."""
     toolchain = toolchain or python_toolchain(SCRIPT)
     content = json.dumps(
