@@ -241,6 +241,7 @@ ADAPTERS = {
     "stable-diffusion-xl": "coco_captions",
     "dlrm-v2": "criteo",
     "whisper": "librispeech",
+    "qwen3.6-27b": "bfcl",
 }
 """Which data set of ours reads the files of a workload; this release has none for the others."""
 

@@ -47,6 +47,7 @@ SAMPLES = 6
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
+        "bfcl": "datasets/test_bfcl.py",
         "conversations": "datasets/test_conversations.py",
         "graded": "datasets/test_graded.py",
         "prompts": "datasets/test_user_prompts.py",

@@ -424,7 +424,9 @@ class OpenAiEngine(Engine):
         cut = self._generation.check_lengths(self._dataset)
         self._checks = Checks(self._generation, watch_ends=not (cut or self._dummy))
         reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
-        self._gives_output = self._capabilities.ids or reads_text
+        first = self._dataset.input(0)
+        offers_tools = isinstance(first, Mapping) and bool(first.get("tools"))
+        self._gives_output = self._capabilities.ids or reads_text or offers_tools
         tokenizer = self._tokenizer if reads_text else None
         header = self._options.session_header
         traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)

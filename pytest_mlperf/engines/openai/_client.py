@@ -258,11 +258,15 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A request that is ready to be sent, as JSON; `length` is how long its answer is to be."""
+    """A request that is ready to be sent, as JSON; `length` is how long its answer is to be.
+
+    Where it offers tools, calls of them are the answer.
+    """
 
     data: bytes
     prompt_tokens: int | None
     length: int | None = None
+    offers_tools: bool = False
 
     def of(self, session: str) -> bytes:  # noqa: ARG002 - for those that differ by it
         """Return what is sent for a conversation under way; "": the sample is asked alone."""

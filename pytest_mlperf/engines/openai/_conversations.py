@@ -146,11 +146,12 @@ class TurnBodies(Bodies):
             for place, message in enumerate(messages)
             if message.get("role") == "user" and isinstance(message.get("content"), str)
         )
+        tools = bool(fields.get("tools"))
         if (first := next(users, None)) is None:
             if any(is_chat_of_parts(message) for message in messages):
                 end = self._once(b"]," + encode(fields)[1:])
                 data = b'{"messages":[' + b",".join(parts) + end
-                return Body(data=data, prompt_tokens=None, length=length)
+                return Body(data=data, prompt_tokens=None, length=length, offers_tools=tools)
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT) :]
@@ -163,6 +164,7 @@ class TurnBodies(Bodies):
             rest=(self._once(text), *parts[first + 1 :]),
             end=self._once(b"]," + encode(fields)[1:]),
             salted=self.salted,
+            offers_tools=tools,
         )
 
     def _once(self, data: bytes) -> bytes:

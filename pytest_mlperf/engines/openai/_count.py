@@ -58,7 +58,7 @@ class ReferenceCount:
     def _message(self, pieces: Iterable[Piece]) -> int:
         """Count an answer of several kinds; without a template each kind by itself."""
         pieces = list(pieces)
-        text, reasoning = (_joined(v for k, v in pieces if k == kind) for kind in KINDS)
+        text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in KINDS)
         calls = merged([v for k, v in pieces if k == "tools"])
         if self._frame is None:
             parts = [reasoning, text, json.dumps(calls) if calls else ""]
@@ -85,14 +85,14 @@ class ReferenceCount:
 KINDS = ("text", "reasoning")
 
 
-def _joined(texts: Iterable[str]) -> str:
+def joined(texts: Iterable[str]) -> str:
     """Join texts; JSON may carry a character in two halves, of which one alone is none."""
     return "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _halves(pieces: Sequence[Piece]) -> tuple[str, str]:
     texts = [text for _, text in pieces]
-    return _joined(texts), _joined(texts[1:])
+    return joined(texts), joined(texts[1:])
 
 
 def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pytest_mlperf.engines.llm.generation import EndWatch, Generation, too_short
 from pytest_mlperf.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.engines.openai._client import Bodies, Body, Client, Listener
 from pytest_mlperf.engines.openai._conversations import session_of
-from pytest_mlperf.engines.openai._count import Piece
+from pytest_mlperf.engines.openai._count import Piece, joined, merged
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -269,10 +270,17 @@ def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> by
     """Return an answer's tokens as scorers take them: int64, little-endian, end token included."""
     ids = answer.ids
     if not ids:
-        # JSON may carry a character in two halves, in two events; one that stays alone is none.
-        text = "".join(answer.text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        ids = list(tokenizer(joined(answer.text), add_special_tokens=False)["input_ids"])
     return generation.packed(ids, answer.finish)
+
+
+def calls_or_text(answer: StreamedAnswer) -> bytes:
+    """Return an answer as scorers of function calls take it, in UTF-8: its calls, else its text.
+
+    Calls are JSON, a list of tables as OpenAI's API has them; arguments that are no JSON stay text.
+    """
+    calls = merged([value for kind, value in answer.pieces if kind == "tools"])
+    return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
 FILES = 65_536
@@ -342,7 +350,11 @@ class Traffic:
         tokens = self._checks.passed(answer, flight.body, request.index, request.sink)
         output_bytes = None
         if request.sink.wants_output:
-            output_bytes = output(answer, self._generation, self._tokenizer)
+            output_bytes = (
+                calls_or_text(answer)
+                if flight.body.offers_tools
+                else output(answer, self._generation, self._tokenizer)
+            )
         elif self.kept is not None:
             self.kept[request.sample] = answer.pieces
         self.accepted += answer.accepted
