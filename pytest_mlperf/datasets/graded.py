@@ -17,6 +17,7 @@ from pytest_mlperf.datasets.files.frames import find_table, read_frame
 OFFICIAL = (
     "mlperf_llama3.1_405b_dataset_8313_processed_fp16_eval.pkl",
     "mlperf_deepseek_r1_dataset_4388_fp8_eval.pkl",
+    "deepseek_r1_eval.parquet",
     "acc_eval_ref.parquet",
     "perf_eval_ref.parquet",
 )
