@@ -138,6 +138,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_bert.py
 	$(BIN)/python tools/train_tiny_dlrm.py
 	$(BIN)/python tools/train_tiny_dlrm_v3.py
+	$(BIN)/python tools/train_tiny_rgat.py
 	$(BIN)/python tools/train_tiny_retinanet.py
 	$(BIN)/python tools/train_tiny_yolo.py
 	$(BIN)/python tools/train_tiny_3d_unet.py

@@ -141,6 +141,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
     },
     "qwen3-vl": {"hF1": ("scores.f1", "chance.f1")},
     "whisper": {"accuracy": ("accuracy", "chance")},
+    "rgat": {"top-1": ("top1", "chance")},
     "stable-diffusion-xl": {
         "CLIP": ("clip", "of_other_captions.clip"),
         "FID": ("fid", "of_noise.fid"),

@@ -34,6 +34,7 @@ SCORERS = {
     "qwen3-vl": "category_f1",
     "resnet50": "top1",
     "retinanet": "map",
+    "rgat": "top1",
     "stable-diffusion-xl": "clip_fid",
     "whisper": "word_accuracy",
     "yolo": "map",

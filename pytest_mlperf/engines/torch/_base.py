@@ -203,7 +203,7 @@ class TorchModuleOptions(DeviceOptions):
     """What a suite may say of a module.
 
     Attributes:
-        factory: "dlrm-v2", "dlrm-v3", "question-answering" or "package.module:factory".
+        factory: "dlrm-v2", "dlrm-v3", "rgat", "question-answering" or "package.module:factory".
         arguments: What else the factory takes.
         batch_size: Samples per call of the module at most.
         batching: "stack": samples of one shape, with the batch as a new first dimension. "concat":

@@ -19,6 +19,7 @@ ENGINE = "torch-module"
 BUILT_IN = {
     "dlrm-v2": "pytest_mlperf.engines.torch.module.dlrm:dlrm_v2",
     "dlrm-v3": "pytest_mlperf.engines.torch.module.hstu:dlrm_v3",
+    "rgat": "pytest_mlperf.engines.torch.module.rgat:rgat",
     "question-answering": "pytest_mlperf.engines.torch.module.squad:question_answering",
 }
 """Factories by a name of their own; their models are folders with config.json."""
@@ -43,7 +44,7 @@ class TorchModuleEngine(TorchBase):
     Args:
         dataset: Its inputs are arrays, or dicts and lists of them, as the module takes them: dicts
             by name, lists by position.
-        model: Given to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3" and
+        model: Given to the factory; a folder with config.json for "dlrm-v2", "dlrm-v3", "rgat" and
             "question-answering".
         precision: "fp32", "bf16" or "fp16": parameters, buffers and floating inputs have this type,
             without autocast. "int8" or "int4": weights of linear layers as such (torchao), the rest

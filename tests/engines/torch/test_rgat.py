@@ -1,0 +1,171 @@
+"""R-GAT samples neighbours while it answers, the same for a paper whatever is asked beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+from pytest_mlperf.core.errors import RunError  # noqa: E402
+from pytest_mlperf.engines.torch.module import TorchModuleEngine  # noqa: E402
+from pytest_mlperf.engines.torch.module._neighbours import CITES, Neighbours  # noqa: E402
+from pytest_mlperf.engines.torch.module.rgat import Attention, Rgat, RgatSizes  # noqa: E402
+from pytest_mlperf.testing import RecordingSink  # noqa: E402
+
+COUNTS = {"paper": 60, "author": 30, "institute": 4, "fos": 9, "journal": 3, "conference": 3}
+EDGES = {
+    CITES: 5,
+    ("paper", "written_by", "author"): 3,
+    ("author", "affiliated_to", "institute"): 1,
+    ("paper", "topic", "fos"): 2,
+    ("paper", "published", "journal"): 1,
+    ("paper", "venue", "conference"): 1,
+}
+SIZES = RgatSizes(features=6, hidden=8, heads=2, classes=300, fan_outs=(2, 2, 3))
+
+
+class Graph:
+    """A small graph, as data set igbh has it."""
+
+    digest = "0" * 64
+
+    def __init__(self) -> None:
+        drawing = np.random.RandomState(0)
+        self.features = {
+            kind: drawing.normal(size=(count, 6)).astype("f4") for kind, count in COUNTS.items()
+        }
+        self.edges = {}
+        for (source, name, target), each in EDGES.items():
+            begins = np.repeat(np.arange(COUNTS[source]), each)
+            ends = drawing.randint(0, COUNTS[target], len(begins))
+            self.edges[source, name, target] = np.stack([begins, ends], axis=1)
+
+    def __len__(self) -> int:
+        return COUNTS["paper"]
+
+    def input(self, index: int) -> dict[str, int]:
+        return {"paper": index}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(3)
+    config = {"model_type": "rgat", **dataclasses.asdict(SIZES)}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    state = {name: each.contiguous() for name, each in Rgat(SIZES).state_dict().items()}
+    safetensors_torch.save_file(state, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def classes(model: Path, dataset: Any, **options: Any) -> list[int]:
+    sink, indices = RecordingSink(60), range(60)
+    asked = {"factory": "rgat", **options}
+    engine = TorchModuleEngine(dataset=dataset, model=str(model), precision="fp32", **asked)
+    with engine:
+        engine.load_samples(indices)
+        engine.submit(indices, indices, sink)
+        sink.wait()
+    return [int.from_bytes(sink.outputs[index], "little", signed=True) for index in indices]
+
+
+def test_classes_are_int64_and_the_same_whatever_comes_together(model: Path) -> None:
+    """A byte would not hold them, as in the log of MLPerf's reference."""
+    together, alone = (classes(model, Graph(), batch_size=size) for size in (60, 1))
+
+    assert together == alone
+    assert max(together) > 255
+    assert len(set(together)) > 5
+    other = classes(model, Graph(), batch_size=7, arguments={"seed": 5})
+    assert other != together
+
+
+def test_neighbours_are_real_ones_distinct_and_as_many_as_asked() -> None:
+    graph = Graph()
+    neighbours = Neighbours(graph.edges, COUNTS)
+    papers = np.arange(60)
+    roots, first, *_ = neighbours.around(papers, (3, 2), 0)
+
+    position = dict.fromkeys(first.nodes, 0)
+    for relation, parents in first.parents.items():
+        source, name, target = relation
+        begin = position[source]
+        position[source] = end = begin + len(parents)
+        pairs: Counter[tuple[int, int]] = Counter()
+        for (first_kind, stored, second_kind), edges in graph.edges.items():
+            ends = edges.tolist()
+            if name in (stored, f"rev_{stored}"):
+                turned = name != stored or (first_kind, second_kind) == ("paper", "paper")
+                if name == stored:
+                    pairs.update((b, a) for a, b in ends)
+                if turned:
+                    pairs.update((a, b) for a, b in ends)
+        ends = roots.nodes[target][parents], first.nodes[source][begin:end]
+        sampled = Counter(zip(*(each.tolist() for each in ends), strict=True))
+        degrees: Counter[int] = Counter()
+        for (node, neighbour), times in pairs.items():
+            if source != target or node != neighbour:
+                degrees[node] += times
+        assert all(times <= pairs[pair] for pair, times in sampled.items())
+        taken = Counter(node for node, _ in sampled.elements())
+        assert taken == {node: min(3, degree) for node, degree in degrees.items()}
+
+
+def test_every_neighbour_is_sampled_as_often() -> None:
+    """Of 10 neighbours 3 are taken; over 3,000 seeds each comes in about three of ten."""
+    edges = {("paper", "topic", "fos"): np.stack([np.zeros(10, int), np.arange(10)], axis=1)}
+    neighbours = Neighbours(edges, {"paper": 1, "fos": 10})
+    found: Counter[int] = Counter()
+    for seed in range(3000):
+        _, level = neighbours.around(np.array([0]), (3,), seed)
+        assert len(set(level.nodes["fos"].tolist())) == 3
+        found.update(level.nodes["fos"].tolist())
+
+    assert all(abs(found[node] - 900) < 5 * (3000 * 0.3 * 0.7) ** 0.5 for node in range(10))
+
+
+def test_attention_is_that_of_the_paper() -> None:
+    """Written out once more, node by node and head by head."""
+    torch.manual_seed(1)
+    layer = Attention(5, 6, 2)
+    nodes, neighbours = torch.randn(3, 5), torch.randn(4, 5)
+    parents = torch.tensor([0, 2, 0, 0])
+    with torch.no_grad():
+        computed = layer(nodes, neighbours, parents)
+        for node in range(3):
+            mine = [n for n in range(4) if parents[n] == node]
+            for head, part in enumerate((slice(0, 3), slice(3, 6))):
+                own = layer.linear(nodes[node])[part]
+                theirs = [layer.linear(neighbours[n])[part] for n in mine]
+                scores = [
+                    torch.nn.functional.leaky_relu(
+                        each @ layer.source[head] + own @ layer.target[head], 0.2
+                    )
+                    for each in theirs
+                ]
+                expected = layer.bias[part].clone()
+                for weight, each in zip(
+                    torch.softmax(torch.stack(scores), 0) if mine else [], theirs, strict=True
+                ):
+                    expected += weight * each
+                torch.testing.assert_close(computed[node][part], expected)
+
+
+def test_data_and_models_that_do_not_fit_are_named(model: Path) -> None:
+    graph = Graph()
+    graph.features["fos"] = graph.features["fos"][:, :5]
+    with pytest.raises(RunError, match="nodes of kind fos have 5 features, the model takes 6"):
+        classes(model, graph)
+    with pytest.raises(RunError, match="the data set has no graph; use the data set igbh"):
+        classes(model, [{"paper": 1}])
+    config = (model / "config.json").read_text("utf-8")
+    (model / "config.json").write_text(config.replace('"heads": 2', '"heads": 3'), "utf-8")
+    with pytest.raises(RunError, match="hidden is no multiple of heads"):
+        classes(model, Graph())

@@ -1,0 +1,80 @@
+"""The tiny R-GAT: trained, far above chance by its neighbours, found out when it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
+pytest.importorskip("safetensors", reason="needs pytest-mlperf[lm]")
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("rgat")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    reached = twin.training["top1"]
+
+    assert f"reference = {{ top1 = {reached} }}" in twin.file.read_text("utf-8")
+    assert twin.score(answers).aggregate["top1"] == pytest.approx(reached, abs=1)
+    assert reached > twin.gate("top1") > 2 * twin.training["alone"] > 10 * twin.training["chance"]
+
+
+def test_a_byte_does_not_hold_its_classes(twin: Twin, answers: list[bytes]) -> None:
+    """What MLPerf's reference logs loses each class above 255, and nobody notices."""
+    cut = [int.from_bytes(answer[:1], "little") for answer in answers]
+    right = sum(one == label for one, label in zip(cut, twin.references, strict=True))
+
+    assert max(twin.references) > 255
+    assert 100 * right / len(cut) == pytest.approx(twin.training["uint8"], abs=1)
+    assert twin.training["uint8"] < twin.gate("top1")
+
+
+def test_the_data_are_what_the_tool_draws(twin: Twin) -> None:
+    graph = load_tool("tiny_papers").Papers(twin.training["seed"])
+    folder = TINY / "rgat" / "data" / "full" / "processed"
+
+    for name, content in graph.files().items():
+        if name.endswith(".npy"):  # what torch saves has marks of its version
+            assert (folder / name).read_bytes() == content
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    papers = [twin.dataset.input(index)["paper"] for index in range(len(twin.dataset))]
+    assert papers == graph.shuffled[12_000:13_000].tolist()
+    assert twin.references == graph.labels[papers].tolist()
+
+
+def test_unchanged_it_scores_every_paper_as_in_the_baseline(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-rgat/rgat.fp32.json")
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    """One weight of a hundred, ten times too large."""
+    damaged = tmp_path / "damaged"
+    changed = load_tool("damage_weights").damage(twin.model, damaged)
+
+    verdict = twin.verdict(tmp_path, model=damaged)
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert any(note.startswith("against the baseline: ACC DROP") for note in verdict["notes"])
+
+
+def test_its_files_are_small() -> None:
+    sizes = [file.stat().st_size for file in (TINY / "rgat").rglob("*") if file.is_file()]
+
+    assert sum(sizes) < 3e6
