@@ -733,17 +733,17 @@ def test_what_its_round_runs_otherwise_says_so_and_is_never_official(
     ("name", "more", "gap"),
     [
         (
-            "e2e-rag-db",
+            "e2e-rag-qna",
             "",
-            "performance only: nothing here scores e2e-rag-db of v6.1, which MLPerf",
+            "performance only: nothing here scores e2e-rag-qna of v6.1, which MLPerf",
         ),
         ("resnet50", "", ""),
         ("mine", "", ""),
-        ("e2e-rag-db", '\nscorer = { use = "top1" }', ""),
+        ("e2e-rag-qna", '\nscorer = { use = "top1" }', ""),
         (
             "tiny",
-            '\ntwin_of = "e2e-rag-db"',
-            "performance only: nothing here scores e2e-rag-db of v",
+            '\ntwin_of = "e2e-rag-qna"',
+            "performance only: nothing here scores e2e-rag-qna of v",
         ),
     ],
     ids=["unscored", "scored", "of one's own", "own scorer", "twin"],
