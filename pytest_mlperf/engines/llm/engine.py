@@ -17,6 +17,7 @@ from pytest_mlperf.engines import engine_error, is_count, one_of
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TextOptions, TokenPrompts
 from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.engines.llm.queueing import Work
+from pytest_mlperf.engines.llm.speech import is_speech
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -123,6 +124,10 @@ class LibraryEngine(Engine):
         return sizes
 
     def __enter__(self) -> Self:
+        if is_speech(self._dataset):
+            raise self._options.refused(
+                "clips of sound are not supported here yet; use engine torch-whisper for them"
+            )
         with contextlib.ExitStack() as undo:
             self._open(undo)
             self._undo = undo.pop_all()
