@@ -200,11 +200,11 @@ class Replica:
             messages = self._pipe.receive()
         except (EOFError, OSError):  # nobody listens any more
             leave(0)
-        for message in messages:
-            if message[0] == wire.SUBMIT:
-                self._obey(message)
+        for command in messages:
+            if command[0] == wire.SUBMIT:
+                self._obey(command)
             else:
-                self._heard.put(message)
+                self._heard.put(command)
 
     def _load(self) -> None:
         spec = self._spec
