@@ -166,7 +166,9 @@ def test_a_workload_that_nothing_scores_is_told_after_collection_in_plan_and_in_
 ) -> None:
     path = project.suite(name="e2e-rag-qna")
     path.write_text(path.read_text("utf-8").replace('"v4.1"', '"v6.1"'), "utf-8")
-    gap = "performance only: nothing here scores e2e-rag-qna of v6.1, which MLPerf gates by accuracy"
+    gap = (
+        "performance only: nothing here scores e2e-rag-qna of v6.1, which MLPerf gates by accuracy"
+    )
 
     collected = project.run("suites", "--collect-only")
     planned = project.run("suites", "--mlperf-plan")
