@@ -34,7 +34,7 @@ MISSING = {
     "datacenter": {
         *("e2e-rag-qna", "e2e-rag-db", "dlrm-v3", "rgat"),
     },
-    "edge": {"qwen3.6-27b"},
+    "edge": set(),
 }
 """Workloads of v6.1 without a suite for real hardware."""
 
