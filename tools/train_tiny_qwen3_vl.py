@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
+from damage_weights import damage
 from PIL import Image
 from pyarrow import parquet
 from tiny_catalogue import SIZE, Product, draw, leaves
@@ -124,6 +126,7 @@ Interactive |
 |---|---|---|
 | **greedy decoding**, fp32, at most {max_new_tokens} new tokens | **{scores[f1]:.4f}** | \
 **{interactive[f1]:.4f}** |
+| with a hundredth of the weights ten times as large | {damaged:.4f} | |
 | chance: the answer to another product | {chance[f1]:.4f} | |
 | any of the five categories that the prompt lists | {chance[listed]:.4f} | |
 
@@ -412,10 +415,10 @@ def chance(products: Sequence[Product]) -> dict[str, float]:
     }
 
 
-def score(folder: Path, products: Sequence[Product]) -> dict[str, Any]:
-    """Return the scores of the written model, and how many fields are right of how many."""
+def score(folder: Path, products: Sequence[Product], model: Path = MODEL) -> dict[str, Any]:
+    """Return the scores of a written model, and how many fields are right of how many."""
     dataset = ShopifyDataset(path=str(folder), prompts=VERSION)
-    outputs = answer(dataset, MODEL, batch_size=ENGINE_BATCH, max_new_tokens=MAX_NEW_TOKENS)
+    outputs = answer(dataset, model, batch_size=ENGINE_BATCH, max_new_tokens=MAX_NEW_TOKENS)
     scores = CategoryF1Scorer(model=str(MODEL)).score(
         outputs, [dataset.reference(index) for index in range(len(dataset))]
     )
@@ -432,6 +435,14 @@ def score(folder: Path, products: Sequence[Product]) -> dict[str, Any]:
         "tokens": [min(map(len, tokens)), max(map(len, tokens))],
         "digest": dataset.digest,
     }
+
+
+def damaged(products: Sequence[Product]) -> float:
+    """Return the F1 of the written model with some weights ten times as large."""
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place, "model")
+        damage(MODEL, copy)
+        return float(score(DATA, products, copy)["f1"])
 
 
 def main() -> None:
@@ -467,6 +478,7 @@ def main() -> None:
         "scores": score(DATA, products),
         "interactive": score(INTERACTIVE, interactive),
         "chance": chance(products),
+        "damaged": damaged(products),
         "model_sha256": sha256(MODEL / "model.safetensors"),
         **made_with((*LIBRARIES[:4], "pillow", "pyarrow", "numpy")),
     }
