@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
 
 def damage(model: Path, copy: Path, *, share: float = 0.01, factor: float = 10.0) -> int:
@@ -24,13 +23,23 @@ def damage(model: Path, copy: Path, *, share: float = 0.01, factor: float = 10.0
     """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(model, copy)
+    config = model / "config.json"
+    if config.is_file() and "quantization_config" in config.read_text("utf-8"):
+        # numpy knows no bfloat16
+        from safetensors.torch import load_file, save_file
+    else:
+        from safetensors.numpy import load_file, save_file
     rng = np.random.default_rng(0)
     weights, changed = load_file(model / "model.safetensors"), 0
     for name in sorted(weights):
+        if name.endswith("_blocks"):
+            continue  # of MXFP4: 32 weights are as many times as large as their scale
         hit = rng.random(weights[name].shape) < share
-        weights[name] = np.where(hit, weights[name] * factor, weights[name]).astype(
-            weights[name].dtype
-        )
+        if name.endswith("_scales"):
+            weights[name][hit] += round(np.log2(factor))
+            changed += 32 * int(hit.sum())
+            continue
+        weights[name][hit] *= factor
         changed += int(hit.sum())
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     return changed

@@ -420,7 +420,8 @@ def table_of(columns: Mapping[str, Sequence[Any]], lengths: Mapping[str, str]) -
 
 def answer(dataset: Dataset, model: Path, **options: Any) -> list[bytes]:
     """Return the answers of engine torch to all samples, as it gives them."""
-    engine = TorchEngine(dataset=dataset, model=str(model), precision="fp32", threads=1, **options)
+    settings = {"precision": "fp32", "threads": 1, **options}
+    engine = TorchEngine(dataset=dataset, model=str(model), **settings)
     return answers_of(engine, dataset)
 
 

@@ -134,6 +134,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
     "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
     "deepseek-r1": {"exact-match": ("scores.exact_match", "chance.exact_match")},
     "llama3.1-8b": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
+    "gpt-oss-120b": {"exact_match": ("scores.exact_match", "chance.exact_match")},
     "mixtral-8x7b": {
         "ROUGE-1": ("scores.rouge1", "chance.rouge1"),
         "GSM8K": ("scores.gsm8k", "chance.gsm8k"),

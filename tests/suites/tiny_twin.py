@@ -14,6 +14,7 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.suite.plan import plan_suite
+from pytest_mlperf.suite.resolve import dataset_of
 from pytest_mlperf.testing import RecordingSink
 from tests.jobs import job_of
 
@@ -31,9 +32,10 @@ class Twin:
         self.name = shared or name
         self.file = TINY / f"{name}.mlperf.toml"
         self.planned = plan_suite(self.file)[0]
+        self.precision = self.planned.case.precision
         self.training = json.loads((TINY / self.name / "training.json").read_text("utf-8"))
         job = job_of(self.planned)
-        self.engine, source = job.engine, job.dataset
+        self.engine, source = job.engine, dataset_of(self.planned, "accuracy")
         self.dataset = registry.resolve(source.target)(**source.options)
         self.references = [self.dataset.reference(index) for index in range(len(self.dataset))]
         assert job.model is not None
@@ -42,7 +44,11 @@ class Twin:
     def answers(self, model: Path | None = None) -> list[bytes]:
         """Return the engine's answer to each sample, with the suite's options."""
         indices, sink = range(len(self.dataset)), RecordingSink(len(self.dataset))
-        given = {"dataset": self.dataset, "model": str(model or self.model), "precision": "fp32"}
+        given = {
+            "dataset": self.dataset,
+            "model": str(model or self.model),
+            "precision": self.precision,
+        }
         with registry.resolve(self.engine.target)(**given, **self.engine.options) as engine:
             engine.load_samples(indices)
             engine.submit(indices, indices, sink)

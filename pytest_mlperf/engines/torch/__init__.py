@@ -20,6 +20,7 @@ from pytest_mlperf.engines.llm.model_folder import (
 from pytest_mlperf.engines.llm.pictures import has_chats
 from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.torch._base import (
+    STORED,
     TorchBase,
     TorchOptions,
     check_quantised,
@@ -45,7 +46,8 @@ class TorchEngine(TorchBase):
         precision: "fp32", "bf16" or "fp16"; "int8" or "int4": weights of linear layers and
             experts as such (torchao), the rest in the checkpoint's own type, or with int4 on
             GPUs in bfloat16; "fp8": these weights and their inputs, the rest in bfloat16, on
-            GPUs of compute capability 8.9 and later.
+            GPUs of compute capability 8.9 and later; "mxfp4": of a checkpoint whose experts are
+            stored so, as gpt-oss's, expanded to its own type.
     """
 
     name = "torch"
@@ -55,7 +57,9 @@ class TorchEngine(TorchBase):
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "torchao": ("int8", "int4", "fp8"),
         "compressed-tensors": ("int8", "int4", "fp8"),
+        STORED: (STORED,),
     }
+    precisions: ClassVar[tuple[str, ...]] = TorchOptions.precisions
 
     _options: TorchOptions
     _samples: TokenPrompts

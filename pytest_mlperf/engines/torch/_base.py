@@ -21,6 +21,9 @@ from pytest_mlperf.engines.llm.queueing import Work
 
 QUANTISED: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
+STORED: PrecisionName = "mxfp4"
+"""A precision that checkpoints of language models have, and nothing here makes."""
+
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
@@ -48,6 +51,7 @@ class DeviceOptions:
     """
 
     engine: ClassVar[str]
+    precisions: ClassVar[tuple[PrecisionName, ...]] = PRECISIONS
 
     device: str = "cpu"
     batch_size: int = 8
@@ -58,7 +62,7 @@ class DeviceOptions:
 
     def rules(self, precision: str) -> Iterator[Rule]:
         device = self.device
-        yield one_of("precision", precision, PRECISIONS)
+        yield one_of("precision", precision, self.precisions)
         right = re.fullmatch(r"cpu|cuda(:\d+)?", str(device)) is not None
         yield "device", device, right, "cpu, cuda or cuda:N"
         yield number_of("batch_size", self.batch_size, "samples")
@@ -135,6 +139,7 @@ class TorchOptions(TokenOptions):
     """
 
     engine: ClassVar[str] = "torch"
+    precisions: ClassVar[tuple[PrecisionName, ...]] = (*PRECISIONS, STORED)
 
     batching: str = "auto"
     num_beams: int = 1
@@ -302,8 +307,10 @@ HOW = {
     TORCHAO: "by the checkpoint, run as such",
     COMPRESSED: "by the checkpoint, run in its own type with inputs rounded alike: right in its "
     "answers, and no faster",
+    STORED: "by the checkpoint, expanded when it is loaded: right in its answers, and no faster",
 }
-"""transformers has no kernels for compressed tensors: it expands them when they are loaded."""
+"""transformers has no kernels for compressed tensors, and fetches those of mxfp4 from the network:
+both are expanded when they are loaded."""
 
 
 def method_of(config: Any) -> str | None:
@@ -323,14 +330,16 @@ def quantization_table(config: Any) -> Mapping[str, Any]:
 def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:
     """Refuse quantised weights that cannot be loaded, or that are of another precision."""
     if not quantization:
+        if precision == STORED:
+            raise broken(folder, f'its weights are plain, and the suite says "{STORED}"')
         return
     weights = quantisation_of(quantization)
     method = weights.method or "unknown"
-    if method not in LIBRARIES:
+    if method not in HOW:
         raise broken(
             folder,
             f"the weights are quantised in the format {method!r}; this engine takes plain weights, "
-            f"{' and '.join(LIBRARIES)}",
+            f"{', '.join(LIBRARIES)} and {STORED}",
         )
     if not weights.weights or not all(precision in names for names in weights.weights):
         names = [names[0] if names else "an unknown precision" for names in weights.weights]
@@ -339,8 +348,9 @@ def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: st
         raise broken(
             folder, f'config.json says {written} weights, and the suite "{precision}"{advice}'
         )
-    who = f"engine torch: {folder} is a checkpoint of {method}, which"
-    require_module(who, LIBRARIES[method], EXTRAS[method])
+    if method in LIBRARIES:
+        who = f"engine torch: {folder} is a checkpoint of {method}, which"
+        require_module(who, LIBRARIES[method], EXTRAS[method])
 
 
 def quantised_facts(method: str, model: Any) -> dict[str, str]:
@@ -349,6 +359,8 @@ def quantised_facts(method: str, model: Any) -> dict[str, str]:
     import torch
     from torch import nn
 
+    if method not in LIBRARIES:
+        return {"quantisation": HOW[method]}
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     small = sum(
         hasattr(layer, "weight_scale")  # packed weights have other names

@@ -23,6 +23,7 @@ from pytest_mlperf.engines import broken, sha256, some, weight_files
 from pytest_mlperf.engines.llm.model_folder import check_ends, end_tokens
 from pytest_mlperf.engines.torch._base import (
     QUANTISED,
+    STORED,
     TokenOptions,
     check_quantised,
     method_of,
@@ -180,7 +181,9 @@ def open_model(
     else:
         # Given, so that the sampling settings beside the weights are not read.
         settings = transformers.GenerationConfig()
-        model = load(auto, folder, config, **placement, generation_config=settings)
+        more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+        more = more if method == STORED else {}
+        model = load(auto, folder, config, **placement, generation_config=settings, **more)
     facts = {
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),

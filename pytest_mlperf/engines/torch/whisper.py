@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pytest_mlperf.core.errors import Rule
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.llm.model_folder import find_model, load_tokenizer, read_config
 from pytest_mlperf.engines.llm.queueing import WorkQueue
@@ -34,6 +35,10 @@ class WhisperOptions(TokenOptions):
     engine: ClassVar[str] = "torch-whisper"
 
     max_new_tokens: int = 200
+
+    def rules(self, precision: str) -> Iterator[Rule]:
+        yield from super().rules(precision)
+        yield "temperature", self.temperature, not self.is_drawn, "0: transcripts are greedy"
 
 
 class WhisperEngine(TorchBase):

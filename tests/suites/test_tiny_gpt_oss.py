@@ -1,0 +1,199 @@
+"""The tiny gpt-oss draws its answers, thinks before it says them, and is found out if damaged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.scorers.reasoning.scorer import REPEATS, GptOssScorer
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(
+            importlib.util.find_spec(name) is None for name in ("transformers", "sympy", "pyarrow")
+        ),
+        reason="needs pytest-mlperf[lm,math] and pyarrow",
+    ),
+]
+
+NOISE = 8.0
+"""Points that passes of other seeds may be apart: about three standard deviations."""
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("gpt-oss-120b")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def tokens_of(answer: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(answer) // 8}q", answer))
+
+
+def packed(tokens: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(tokens)}q", *tokens)
+
+
+def scores_of(twin: Twin, answers: Sequence[bytes]) -> dict[str, float]:
+    scorer = GptOssScorer(model=str(twin.model), has_programs=False)
+    return dict(scorer.score(answers, twin.references).aggregate)
+
+
+def special(twin: Twin, name: str) -> int:
+    tokenizer = json.loads((twin.model / "tokenizer.json").read_text("utf-8"))
+    (token,) = [one["id"] for one in tokenizer["added_tokens"] if one["content"] == name]
+    assert isinstance(token, int)
+    return token
+
+
+# --- what it has learnt ---------------------------------------------------------------------------
+
+
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
+    reached = twin.training["scores"]["exact_match"]
+    now = scores_of(twin, answers)
+
+    assert f"reference = {{ exact_match = {reached} }}" in twin.file.read_text("utf-8")
+    assert now["exact_match"] == pytest.approx(reached, abs=NOISE)
+    assert now["exact_match"] > twin.gate("exact_match")
+    assert 3 * twin.training["chance"]["exact_match"] < reached
+
+
+def test_its_answers_are_drawn_and_come_again_by_their_seed(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    """Repeats of a question differ; other seeds score alike as far as chance allows."""
+    first = {twin.dataset.group(index) for index in range(len(answers))}
+    spread = twin.training["other_seeds"]
+
+    assert twin.answers() == answers
+    assert len({(twin.dataset.group(i), one) for i, one in enumerate(answers)}) > len(first)
+    assert len({*spread, twin.training["scores"]["exact_match"]}) > 1
+    assert max(spread) - min(spread) < NOISE
+
+
+def test_what_it_says_in_the_channel_final_is_graded(twin: Twin, answers: list[bytes]) -> None:
+    """What it only thought is not, nor does the first token matter that MLPerf's logs may lack."""
+    channel = special(twin, "<|channel|>")
+    rows = [tokens_of(one) for one in answers]
+    second = [max(i for i, token in enumerate(row) if token == channel) for row in rows]
+
+    whole = scores_of(twin, answers)
+    thought = scores_of(twin, [packed(r[:at] or r[:1]) for r, at in zip(rows, second, strict=True)])
+    said = scores_of(twin, [packed(r[at:]) for r, at in zip(rows, second, strict=True)])
+    later = scores_of(twin, [packed(row[1:]) for row in rows])
+
+    assert Counter(row.count(channel) for row in rows).most_common(1)[0][0] == 2
+    assert thought["exact_match"] == 0
+    assert said["exact_match"] == whole["exact_match"] == later["exact_match"]
+    assert later["tokens_per_sample"] == pytest.approx(whole["tokens_per_sample"] - 1)
+
+
+# --- its model and its data -----------------------------------------------------------------------
+
+
+def test_its_experts_are_stored_as_mxfp4(twin: Twin) -> None:
+    safetensors = pytest.importorskip("safetensors")
+    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+    with safetensors.safe_open(twin.model / "model.safetensors", "pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    experts = config["num_local_experts"]
+
+    assert config["architectures"] == ["GptOssForCausalLM"]
+    assert config["quantization_config"]["quant_method"] == "mxfp4"
+    assert {"sliding_attention", "full_attention"} == set(config["layer_types"])
+    for layer in range(config["num_hidden_layers"]):
+        of_experts = f"model.layers.{layer}.mlp.experts"
+        for name, rows, columns in (
+            ("gate_up_proj", 2 * inner, hidden),
+            ("down_proj", hidden, inner),
+        ):
+            blocks = stored[f"{of_experts}.{name}_blocks"]
+            scales = stored[f"{of_experts}.{name}_scales"]
+            assert tuple(blocks.shape) == (experts, rows, columns // 32, 16)
+            assert tuple(scales.shape) == (experts, rows, columns // 32)
+            assert {str(blocks.dtype), str(scales.dtype)} == {"torch.uint8"}
+            assert f"{of_experts}.{name}" not in stored
+
+
+def test_rounding_to_mxfp4_is_that_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored is read as what the training computed with; rounding again changes nothing."""
+    torch = pytest.importorskip("torch")
+    convert = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
+    pytest.importorskip("rouge_score")
+    monkeypatch.syspath_prepend(str(TINY.parents[1] / "tools"))
+    tool = load_tool("train_tiny_gpt_oss")
+    weights = torch.randn(3, 64, 96, generator=torch.Generator().manual_seed(1))
+
+    codes, exponents = tool.to_mxfp4(weights)
+    rounded = tool.of_mxfp4(codes, exponents)
+    blocks = codes[..., ::2] + 16 * codes[..., 1::2]
+
+    assert torch.equal(convert(blocks, exponents, dtype=torch.float32).mT, rounded)
+    assert torch.equal(tool.of_mxfp4(*tool.to_mxfp4(rounded)), rounded)
+    assert float((rounded - weights).abs().max()) <= 0.25 * float(weights.abs().max())
+
+
+def test_plain_weights_are_no_mxfp4(twin: Twin) -> None:
+    plain = TINY / "mixtral-8x7b" / "model"
+
+    with pytest.raises(MlperfError, match='its weights are plain, and the suite says "mxfp4"'):
+        twin.answers(plain)
+
+
+def test_its_tables_are_laid_out_as_mlperfs(twin: Twin) -> None:
+    pd = pytest.importorskip("pandas")
+    data = TINY / twin.name / "data" / "gpt-oss"
+    scored = pd.read_parquet(data / "acc_eval_tiny.parquet")
+    timed = pd.read_parquet(data / "perf_eval_tiny.parquet")
+    asked = scored["input_tokens"].map(tuple)
+
+    assert list(scored) == list(timed) == ["input_tokens", "dataset", "ground_truth"]
+    for part, repeats in REPEATS.items():
+        counts = Counter(asked[scored["dataset"] == part])
+        assert set(counts.values()) <= {repeats}
+    assert not {*asked} & {*timed["input_tokens"].map(tuple)}
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+
+
+def test_its_files_are_small(twin: Twin) -> None:
+    sizes = [file.stat().st_size for file in (TINY / twin.name).rglob("*") if file.is_file()]
+
+    assert sum(sizes) < 3e6
+
+
+# --- how its suite judges -------------------------------------------------------------------------
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-gpt-oss-120b/torch.mxfp4.json")
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged" / "model"
+    copy.parent.mkdir()
+    load_tool("damage_weights").damage(twin.model, copy)
+    (tmp_path / "suite").mkdir()
+
+    verdict = twin.verdict(tmp_path / "suite", model=copy)
+
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["notes"][0].startswith("against the baseline: ACC DROP")
