@@ -242,6 +242,10 @@ ADAPTERS = {
     "dlrm-v2": "criteo",
     "whisper": "librispeech",
     "qwen3.6-27b": "bfcl",
+    "yolo": "coco",
+    "rgat": "igbh",
+    "dlrm-v3": "streaming",
+    "wan-2.2-t2v-a14b": "vbench",
 }
 """Which data set of ours reads the files of a workload; this release has none for the others."""
 

@@ -426,7 +426,7 @@ def test_a_case_that_would_fail_at_once_is_not_ready(
         (
             'threads = 1\ntask = "anwser"',
             "12: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
-            "classify, answer, detect, segment, tensor",
+            "classify, answer, detect, yolo, segment, tensor",
         ),
         (
             'batch_size = "8"',

@@ -109,7 +109,7 @@ def test_an_engine_names_its_precisions(name: str) -> None:
             },
         ),
         ("datasets", "imagenet", {"PIL": "onnx"}),
-        ("datasets", "openorca", {"pyarrow": None}),
+        ("datasets", "openorca", {"pyarrow": "parquet"}),
         ("scorers", "clip_fid", {"PIL": "onnx", "torch": "lm", "transformers": "lm"}),
         ("scorers", "map", {"pycocotools": "vision"}),
         ("scorers", "top1", {}),
@@ -122,8 +122,8 @@ def test_what_an_extension_uses_comes_with_few_extras(
     assert {library.name: library.extra for library in read(group, name).libraries} == extras
 
 
-OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors"}
-"""The first two are always here; what checkpoints need is imported where one is read."""
+OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors", "PIL"}
+"""The first two are always here; checkpoints and pictures import theirs where one is read."""
 
 BROUGHT = {
     "rouge_score": {"nltk"},

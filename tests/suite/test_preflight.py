@@ -120,7 +120,7 @@ MODEL = 'model = "gone/m.onnx"'
             MODEL,
             'use = "onnxruntime"\n[engines.options]\nthreads = 2\ntask = "anwser"',
             "10: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
-            "classify, answer, detect, segment, tensor",
+            "classify, answer, detect, yolo, segment, tensor",
         ),
         (
             MODEL,
