@@ -69,8 +69,8 @@ def test_a_layer_is_not_named_twice(tmp_path: Path) -> None:
     _, told = verdict(given)
 
     assert told.headline == (
-        "engine onnxruntime: task = 'anwser' is not one of classify, answer, detect, yolo, segment, "
-        "tensor"
+        "engine onnxruntime: task = 'anwser' is not one of classify, answer, detect, yolo, "
+        "segment, tensor"
     )
     assert told.notes == ()
 
