@@ -80,7 +80,7 @@ class Stored:
             control=False,
         )
         case = CaseRuns(self.planned, conditions, POLICY, lambda _: None)
-        case.subject = self.verdict.subject
+        case.subject = case.scored_subject = self.verdict.subject
         case.runs = list(self.verdict.runs)
         case.rate = self.result.target_qps
         if self.verdict.accuracy is not None:

@@ -35,7 +35,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
 }
 
 WORDS = {
-    "torch": torch.PRECISIONS,
+    "torch": (*torch.PRECISIONS, torch.STORED),
     "torch-diffusion": torch.PRECISIONS,
     "vllm": vllm.PRECISIONS,
     "tensorrt_llm": tensorrt_llm.PRECISIONS,

@@ -25,7 +25,7 @@ class Labelled(Samples):
 
 
 def tiny(suite: str) -> Any:
-    (path,) = TINY.glob(f"{suite}*.mlperf.toml")
+    path = min(TINY.glob(f"{suite}*.mlperf.toml"), key=lambda file: len(file.name))
     return build("dataset", dataset_of(plan_suite(path)[0]))
 
 

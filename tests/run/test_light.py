@@ -161,7 +161,9 @@ def decoded(
     assert about is not None
     sizes = dataclasses.asdict(about.work)
     text = LLAMA.format(
-        dimensions="\n".join(f"{name} = {size}" for name, size in sizes.items() if name != "share"),
+        dimensions="\n".join(
+            f"{name} = {size}" for name, size in sizes.items() if size and name != "share"
+        ),
         precision=precision or claim.precision,
         accelerator=accelerator,
         scenario=scenario,
