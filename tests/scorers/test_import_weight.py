@@ -30,6 +30,7 @@ HEAVY = {
     "name",
     [
         "auc",
+        "boxes3d",
         "category_f1",
         "detection",
         "dice",

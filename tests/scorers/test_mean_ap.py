@@ -18,7 +18,8 @@ from pycocotools.cocoeval import COCOeval
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.core.judge.gate import below_by_influence
-from pytest_mlperf.scorers.detection import MeanApScorer, influences, interpolated
+from pytest_mlperf.scorers.detection import MeanApScorer, interpolated
+from pytest_mlperf.scorers.leverage import influences
 
 Reference = dict[str, Any]
 Row = Sequence[float]

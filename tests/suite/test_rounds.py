@@ -110,6 +110,7 @@ SCORERS = {
     "whisper": "word_accuracy",
     "rgat": "top1",
     "yolo": "map",
+    "pointpainting": "pointpainting",
     "dlrm-v3": "ranking",
     "qwen3.6-27b": "function_calls",
     "qwen3-vl-235b-a22b": "category_f1",

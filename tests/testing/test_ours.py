@@ -76,6 +76,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "function_calls": "scorers/test_function_calls.py",
         "ingestion": "scorers/test_ingestion.py",
         "judged": "scorers/test_judged.py",
+        "pointpainting": "scorers/test_boxes3d.py",
         "ranking": "scorers/test_ranking.py",
     },
     "builders": {},
