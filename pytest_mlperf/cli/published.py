@@ -75,10 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", choices=tuple(SHORT), metavar="NAME", help=", ".join(SHORT))
     parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
     parser.add_argument("--submitter", metavar="NAME", help="a part of the name")
-    parser.add_argument("--division", choices=("closed", "open", "all"), default="closed")
-    parser.add_argument("--harness", choices=("loadgen", "endpoints"))
+    parser.add_argument(
+        "--division", choices=("closed", "open", "all"), default="closed", help="default: closed"
+    )
+    parser.add_argument("--harness", choices=("loadgen", "endpoints"), help="who measured it")
     parser.add_argument("--per", choices=PER, default="system", help="what a value is of")
-    parser.add_argument("--format", choices=FORMATS, default="table")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="default: a table; csv and json have all"
+    )
     parser.add_argument(
         "--most",
         type=whole(lambda number: number > 0, "{!r} is no count: a whole number from 1 on"),

@@ -302,6 +302,7 @@ class PointPaintingScorer:
     first number is not above 0 are no detections, and fractions of labels are cut off.
     """
 
+    libraries = ()
     metrics = ("map",)
 
     def __init__(

@@ -20,7 +20,8 @@ from pytest_mlperf.core.judge._mean_change import error_of
 from pytest_mlperf.core.judge.rule_a import ScorePairs, judge_pairs
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.scorers import auc
-from pytest_mlperf.scorers.detection import influences, interpolated
+from pytest_mlperf.scorers.detection import interpolated
+from pytest_mlperf.scorers.leverage import influences
 from pytest_mlperf.scorers.leverage import Shares
 
 PASSES = 200
