@@ -21,8 +21,7 @@ from pytest_mlperf.core.judge.rule_a import ScorePairs, judge_pairs
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.scorers import auc
 from pytest_mlperf.scorers.detection import interpolated
-from pytest_mlperf.scorers.leverage import influences
-from pytest_mlperf.scorers.leverage import Shares
+from pytest_mlperf.scorers.leverage import Shares, influences
 
 PASSES = 200
 """Pairs of passes of a row; each counts twice, as either pass may be the baseline."""
