@@ -143,6 +143,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_yolo.py
 	$(BIN)/python tools/train_tiny_3d_unet.py
 	$(BIN)/python tools/train_tiny_sdxl.py
+	$(BIN)/python tools/train_tiny_wan.py
 	$(BIN)/python tools/train_tiny_mixtral.py
 	$(BIN)/python tools/train_tiny_gptj.py
 	$(BIN)/python tools/train_tiny_whisper.py

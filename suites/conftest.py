@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-FOLDERS = ("tiny/stable-diffusion-xl",)
+FOLDERS = ("tiny/stable-diffusion-xl", "tiny/wan-2.2")
 
 for folder in FOLDERS:
     place = str(Path(__file__).resolve().parent / folder)

@@ -12,14 +12,22 @@ from pathlib import Path
 import numpy as np
 
 
-def damage(model: Path, copy: Path, *, share: float = 0.01, factor: float = 10.0) -> int:
+def damage(
+    model: Path,
+    copy: Path,
+    *,
+    share: float = 0.01,
+    factor: float = 10.0,
+    file: str = "model.safetensors",
+) -> int:
     """Write a damaged copy of a checkpoint folder and return how many weights were changed.
 
     Args:
-        model: Folder with `model.safetensors`.
+        model: Folder with `file`.
         copy: Folder to write; an old one is replaced.
         share: Share of all weights, chosen at random and always the same.
         factor: What they are multiplied by.
+        file: The weights, below the folder.
     """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(model, copy)
@@ -30,7 +38,7 @@ def damage(model: Path, copy: Path, *, share: float = 0.01, factor: float = 10.0
     else:
         from safetensors.numpy import load_file, save_file
     rng = np.random.default_rng(0)
-    weights, changed = load_file(model / "model.safetensors"), 0
+    weights, changed = load_file(model / file), 0
     for name in sorted(weights):
         if name.endswith("_blocks"):
             continue  # of MXFP4: 32 weights are as many times as large as their scale
@@ -41,7 +49,7 @@ def damage(model: Path, copy: Path, *, share: float = 0.01, factor: float = 10.0
             continue
         weights[name][hit] *= factor
         changed += int(hit.sum())
-    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, copy / file, metadata={"format": "pt"})
     return changed
 
 

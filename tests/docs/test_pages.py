@@ -147,6 +147,7 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
         "CLIP": ("clip", "of_other_captions.clip"),
         "FID": ("fid", "of_noise.fid"),
     },
+    "wan-2.2": {"moving_digits": ("moving_digits", "of_other_prompts")},
 }
 """Where training.json has the scores of docs/tiny.md, and those of chance."""
 

@@ -1,0 +1,117 @@
+"""The tiny Wan 2.2: trained, far from chance, and found out when it is damaged."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_mlperf.core.errors import RunError
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+for library in ("torch", "transformers", "diffusers"):
+    pytest.importorskip(library, reason="needs pytest-mlperf[diffusion]")
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+FOLDER = TINY / "wan-2.2"
+SECOND = "transformer_2/diffusion_pytorch_model.safetensors"
+SHAPE = (9, 16, 16, 3)
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("wan-2.2")
+
+
+@pytest.fixture(autouse=True)
+def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the suite's scorer, found as conftest.py beside the suite lets it be."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("moving_digits")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+def test_it_shows_what_its_trainer_reached_far_above_chance(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    reached = twin.training["moving_digits"]
+    shown = twin.score(answers).aggregate["moving_digits"]
+    others = twin.score([*answers[21:], *answers[:21]]).aggregate["moving_digits"]
+
+    assert f"reference = {{ moving_digits = {reached} }}" in twin.file.read_text("utf-8")
+    assert shown == pytest.approx(reached, abs=1)
+    assert others == pytest.approx(twin.training["of_other_prompts"], abs=0.5)
+    assert others < 2 < 10 * others + 20 < twin.gate("moving_digits")
+    assert reached < twin.training["real"]
+
+
+def test_a_still_of_each_video_does_not_pass(twin: Twin, answers: list[bytes]) -> None:
+    """Its judge sees movement: every frame the same is nothing that moves."""
+    videos = [np.frombuffer(answer, np.uint8).reshape(SHAPE) for answer in answers]
+    stills = [np.repeat(video[4:5], len(video), axis=0).tobytes() for video in videos]
+
+    assert twin.score(stills).aggregate["moving_digits"] < twin.gate("moving_digits") / 2
+
+
+def test_its_data_set_has_a_prompt_for_all_that_a_video_can_show(twin: Twin, judge: Any) -> None:
+    places = [range(len(words)) for words in judge.WORDS.values()]
+
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert [tuple(judge.read(prompt)) for prompt in twin.references] == list(product(*places))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", "a red seven", "a red seven moves up and down", "a red two moves up"]
+)
+def test_a_prompt_that_names_too_little_or_too_much_is_refused(prompt: str, judge: Any) -> None:
+    with pytest.raises(RunError, match="does not name one digit, colour and direction"):
+        judge.read(prompt)
+
+
+def test_a_video_of_another_length_is_refused(twin: Twin, answers: list[bytes]) -> None:
+    with pytest.raises(RunError, match=r"sample 1 has 6911 bytes, but a video of shape"):
+        twin.score([answers[0], answers[1][:-1], *answers[2:]])
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    """And the scorer's process finds the suite's own code, because of conftest.py beside it."""
+    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
+
+    verdict = twin.verdict(tmp_path)
+
+    assert verdict["outcome"] == "ok", verdict["headline"]
+    assert verdict["baseline_file"].endswith("tiny-wan-2.2/torch-video.fp32.json")
+
+
+def test_a_run_with_damaged_weights_fails(twin: Twin, tmp_path: Path) -> None:
+    """One weight in a hundred of the second transformer, ten times as large."""
+    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
+    copy = tmp_path / "damaged"
+    changed = load_tool("damage_weights").damage(twin.model, copy, file=SECOND)
+
+    verdict = twin.verdict(tmp_path, model=copy)
+
+    assert changed == pytest.approx(0.01 * twin.training["parameters"]["transformer_2"], rel=0.1)
+    assert verdict["outcome"] == "GATE FAIL"
+    assert any(note.startswith("against the baseline: ACC DROP") for note in verdict["notes"])
+
+
+def test_the_pipeline_is_one_of_diffusers(twin: Twin) -> None:
+    """Of the classes that Wan 2.2 has, with both transformers, and small."""
+    index = json.loads((twin.model / "model_index.json").read_text("utf-8"))
+    sizes = [file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()]
+
+    assert index["_class_name"] == "WanPipeline"
+    assert index["transformer"][1] == index["transformer_2"][1] == "WanTransformer3DModel"
+    assert index["boundary_ratio"] == 0.875
+    assert sum(sizes) < 3e6
