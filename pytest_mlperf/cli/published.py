@@ -12,13 +12,14 @@ from itertools import groupby
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import clean, json_text, nearest
+from pytest_mlperf.core.foreign_text import json_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.reports.export.github import escape
 from pytest_mlperf.reports.terminal.layout import Row, fold, plural, table
-from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.rounds.published import (
     COLUMNS,
     OfficialResult,
+    benchmarks,
     official_results,
     rounds_with_results,
 )
@@ -138,7 +139,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
 def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
     """Return a result for each accelerator or watt; None where that cannot be said.
 
-    A latency is not shared among accelerators, and that of a mixed system by none of its kinds.
+    A latency is not shared among accelerators.
     """
     if per == "system":
         return PublishedFigure(result=result, value=result.value, unit=result.unit)
@@ -177,14 +178,9 @@ def _filters(parsed: argparse.Namespace) -> Iterator[Callable[[OfficialResult], 
         yield _has_accelerator(parsed.accelerator)
 
 
-def _names(workload: str) -> set[str]:
-    """Return what the tables call a workload; a name with a target means that target alone."""
-    models = {result.benchmark for result in official_results()}
-    rounds = [load_round(name).find(workload) for name in ROUNDS]
-    names = {
-        workload,
-        *(name for about in rounds if about for name in about.checker_names),
-    } & models
+def _names(workload: str) -> frozenset[str]:
+    """Return what the tables call a workload; nothing is an MlperfError."""
+    names = benchmarks(workload)
     if not names:
         closed = {result.benchmark for result in official_results() if result.division == "closed"}
         raise MlperfError(
@@ -194,14 +190,14 @@ def _names(workload: str) -> set[str]:
 
 
 def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
-    """Return what tells systems with an accelerator; mixed ones are of no class and no kind."""
+    """Return what tells systems with an accelerator; those of two kinds are of no class."""
     kinds = known_gpus()
     classes = {spec.accelerator for spec in kinds.values()}
 
     def fits(result: OfficialResult) -> bool:
         if text not in kinds and text not in classes:
             return text.lower() in result.accelerator.lower()
-        gpu = find_gpu(result.accelerator) if result.accelerator and not result.is_mixed else None
+        gpu = find_gpu(result.accelerator)
         return gpu is not None and text == (gpu.accelerator if text in classes else gpu.name)
 
     return fits
@@ -236,7 +232,7 @@ def listing(
         cells = [_row(figure) for figure in rows[:most]]
         names = ["value", "accelerators", "submitter", "system", "round"]
         if markdown:
-            yield from (f"### {clean(title)}", "", *_markdown(names, cells))
+            yield from (f"### {escape(title)}", "", *_markdown(names, cells))
         else:
             left = names[1:]
             yield from (
@@ -261,7 +257,7 @@ def _row(figure: PublishedFigure) -> Row:
     marks = (result.inferred, "~"), (result.division == "open", "*")
     early = result.availability not in ("", "available")
     mark = "".join(sign for holds, sign in (*marks, (early, "^")) if holds)
-    count = f"{result.count} x " if result.count and not result.is_mixed else ""
+    count = f"{result.count} x " if result.count else ""
     return {
         "value": f"{figure.value:,.6g}{mark}",
         "accelerators": f"{count}{result.accelerator}" if result.accelerator else "CPU",
@@ -275,7 +271,7 @@ def _markdown(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield f"|{' --- |' * len(names)}"
     for row in rows:
-        yield f"| {' | '.join(clean(row[name]).replace('|', '&#124;') for name in names)} |"
+        yield f"| {' | '.join(escape(row[name]) for name in names)} |"
 
 
 def _cell(value: object) -> object:

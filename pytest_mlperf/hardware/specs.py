@@ -56,6 +56,14 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     return any_of(sized or marked or kinds) if kinds else None
 
 
+def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:
+    """Return the kind of GPU that a machine's identity names; None: none, or an unknown one."""
+    product, memory = identity.get("gpu"), identity.get("memory_gib")
+    if not isinstance(product, str):
+        return None
+    return find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
+
+
 def _has(spec: GpuSpec, memory_gib: float) -> bool:
     return spec.memory is not None and abs(memory_gib * 1e9 / spec.memory - 1) <= _MEMORY_SLACK
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
+
+from pytest_mlperf.rounds import ROUNDS, load_round
 
 PAGES = {
     "A": "NVIDIA's tables of MLPerf Inference v4.1, data center",
@@ -142,11 +143,6 @@ class OfficialResult:
         return self.unit in _SECONDS
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether its accelerators are of several products."""
-        return re.search(r" \+ | and |\), ", self.accelerator) is not None
-
-    @property
     def benchmark(self) -> str:
         """The model as the newest rounds call it."""
         return "resnet" if self.model == "resnet50" else self.model
@@ -185,6 +181,13 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
 def rounds_with_results() -> tuple[str, ...]:
     """Return the rounds that the package has results of, oldest first."""
     return tuple(dict.fromkeys(result.round for result in official_results()))
+
+
+def benchmarks(workload: str) -> frozenset[str]:
+    """Return what the results call a workload; a name with a target means that target alone."""
+    rounds = [load_round(name).find(workload) for name in ROUNDS]
+    names = {workload, *(name for about in rounds if about for name in about.checker_names)}
+    return frozenset(names & {result.benchmark for result in official_results()})
 
 
 def _result(row: dict[str, Any]) -> OfficialResult:

@@ -15,7 +15,7 @@ from pytest_mlperf.core.roofline import Light, lights
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, PerDollar, fewest_gpus, per_dollar
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.hardware.specs import find_gpu
+from pytest_mlperf.hardware.specs import gpu_in
 from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.figures import Figures, Findings
 
@@ -125,12 +125,7 @@ def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | 
 
 def gpu_of(job: Job, identity: Mapping[str, object]) -> GpuSpec | None:
     """Return the figures of a case's accelerator: the suite's own, else those of the table."""
-    if job.gpu is not None:
-        return job.gpu
-    product, memory = identity.get("gpu"), identity.get("memory_gib")
-    if not isinstance(product, str):
-        return None
-    return find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
+    return gpu_in(identity) if job.gpu is None else job.gpu
 
 
 def work_of(job: Job) -> AnyWork | None:

@@ -8,12 +8,10 @@ from statistics import geometric_mean
 
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.hardware.specs import find_gpu
+from pytest_mlperf.hardware.specs import find_gpu, gpu_in
 from pytest_mlperf.reports.terminal.layout import plural
-from pytest_mlperf.rounds import ROUNDS, load_round
-from pytest_mlperf.rounds.published import OfficialResult, official_results
+from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
 
 METRICS = {"tokens/s": "tokens_per_second", "samples/s": "throughput", "queries/s": "throughput"}
 """What a run calls the values of results. Latencies are left out: those of results are bounds with
@@ -50,14 +48,14 @@ def placing_of(result: CaseResult) -> Placing | None:
     only a search for that rate is like it.
     """
     verdict = result.verdict
-    gpu = _kind(verdict)
+    gpu = gpu_in(verdict.subject.identity) if verdict.subject else None
     if gpu is None or verdict.ratio or not verdict.runs or result.techniques or result.handicap:
         return None
     case, count = verdict.case, split(verdict.case.accelerator)[0]
     if case.scenario != "Offline" and not all(run.search for run in verdict.runs):
         return None
     for unit, metric in METRICS.items():
-        best = _best(case.workload, case.scenario, gpu, unit)
+        best = _best(case.workload, case.scenario, gpu.name, unit)
         values = [run.metrics[metric] for run in verdict.runs if run.metrics.get(metric)]
         if best and values:
             mine = geometric_mean(values) / count  # as the value beside it is that of all runs
@@ -65,29 +63,17 @@ def placing_of(result: CaseResult) -> Placing | None:
     return None
 
 
-def _kind(verdict: Verdict) -> str | None:
-    """Return the name of the case's kind of GPU; several that it may be are none."""
-    identity = verdict.subject.identity if verdict.subject else {}
-    product, memory = identity.get("gpu"), identity.get("memory_gib")
-    if not isinstance(product, str):
-        return None
-    spec = find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
-    return spec.name if spec else None
-
-
 @cache
 def _best(workload: str, scenario: str, gpu: str, unit: str) -> OfficialResult | None:
-    rounds = [load_round(name).find(workload) for name in ROUNDS]
-    names = {name for about in rounds if about for name in (about.name, *about.checker_names)}
+    names = benchmarks(workload)
     alike = [
         result
         for result in official_results()
-        if result.model in names
+        if result.benchmark in names
         and (result.scenario, result.unit, result.statistic) == (scenario, unit, "")
         and (result.division, result.harness, result.availability)
         == ("closed", "loadgen", "available")
         and result.count
-        and not result.is_mixed
         and (spec := find_gpu(result.accelerator)) is not None
         and spec.name == gpu
     ]
