@@ -17,7 +17,7 @@ ROUNDS = 9
 ITEMS = 10_000
 
 COLLECT = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-COLLECT += ["-p", "no:xdist", "-p", "no:benchmark", "-p", "no:hypothesispytest"]
+COLLECT += ["-p", "no:xdist", "-p", "no:benchmark", "-p", "no:hypothesispytest", "-p", "no:anyio"]
 
 
 def seconds(command: list[str], folder: Path) -> float:

@@ -38,8 +38,8 @@ def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
 
 
-LEAN = "-p no:hypothesispytest"
-"""What a run that a test makes goes without: Hypothesis takes a sixth of the time of a start."""
+LEAN = "-p no:hypothesispytest -p no:anyio"
+"""What a run that a test makes goes without: these two take a third of the time of a start."""
 
 
 @pytest.fixture(scope="session", autouse=True)

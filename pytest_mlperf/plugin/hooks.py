@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_mlperf.plugin._unchanged import import_unchanged
 from pytest_mlperf.plugin.options import SESSION, SUFFIX, add_options, read_options, run_id
 
 if TYPE_CHECKING:
     from pytest_mlperf.plugin.fixture import Mlperf
 
-pytest.register_assert_rewrite("pytest_mlperf.plugin.checks")
+import_unchanged()
 
 
 def late(module: str) -> Any:
@@ -27,6 +28,7 @@ def late(module: str) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    import_unchanged()
     add_options(parser)
 
 

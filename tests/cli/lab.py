@@ -64,7 +64,7 @@ min_duration = "100ms"
 throughput = { max_drop = "30%" }
 """
 
-LIGHT = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider", "-p", "no:benchmark")
+LIGHT = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conftest import LEAN
+
 ROOT = Path(__file__).resolve().parents[2]
 
 HOME = "/home/reader"
@@ -296,7 +298,7 @@ class Reader:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "PYTEST_MLPERF_LEASES": str(self.site / "leases"),
             # The control takes 0.6 s a run, and what it says of a busy machine is true.
-            "PYTEST_ADDOPTS": "-omlperf_control=off -p no:cacheprovider -p no:hypothesispytest",
+            "PYTEST_ADDOPTS": f"{LEAN} -omlperf_control=off -p no:cacheprovider",
         }
 
 

@@ -41,7 +41,7 @@ of the machine."""
 
 OPTIONS = "{ latency_s = 0.002, batch_size = 16, threads = 1 }"
 
-LIGHT = ("-p", "no:hypothesispytest")
+LIGHT = ("-p", "no:hypothesispytest", "-p", "no:anyio")
 """A process of its own starts in half the time without what no test here is about."""
 
 OFFLINE = f"""

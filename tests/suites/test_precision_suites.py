@@ -195,7 +195,7 @@ class Copy:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "copy.mlperf.toml", "-k", "accuracy and int8"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"),
+                *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 "-omlperf_control=off",  # other tests compute beside it
                 "--mlperf-json=results.json",
             ],

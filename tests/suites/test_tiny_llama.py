@@ -57,7 +57,7 @@ class Copy:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", suite.name, f"--mlperf-json={results}"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"),
+                *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 "-omlperf_control=off",  # other tests compute beside it
                 *("-m", OFFLINE, "--mlperf-baselines=baselines", *arguments),
             ],

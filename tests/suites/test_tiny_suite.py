@@ -46,7 +46,7 @@ def test_the_tiny_suite_runs_accurately_in_a_small_process(tmp_path: Path) -> No
     done = subprocess.run(
         [
             *(sys.executable, "-c", MEASURE, "short.mlperf.toml", f"--mlperf-json={results}"),
-            *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"),
+            *("-p", "no:cacheprovider", "-p", "no:xdist"),
             "-omlperf_control=off",  # other tests compute beside it
         ],
         cwd=tmp_path,

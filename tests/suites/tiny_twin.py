@@ -86,7 +86,7 @@ class Twin:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", self.file.name, "--mlperf-json=results.json"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"),
+                *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 "-omlperf_control=off",  # other tests compute beside it
                 *("-m", "mlperf(scenario='Offline')", "-k", "accuracy"),
             ],

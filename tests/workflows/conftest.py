@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LEAN
 from tests.shared import once
 from tests.workflows import composite
 from tests.workflows.github import Runner, workflow
@@ -38,7 +39,7 @@ throughput = { max_drop = "40%" }
 """
 
 CASE = "first-Offline-null-fp32-cpu"
-QUICK = "-omlperf_control=off -omlperf_baseline_runs=5 -p no:cacheprovider -p no:hypothesispytest"
+QUICK = f"{LEAN} -omlperf_control=off -omlperf_baseline_runs=5 -p no:cacheprovider"
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 

@@ -1,0 +1,40 @@
+"""pytest rewrites a plugin's whole distribution: of this one, only what the hooks need at once."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
+from pytest_mlperf.plugin import session  # noqa: F401
+
+BEFORE_THE_HOOKS = {
+    f"pytest_mlperf.plugin{name}" for name in ("", ".hooks", ".options", "._unchanged")
+}
+
+
+def rewritten() -> set[str]:
+    """Return the modules of this package that pytest has compiled anew."""
+    loaded = {
+        name: module for name, module in sys.modules.items() if name.startswith("pytest_mlperf.")
+    }
+    return {n for n, m in loaded.items() if isinstance(m.__loader__, AssertionRewritingHook)}
+
+
+def test_the_package_is_imported_as_it_is_written() -> None:
+    assert rewritten() <= BEFORE_THE_HOOKS
+
+
+def test_so_it_is_in_a_session_within_a_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+        from pytest_mlperf.cli import calibrate
+
+        def test_a():
+            assert type(calibrate.__loader__).__name__ == "SourceFileLoader"
+        """
+    )
+    sys.modules.pop("pytest_mlperf.cli.calibrate", None)
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
