@@ -52,7 +52,9 @@ class Sink(Protocol):
     """Where an engine reports its progress; callable from any thread that outlives the run.
 
     A sink may further have `session(id)`, which returns a text that the samples of one conversation
-    under way have in common, and no other in any run; "" where a sample is asked alone.
+    under way have in common, and no other in any run; "" where a sample is asked alone. And it may
+    have `may_fail`, the share of requests that may fail; where that is above 0, `lost(ids)` takes
+    those that did, after `ended`, in place of `done`.
     """
 
     wants_output: bool

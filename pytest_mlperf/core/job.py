@@ -81,6 +81,7 @@ class LoadGenSettings:
             None: until twice as many requests were answered as are under way.
         arrivals: OpenLoop: when requests arrive, see `core.case.Arrivals`; "": not that scenario.
         burstiness: OpenLoop, gamma: its shape; 1 is Poisson, less is burstier.
+        max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None: none.
     """
 
     scenario: Scenario
@@ -101,6 +102,7 @@ class LoadGenSettings:
     ramp_ms: int | None = None
     arrivals: str = ""
     burstiness: float | None = None
+    max_failed: float | None = None
 
 
 # --- a case, resolved ------------------------------------------------------------------------

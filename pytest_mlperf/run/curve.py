@@ -16,14 +16,18 @@ from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu
-from pytest_mlperf.run.worker.closed_loop import MOST_TURNS, SCHEMA, OpenWindow, PointWindow
+from pytest_mlperf.run.worker.closed_loop import (
+    LEAST_REQUESTS,
+    LEAST_TURNS,
+    MOST_TURNS,
+    SCHEMA,
+    OpenWindow,
+    PointWindow,
+)
 
 HELD = 0.02
 """By Little's law requests/s times mean latency are the requests under way. By so much less than
 asked for, as a share, the client did not hold them, and something else was measured."""
-
-LEAST_TURNS, LEAST_REQUESTS = 2, 10
-"""Requests that a window needs for each slot, and in all."""
 
 DRIFT, RARE = 0.05, 0.01
 """A window is not steady where its throughput moved by this share from end to end, and a straight
@@ -149,6 +153,7 @@ def curve_validity(
     gated: Iterable[str] = (),
     client: Mapping[str, float] = NOBODY,
     at_a_time: int | None = None,
+    may_fail: float = 0.0,
 ) -> Findings:
     """Return why a curve may not be judged: at which point what was not so.
 
@@ -156,10 +161,11 @@ def curve_validity(
         gated: Metrics that are judged; how late an open loop was is held against these.
         client: How late the engine was by itself, see `Engine.client_lateness`.
         at_a_time: Requests that the engine sends at a time; None: any number.
+        may_fail: Share of a point's requests that may fail.
     """
     seen: list[Findings] = []
     for point in log.points:
-        at_limit = [*_client_at_limit(point)]
+        at_limit = [*_client_at_limit(point), *_failures(point, may_fail)]
         if point.open is None:
             seen.append(Findings(invalid=(*at_limit, *_reasons(point))))
             continue
@@ -184,6 +190,17 @@ def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
             "machine to measure from"
         )
         yield Reason(key=Key.CLIENT_LATE, text=text)
+
+
+def _failures(point: PointWindow, may_fail: float) -> Iterator[Reason]:
+    """Yield that more requests failed than may."""
+    every = point.failed + point.requests
+    if point.failed > may_fail * every:
+        text = (
+            f"at {point.point:,}: {point.failed:,} of {every:,} requests failed, "
+            f"{point.failed / every:.2g} of all, and max_failed is {may_fail:.2g}"
+        )
+        yield Reason(key=Key.REQUESTS_FAILED, text=text)
 
 
 def _too_few(point: PointWindow, least: float) -> Iterator[Reason]:
@@ -340,6 +357,12 @@ def _signs(log: CurveLog) -> Iterator[Sign]:
 
 def _notes(log: CurveLog) -> Iterator[str]:
     for point in log.points:
+        if point.failed:
+            every = point.failed + point.requests
+            yield (
+                f"at {point.point:,}: {point.failed:,} of {every:,} requests failed, and count for "
+                "nothing else; max_failed lets some fail"
+            )
         yield from _of_turns(point)
         work = [_work(point)(part) for part in point.parts]
         fits = not point.open and not point.paused  # who waits for a tool does no work

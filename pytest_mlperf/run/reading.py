@@ -88,7 +88,7 @@ def _beside(build: Build, python: Event) -> dict[str, str]:
     return {**facts, "python.system": str(python["system"])} if python["system"] else facts
 
 
-LOOPED = ("points", "ramp_ms", "arrivals", "burstiness")
+LOOPED = ("points", "ramp_ms", "arrivals", "burstiness", "max_failed")
 
 
 def _requests(job: Job) -> str:
@@ -213,7 +213,8 @@ def _read_curve(
     _require_all(finished, log.path)
     most = str(described.get("concurrency", ""))
     at_a_time = int(most) if most.isdigit() else None
-    return log, curve_validity(log, job.limits, finished["result"]["client"], at_a_time)
+    client, may_fail = finished["result"]["client"], job.settings.max_failed or 0.0
+    return log, curve_validity(log, job.limits, client, at_a_time, may_fail)
 
 
 def _unlike(differing: Sequence[str]) -> Findings:

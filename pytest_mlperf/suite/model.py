@@ -390,8 +390,12 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
     "ramp": LOOPS,
     "arrivals": ("OpenLoop",),
     "burstiness": ("OpenLoop",),
+    "max_failed": LOOPS,
 }
 """Keys of our own loops alone; and those that they have no use for."""
+
+MOST_FAILED = 0.1
+"""Share of a point's requests that a suite may let fail."""
 
 NOT_OF_LOOPS = (
     "target_qps",
@@ -425,6 +429,8 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     for name in NOT_OF_LOOPS:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
+    if (scenario.max_failed or 0.0) > MOST_FAILED:
+        yield (*where, "max_failed"), f"at most {MOST_FAILED:.0%}: more is no service"
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),

@@ -267,6 +267,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
         ramp_ms=None if ramp is None else round(ramp * 1000),
         arrivals=(planned.scenario.arrivals or "poisson") if scenario == "OpenLoop" else "",
         burstiness=planned.scenario.burstiness,
+        max_failed=planned.scenario.max_failed,
     )
 
 

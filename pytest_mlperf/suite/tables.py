@@ -533,6 +533,11 @@ class ScenarioEntry(Table):
         default=None,
         description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, less is burstier.",
     )
+    max_failed: Share | None = Field(
+        default=None,
+        description="Concurrency, OpenLoop: share of each point's requests that may fail, 10 % at "
+        "most; default: the first that fails ends the run as ERROR.",
+    )
 
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(
         default_factory=dict,

@@ -26,7 +26,10 @@ from pytest_mlperf.run.curve import (
     read_curve,
 )
 from pytest_mlperf.run.worker.closed_loop import (
+    COLUMNS,
+    LEAST_REQUESTS,
     LOG,
+    MOST_LENGTHS,
     PARTS,
     WARM,
     ClosedLoop,
@@ -121,6 +124,17 @@ def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
     assert completed[0] >= WARM * asked
 
 
+def test_a_window_with_too_few_requests_goes_on_by_whole_lengths() -> None:
+    """A slow server costs time, and no run that says to raise min_duration."""
+    log = run(Answers(takes_s=0.03), [2])
+
+    (point,) = log["points"]
+    assert point["requests"] >= LEAST_REQUESTS
+    lengths = point["duration_s"] / 0.06
+    assert 2 <= round(lengths) <= MOST_LENGTHS
+    assert lengths == pytest.approx(round(lengths), abs=0.5)
+
+
 def test_a_wall_clock_that_jumps_moves_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour back at every look: windows lie elsewhere, and are as long as they were."""
     hours = itertools.count()
@@ -175,6 +189,40 @@ def test_a_language_model_that_does_not_count_ends_the_run(
 def test_tokens_are_to_be_streamed_where_a_user_sees_them() -> None:
     assert SlotSink(refuse, tokens=True).needs_first_tokens
     assert not SlotSink(refuse, tokens=False).needs_first_tokens
+
+
+def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: Path) -> None:
+    """The load goes on, and the share decides; no other figure has them."""
+
+    class Loses(Answers):
+        def _answer(self, ids: list[int], sink: Sink) -> None:
+            if ids[0] % 8:
+                super()._answer(ids, sink)
+                return
+            with self.lock:
+                self.under_way -= 1
+            sink.ended(ids, ["time-out"])
+            assert isinstance(sink, SlotSink)
+            sink.lost(ids)
+
+    engine, sink = Loses(tokens=5), SlotSink(refuse, tokens=True, records=True, may_fail=0.1)
+    asked = replace(settings("Offline"), points=[4], min_duration_ms=60)
+    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
+
+    (tmp_path / LOG).write_text(json.dumps(log))
+    curve = read_curve(tmp_path / LOG)
+    (one,) = curve.points
+    assert sink.records is not None
+    assert [r[COLUMNS.index("status")] for r in sink.records].count("failed") >= one.failed > 0
+    assert one.tokens == 5 * one.requests == 5 * sum(requests for requests, _, _ in one.parts)
+    assert sink.outstanding == sink.under_way == 0
+    (note,) = [text for text in curve_figures(curve, "cpu").notes if "failed" in text]
+    assert note.startswith(f"at 4: {one.failed} of {one.failed + one.requests} requests failed")
+    failed = [
+        [r.key for r in curve_validity(curve, may_fail=share).invalid].count(Key.REQUESTS_FAILED)
+        for share in (0.0, 0.01, 0.3)
+    ]
+    assert failed == [1, 1, 0]
 
 
 def test_what_was_not_asked_for_frees_no_slot() -> None:

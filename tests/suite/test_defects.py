@@ -73,7 +73,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
         "16: scenarios[0].xyz: unknown key 'xyz'; "
         "known: name, target_qps, find, min_duration, min_query_count, latency_limit, ttft_limit, "
         "tpot_limit, dataset, accuracy_dataset, points, max_concurrency, seed_set, ramp, arrivals, "
-        "burstiness, limits",
+        "burstiness, max_failed, limits",
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
@@ -840,6 +840,14 @@ POINTS = "scenarios[0].points"
     rate=(
         CURVE.replace("[1, 8]", "[1, 8]\ntarget_qps = 3"),
         "17: scenarios[0].target_qps: Concurrency has no rate and no limits; it has points",
+    ),
+    failures=(
+        CURVE.replace("[1, 8]", '[1, 8]\nmax_failed = "20%"'),
+        "17: scenarios[0].max_failed: at most 10%: more is no service",
+    ),
+    failures_elsewhere=(
+        with_(("target_qps = 100", 'max_failed = "1%"')),
+        "16: scenarios[0].max_failed: Offline has no max_failed; Concurrency and OpenLoop have",
     ),
     elsewhere=(
         with_(("target_qps = 100", "points = [1, 8]")),

@@ -137,6 +137,11 @@ class StreamedRequest:
             ended.reasons.append((self.sample, reason, prompt_tokens))
         ended.done.append((self.sample, output, tokens))
 
+    def lost(self) -> None:
+        """Tell that the sample failed, to a sink that lets some fail."""
+        lost = getattr(self.sink, "lost")  # noqa: B009 - of such sinks alone, see `Sink`
+        lost([self.sample])
+
 
 @dataclass(slots=True)
 class Arrivals:

@@ -188,7 +188,8 @@ class HttpConnection(asyncio.Protocol):
             self._framed = False
             return
         self._headed, self._status = True, status
-        self.kept = self.kept and self._parser.should_keep_alive()
+        # uvicorn hangs up, without a word, after a 500 of an exception that nobody caught.
+        self.kept = self.kept and status < 500 and self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         if not self._ended:

@@ -34,6 +34,9 @@ POLL_S = 0.02
 DRAIN_S = 1.0
 """Time a server gets to end a stream whose answer is complete."""
 
+FEW = 10
+"""Where some requests may fail, so many may early in a run: its end tells the share."""
+
 KINDS = 6
 """Kinds of failure that a message counts apart; the others are counted together."""
 
@@ -89,6 +92,7 @@ class SinkRequests:
         """
         self.sink = sink
         self.over = False
+        self._may_fail = float(getattr(sink, "may_fail", 0.0))
         self._server = server
         self._timeout_s = timeout_s
         self._more = more
@@ -119,11 +123,15 @@ class SinkRequests:
         self._flights.discard(flight)
 
     def failed(self, flight: Flight, failure: Failed) -> None:
-        """Count a failure; the first starts the end of the run."""
+        """Count a failure; the first, or the first too many, starts the end of the run."""
         if self.over or flight.reported:
             return
         self._counts[failure.kind] += 1
         self.sink.ended([flight.request.sample], [failure.kind])
+        if self._may_fail and self._counts.total() <= max(FEW, self._may_fail * self._sent):
+            flight.reported = True
+            flight.request.lost()
+            return
         if not self._first:
             self._first = f"sample {flight.request.index}: {failure}"
             self._status = failure.status

@@ -114,6 +114,7 @@ class SlowSink:
         self.wants_output = sink.wants_output
         self.times_tokens = sink.times_tokens
         self.needs_first_tokens = sink.needs_first_tokens
+        self.may_fail = getattr(sink, "may_fail", 0.0)
         self._stretch = stretch
         self._issued_s: dict[int, float] = {}
         self._thread = threading.local()
@@ -164,6 +165,13 @@ class SlowSink:
             self._issued_s.pop(sample, None)
         self.sink.done(ids, outputs, n_tokens)
         self._thread.returned_s = time.perf_counter()
+
+    def lost(self, ids: Sequence[int]) -> None:
+        """Report at once what failed, where some may: nobody works on it."""
+        for sample in ids:
+            self._issued_s.pop(sample, None)
+        lost = getattr(self.sink, "lost")  # noqa: B009 - a sink that lets some fail has it
+        lost(ids)
 
     def failed(self, error: BaseException) -> None:
         """Hand through."""

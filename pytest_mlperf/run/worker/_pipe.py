@@ -23,8 +23,12 @@ LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null
 """What a worker says; all but `SUBMIT` is answered with `ANSWER`."""
 
 LOADED, ANSWER, ERROR = "loaded", "answer", "error"
-FIRST, NEXT, ENDED, ATTACHED, DONE = "first", "next", "ended", "attached", "done"
-"""What a replica says; the five last ones carry the time at which it was so."""
+FIRST, NEXT, ENDED, ATTACHED = "first", "next", "ended", "attached"
+DONE, LOST = "done", "lost"
+"""What a replica says; the six last ones carry the time at which it was so."""
+
+Flags = tuple[bool, bool, bool, float]
+"""What a sink wants: `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail`."""
 
 Message = Sequence[Any]
 

@@ -170,7 +170,7 @@ class ReplicatedEngine(Engine):
         self._lock = threading.Lock()
         self._waiting: _Waiting | None = None
         self._sink: Sink | None = None
-        self._flags = (False, False, False)
+        self._flags: wire.Flags = (False, False, False, 0.0)
         self._stamp_s = 0.0
         self._next = 0
         self._submitted_s = self._apart_s = 0.0
@@ -298,7 +298,13 @@ class ReplicatedEngine(Engine):
         with self._lock:
             for replica in self._replicas:
                 replica.tally.reset()
-        self._flags = sink.wants_output, sink.times_tokens, sink.needs_first_tokens
+        may_fail = getattr(sink, "may_fail", 0.0)
+        self._flags = (
+            sink.wants_output,
+            sink.times_tokens,
+            sink.needs_first_tokens,
+            may_fail,
+        )
         if isinstance(sink, GuardedSink):
             sink.use_clock(lambda: self._stamp_s)
 
@@ -383,7 +389,7 @@ class ReplicatedEngine(Engine):
         replica.lists.add(number, ids)
         some = len(ids) if len(ids) >= wire.LONG else wire.packed(ids)
         about = perf_counter(), self._sessions(ids)
-        message = (wire.SUBMIT, number, some, wire.packed(indices), *about, *self._flags)
+        message = (wire.SUBMIT, number, some, wire.packed(indices), *about, self._flags)
         if replica.open <= AT_ONCE:
             self._send_now(replica, [message])
         else:
@@ -430,19 +436,14 @@ class ReplicatedEngine(Engine):
         sink = self._sink
         match message:
             case (wire.DONE, stamp_s, ids, outputs, n_tokens) if sink:
-                place = isinstance(ids, tuple)
-                samples = replica.lists.ids(ids) if place else self._unpacked(replica, ids)
-                more = None
-                with self._lock:
-                    replica.tally.take(replica.alive_s, len(samples))
-                    took_s = replica.alive_s - replica.given_s
-                    replica.answer_s = min(took_s, FORGOTTEN * replica.answer_s)
-                    if self._waiting and replica.open < self._waiting.part:
-                        more = self._next_part(replica)
-                if more:  # before the sink, so that the replica does not wait for it
-                    self._send(*more)
+                samples = self._over(replica, ids)
                 self._stamp_s = stamp_s
                 sink.done(samples, outputs, n_tokens)
+                self._check(replica, sink)
+            case (wire.LOST, stamp_s, ids) if isinstance(sink, GuardedSink):
+                samples = self._over(replica, ids)
+                self._stamp_s = stamp_s
+                sink.lost(samples)
                 self._check(replica, sink)
             case (wire.FIRST, stamp_s, ids) if sink:
                 self._stamp_s = stamp_s
@@ -461,6 +462,21 @@ class ReplicatedEngine(Engine):
                 self._broke(replica, about)
             case (wire.LOADED | wire.ANSWER, *_):
                 replica.answers.put(message)
+
+    def _over(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
+        """Return the samples that a replica has done with, and hand it what waits for that."""
+        place = isinstance(ids, tuple)
+        samples = replica.lists.ids(ids) if place else self._unpacked(replica, ids)
+        more = None
+        with self._lock:
+            replica.tally.take(replica.alive_s, len(samples))
+            took_s = replica.alive_s - replica.given_s
+            replica.answer_s = min(took_s, FORGOTTEN * replica.answer_s)
+            if self._waiting and replica.open < self._waiting.part:
+                more = self._next_part(replica)
+        if more:  # before the sink, so that the replica does not wait for it
+            self._send(*more)
+        return samples
 
     def _unpacked(self, replica: ReplicaProcess, ids: bytes | list[int | str]) -> Sequence[Any]:
         return replica.lists.real(wire.unpacked(ids))

@@ -234,6 +234,7 @@ class GuardedSink:
     wants_output = False
     times_tokens = False
     needs_first_tokens = False
+    may_fail = 0.0
 
     def __init__(self, fail: Fail) -> None:
         """Start with nothing outstanding; `fail` is called with what cannot be survived."""
@@ -335,6 +336,10 @@ class GuardedSink:
     ) -> None:
         """Take these samples as finished."""
         raise NotImplementedError
+
+    def lost(self, ids: Sequence[int]) -> None:
+        """Take these samples as failed, where some may."""
+        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
 
     def failed(self, error: object) -> None:
         """End the run as ERROR with this exception; what is none is told as what it is."""

@@ -59,6 +59,12 @@ MOST_TURNS = 20
 WARM = 2
 """So often every slot is replaced before a point's window begins."""
 
+LEAST_TURNS, LEAST_REQUESTS = 2, 10
+"""Requests that a window needs for each slot, and in all."""
+
+MOST_LENGTHS = 8
+"""A closed loop's window with fewer at its end goes on, to so many times its length at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpenWindow:
@@ -107,6 +113,7 @@ class PointWindow:
             that send requests for it.
         client_reach: Requests/s of this length that it reaches against a server that computes
             nothing; None: not measured.
+        failed: Requests that failed in the window, and count for nothing else.
     """
 
     point: float
@@ -127,6 +134,7 @@ class PointWindow:
     turns: Sequence[tuple[int, int, float, float]] = ()
     client_busy: float = 0.0
     client_reach: float | None = None
+    failed: int = 0
 
 
 @dataclass(slots=True)
@@ -156,11 +164,15 @@ class SlotSink(GuardedSink):
         left: Requests that arrived in an open loop's window and are not completed.
         recounts: Tokens are counted again after a window, so that each request of it is kept.
         cpu_clock: Returns the processor time of this process, and of those that work for it.
+        may_fail: Share of requests that may fail; engines give up where more do.
     """
 
-    def __init__(self, fail: Fail, *, tokens: bool, records: bool = False) -> None:
+    def __init__(
+        self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
+    ) -> None:
         """Start outside any window; with `tokens` every request must have them and their count."""
         super().__init__(fail)
+        self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
         self.freed: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -186,7 +198,7 @@ class SlotSink(GuardedSink):
         self._finishes: Counter[str] = Counter()
         self._ended: list[tuple[int, bool, bool, float, int, float | None]] = []
         self._area_s = 0.0
-        self._served = self._served_tokens = 0
+        self._served = self._served_tokens = self._failed = 0
         self._before = self._most = len(self._under_way)
         self._after = self._unanswered = 0
         self._times = self._times.afresh()
@@ -201,6 +213,11 @@ class SlotSink(GuardedSink):
     def under_way(self) -> int:
         """Requests that are not over."""
         return len(self._under_way)
+
+    @property
+    def counted(self) -> int:
+        """Requests that count in the window so far."""
+        return len(self._took_s)
 
     def take_slot(self, sample: int, asked: Asked, slot: int) -> None:
         """Note a request that is about to be submitted."""
@@ -276,6 +293,32 @@ class SlotSink(GuardedSink):
                 self._end(sample, tokens)
         self._count(len(ids))
 
+    def lost(self, ids: Sequence[int]) -> None:
+        """Free the slots of requests that failed; they count as that alone."""
+        bad = self._claim(ids)
+        for position, sample in enumerate(ids):
+            if position not in bad:
+                self._lose(sample)
+        self._count(len(ids))
+
+    def _lose(self, sample: int) -> None:
+        now_s = self._clock()
+        with self._lock:
+            request, first_s = self._under_way.pop(sample), self._times.first_s(sample)
+            self._times.forget(sample)
+            if (begun_s := self._begun_s) is not None:
+                self._area_s += self._inside_s(request, now_s, begun_s)
+                if request.counts:
+                    self._failed += 1
+                    self.left -= self._until_s < math.inf
+                    if self.records is not None:
+                        self.records.append(self._record(request, "failed", first_s, now_s))
+        self.freed.put((request.slot, now_s))
+
+    def _inside_s(self, request: _Request, now_s: float, begun_s: float) -> float:
+        """Return how long a request that is over was under way inside the window."""
+        return max(0.0, min(now_s, self._until_s) - max(request.from_s, begun_s))
+
     def _end(self, sample: int, tokens: int) -> None:
         now_s = self._clock()
         with self._lock:
@@ -346,7 +389,7 @@ class SlotSink(GuardedSink):
 
     def _keep(self, request: _Request, now_s: float, tokens: int, begun_s: float) -> None:
         is_open, inside = self._until_s < math.inf, now_s <= self._until_s
-        self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, begun_s))
+        self._area_s += self._inside_s(request, now_s, begun_s)
         if inside:
             self._served += 1
             self._served_tokens += tokens
@@ -409,6 +452,7 @@ class SlotSink(GuardedSink):
                 paused=paused_s / duration_s,
                 turns=list(self._turn_medians()),
                 client_busy=(self.cpu_clock() - self._cpu_s) / (now_s - begun_s),
+                failed=self._failed,
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)
@@ -538,7 +582,9 @@ class Loop:
 
         sink.recounts = self._engine.counted_again() is not None
         for point in places:
+            sink.point = point
             points.append(self._counted(self._point(point, alone_s, edge)))
+        sink.point = 0.0
         return {
             "schema": SCHEMA,
             "samples": completed[-1] - completed[0],
@@ -598,9 +644,13 @@ class ClosedLoop(Loop):
             self._issue(slot)
         edge(first=True)
         begun_s = sink.begin(concurrency)
-        until_s = begun_s + settings.min_duration_ms / 1000
-        while (slot := self._freed(until_s)) is not None:
-            self._issue(slot)
+        least = max(LEAST_REQUESTS, LEAST_TURNS * concurrency)
+        for lengths in range(1, MOST_LENGTHS + 1):  # whole ones: an end by its count is no chance
+            until_s = begun_s + lengths * settings.min_duration_ms / 1000
+            while (slot := self._freed(until_s)) is not None:
+                self._issue(slot)
+            if sink.counted >= least:
+                break
         window = replace(sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
         edge(first=False)
         for _ in range(concurrency - self._slots.waiting):

@@ -43,9 +43,9 @@ Counts = Sequence[int | None] | None
 class ReplicaSink:
     """Sends what the engine reports to the worker, with the time at which it did."""
 
-    def __init__(self, replica: Replica, flags: tuple[bool, ...]) -> None:
+    def __init__(self, replica: Replica, flags: wire.Flags) -> None:
         """Report to the worker of `replica`."""
-        self.wants_output, self.times_tokens, self.needs_first_tokens = flags
+        self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags
         self._replica = replica
         self._put = replica.put
 
@@ -91,6 +91,11 @@ class ReplicaSink:
         done = self._replica.lists.place(ids) or [*ids]
         self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
 
+    def lost(self, ids: Sequence[int]) -> None:
+        """Pass on requests that failed, as some may."""
+        self._replica.open -= len(ids)
+        self._put((wire.LOST, perf_counter(), [*ids]))
+
     def failed(self, error: BaseException) -> None:
         """End this replica, and with it the run."""
         self._replica.fail("engine", error)
@@ -116,7 +121,7 @@ class Replica:
         self._null = contextlib.ExitStack()
         self._late_s = array("d")
         self._dataset: Dataset
-        self._sinks: dict[tuple[bool, ...], Sink] = {}
+        self._sinks: dict[wire.Flags, Sink] = {}
         self._thread = threading.get_ident()
         self._loop: AbstractEventLoop | None = None
         self._heard: SimpleQueue[wire.Message] = SimpleQueue()
@@ -224,7 +229,7 @@ class Replica:
     def _obey(self, message: wire.Message) -> None:
         try:
             match message:
-                case (wire.SUBMIT, number, ids, indices, issued_s, sessions, *flags):
+                case (wire.SUBMIT, number, ids, indices, issued_s, sessions, flags):
                     long = isinstance(ids, int)
                     samples = wire.numbered(number, ids) if long else wire.unpacked(ids)
                     self.lists.add(number, samples.copy())  # the engine may change its own
@@ -232,7 +237,7 @@ class Replica:
                     self.sessions.update(sessions)
                     if self._asked is self._engine:
                         self._late_s.append(perf_counter() - issued_s)
-                    sink = self._sink(*flags)
+                    sink = self._sink(flags)
                     self._asked.submit(samples, wire.unpacked(indices), sink)
                 case (wire.LOAD, indices):
                     self.lists = wire.Lists()
@@ -266,7 +271,7 @@ class Replica:
             self._asked = self._null.enter_context(client)
             self._read_on(self._asked.event_loop())
 
-    def _sink(self, *flags: bool) -> Sink:
+    def _sink(self, flags: wire.Flags) -> Sink:
         if flags not in self._sinks:
             self._sinks[flags] = ReplicaSink(self, flags)
         return self._sinks[flags]

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import faulthandler
-import functools
 import itertools
 import json
 import os
@@ -202,7 +201,6 @@ class EngineWorker:
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
         self._watch = Watch(os.getpid())  # before an engine binds this thread to some cores
-        self._fail_engine = functools.partial(reporter.fail, "engine")
         self._trace: Sequence[float] = ()
         self._dataset: Dataset
         self._engine: Engine
@@ -218,6 +216,13 @@ class EngineWorker:
         self._reporter.event("leaving")
         with self._reporter.blaming("engine"):
             self._engine.__exit__(None, None, None)
+
+    def _fail_engine(self, error: BaseException) -> NoReturn:
+        """End the run with what the engine broke with, and at which point of a curve that was."""
+        sink = self._sink
+        if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
+            error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
+        self._reporter.fail("engine", error)
 
     def _load(self) -> None:
         begun_s = perf_counter()
@@ -359,7 +364,12 @@ class EngineWorker:
                     write_requests(folder, sink.cut_records())
             self._fail_engine(error)
 
-        sink = SlotSink(fail, tokens=settings.tokens, records=self._spec.requests)
+        sink = SlotSink(
+            fail,
+            tokens=settings.tokens,
+            records=self._spec.requests,
+            may_fail=settings.max_failed or 0.0,
+        )
         used, pulse = dataclasses.asdict(settings), Pulse() if self._engine.harness else None
         with (
             self._reported("performance", folder, sink, 0, used, pulse=pulse) as window,

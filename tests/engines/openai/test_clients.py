@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.registry import clients_of
 from pytest_mlperf.run.child.protocol import ReplicaSpec
-from pytest_mlperf.run.curve import CurveLog, read_curve
+from pytest_mlperf.run.curve import CurveLog, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import LOG
 from tests.engines.openai.echo import echo_server
+from tests.engines.openai.recorder import in_a_run
 from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
 from tests.run.harness import RunningWorker, settings, spec
 
@@ -140,9 +143,31 @@ def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
         error = running.wait_for("error")
 
     assert error["layer"] == "engine"
-    assert error["message"].startswith("client ")
+    assert error["message"].startswith("at 4: client ")
     assert "requests failed: " in error["message"]
     assert "x HTTP 500 (Internal Server Error); first: sample" in error["message"]
+
+
+@pytest.mark.process
+def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
+    """One in 32: the curve goes on, and has none of them in its figures."""
+    answer, numbers = Manner(tokens=4), itertools.count()
+
+    def breaks(asked: Asked) -> Reply:
+        if in_a_run(asked) and next(numbers) % 32 == 31:
+            return failure("500 Internal Server Error", "out of memory")
+        return answer(asked)
+
+    loop = {"points": [8], "max_failed": 0.1}
+    with Scripted(breaks) as server:
+        _, result, log = measured(worker(tmp_path, server.url, PROMPTS, loop=loop))
+
+    (point,) = log.points
+    assert 0 < point.failed < 0.1 * point.requests
+    assert point.finishes == {"stop": point.requests}
+    assert result["completed"] == result["issued"]
+    reasons = curve_validity(log, may_fail=0.1).invalid
+    assert Key.REQUESTS_FAILED not in {reason.key for reason in reasons}
 
 
 def test_their_number_is_what_the_entry_says() -> None:

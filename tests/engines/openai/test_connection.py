@@ -155,6 +155,34 @@ def test_a_kept_connection_that_closes_without_a_word_says_so() -> None:
         ask(CHUNKED + chunks(WHOLE) + b"0\r\n\r\n", b"")
 
 
+def test_a_connection_that_brought_a_failure_of_the_server_is_not_used_again() -> None:
+    """uvicorn closes it, and does not say so; `transformers serve` without a cache of models."""
+    refused = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\nno"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(refused if head.startswith(b"GET") else CHUNKED + chunks(WHOLE) + b"0\r\n\r\n")
+        await reader.read(16)  # until it is asked again, or hung up on
+        writer.close()
+
+    async def main() -> StreamedAnswer:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = Client(f"http://127.0.0.1:{port}", "/v1/completions", None, 30)
+        await client.open()
+        try:
+            with pytest.raises(Failed, match="HTTP 500"):
+                await client.get("/v1/models")
+            answer = StreamedAnswer(keeps=True)
+            await client.stream(b"{}", answer, Listener())
+        finally:
+            await client.close()
+            server.close()
+        return answer
+
+    assert asyncio.run(main()).complete
+
+
 def test_a_character_may_be_cut_anywhere() -> None:
     """UTF-8 in two chunks of HTTP, and in two reads."""
     sent = piece("grüß \U0001f600", ids=[1], finish="stop") + DONE
