@@ -106,6 +106,7 @@ def endpoints(asked: Asked) -> list[str]:
         "datasets": [{"name": "prompts", "type": "performance", "path": prompts(asked, "prompt")}],
         "settings": {
             "client": {"num_workers": 1},
+            "service_ready_timeout_s": LIMIT_S,
             "runtime": {
                 "min_duration_ms": length_ms,
                 "max_duration_ms": length_ms,
