@@ -48,7 +48,7 @@ ALL := $(COMPILED) && { $(PYTEST) -n 4 --dist worksteal -m "not quiet" --duratio
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[dev,lm,quantization,evaluate,diffusion,openai,serving,triton,speech,math]'
+	$(INSTALL) -e '.[dev,lm,quantization,evaluate,diffusion,openai,serving,triton,speech,math,videos]'
 	touch $(DEMO) $@
 
 # What the demo needs, and no more.

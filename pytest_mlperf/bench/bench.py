@@ -465,10 +465,8 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
     seen = case.runs[-1].server if case.runs else {}
     server = server_in_words(seen) if seen else ""
-    suite = case.planned.suite
     lines = (
-        suite.harness_gap,
-        suite.scoring_gap,
+        *case.planned.suite.gaps,
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )

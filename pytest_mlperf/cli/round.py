@@ -246,6 +246,9 @@ ADAPTERS = {
     "rgat": "igbh",
     "dlrm-v3": "streaming",
     "wan-2.2-t2v-a14b": "vbench",
+    "pointpainting": "waymo",
+    "e2e-rag-qna": "frames",
+    "e2e-rag-db": "frames-pages",
 }
 """Which data set of ours reads the files of a workload; this release has none for the others."""
 

@@ -14,9 +14,13 @@ from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers import text as language
 
 PLACES = ("question", "ground_truth", "llm_answer")
+
+ATTACHED = "text"
+ANSWERS = ("attached", "text", "tokens")
 
 PROMPT = """\
 Grade an answer to a question. It is correct only if it states everything that the right answer
@@ -45,11 +49,18 @@ class JudgedOptions:
             replaced; `{{` and `}}` are braces. None is a prompt of this project.
         timeout: Seconds that one judgement may take.
         at_a_time: Judgements under way at once.
+        answers: "attached" judges what the engine attached as "text"; "text" outputs that are
+            UTF-8, and "tokens" those that are token ids.
+        tokenizer: Folder of the tokenizer that decodes tokens, where that is not the model's.
+        dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
     """
 
     url: str
     judge: str
     template: str | None = None
+    answers: str = "attached"
+    tokenizer: str | None = None
+    dtype: str = "int64"
     timeout: float = 60.0
     at_a_time: int = 8
 
@@ -61,6 +72,7 @@ class JudgedOptions:
             )
         if self.at_a_time < 1 or not self.timeout > 0:
             raise SuiteError("scorer judged: timeout must be above 0 and at_a_time at least 1")
+        require_choice("judged", "answers", self.answers, ANSWERS)
 
 
 class JudgedScorer:
@@ -78,23 +90,27 @@ class JudgedScorer:
 
     metrics = ("judged",)
     libraries = ()
-    artefacts = ("text",)
 
     options: ClassVar[type] = JudgedOptions
 
     def __init__(
         self,
         *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
+        model: str | None = None,
         **options: Any,
     ) -> None:
         """Read the prompt.
 
         Args:
-            model: Not used: it has answered, and another judges.
+            model: Folder of the model that has answered, for its tokenizer; another judges.
             options: Those of `JudgedOptions`.
         """
-        self._asked = JudgedOptions(**options)
+        self._asked = asked = JudgedOptions(**options)
+        self.artefacts = (ATTACHED,) if asked.answers == "attached" else ()
+        self._decoder = None
+        if asked.answers == "tokens":
+            decoded = language.DecoderOptions(tokenizer=asked.tokenizer, dtype=asked.dtype)
+            self._decoder = language.Decoder.of("judged", model, decoded)
         self._prompt = PROMPT
         if self._asked.template is not None:
             try:
@@ -113,6 +129,11 @@ class JudgedScorer:
                 option="template",
             ) from None
 
+    def require(self) -> None:
+        """Look for what decodes tokens; nothing is imported."""
+        if self._decoder:
+            self._decoder.require()
+
     def score(
         self,
         outputs: Sequence[bytes],
@@ -122,17 +143,18 @@ class JudgedScorer:
         """Have answers judged.
 
         Args:
-            outputs: Of each sample what the log has, which is not looked at.
+            outputs: Of each sample what the log has: its answer, where that is not attached.
             references: Of each sample a table with `question` and `answer`, the right one.
-            artefacts: Of each sample its answer, UTF-8, as "text".
+            artefacts: Of each sample its answer, UTF-8, as "text", where that is attached.
 
         Returns:
             The metric of the class.
         """
         require_outputs("judged", outputs, references)
+        answers = self._answers(outputs, artefacts)
         prompts = [
-            self._filled(place, reference, attached["text"])
-            for place, (reference, attached) in enumerate(zip(references, artefacts, strict=True))
+            self._filled(place, reference, answer)
+            for place, (reference, answer) in enumerate(zip(references, answers, strict=True))
         ]
         with ThreadPoolExecutor(self._asked.at_a_time) as pool:
             replies = list(pool.map(self._reply, prompts))
@@ -146,7 +168,15 @@ class JudgedScorer:
         right = [100.0 if isinstance(one, str) and verdict(one) else 0.0 for one in replies]
         return Scores(per_sample={"judged": right}, aggregate={"judged": sum(right) / len(right)})
 
-    def _filled(self, place: int, reference: Mapping[str, str], answer: bytes) -> str:
+    def _answers(
+        self, outputs: Sequence[bytes], artefacts: Sequence[Mapping[str, bytes]]
+    ) -> list[str]:
+        if self._decoder:
+            return self._decoder.decode(outputs).texts
+        texts = outputs if self._asked.answers == "text" else [one[ATTACHED] for one in artefacts]
+        return [text.decode("utf-8", "replace") for text in texts]
+
+    def _filled(self, place: int, reference: Mapping[str, str], answer: str) -> str:
         try:
             question, truth = reference["question"], reference["answer"]
         except (KeyError, TypeError):
@@ -155,8 +185,7 @@ class JudgedScorer:
                 f"scorer judged: the reference of sample {place} is no table with question and "
                 "answer; let the data set's reference(index) return one",
             ) from None
-        text = answer.decode("utf-8", "replace")
-        return self._prompt.format(question=question, ground_truth=truth, llm_answer=text)
+        return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
     def _reply(self, prompt: str) -> str | Exception:
         asked = {

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
+from pytest_mlperf import registry
 from pytest_mlperf.core.case import NAME, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
@@ -190,6 +191,36 @@ class Suite(Table):
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
 
     @property
+    def scorer_gap(self) -> str:
+        """That the suite's scorer is not the round's, so that MLPerf's gate cannot be claimed.
+
+        "": it is, or the workload is no round's, or code of the suite's own takes its place.
+        """
+        rules, source = self.rules, self.workload.scorer
+        if not self.is_mlperf or rules is None or source is None:
+            return ""
+        use = registry.name_of("scorers", source.use)
+        if rules.scorer and (use == rules.scorer or use not in registry.registered("scorers")):
+            return ""
+        theirs = f"by {rules.scorer}" if rules.scorer else "with what is not here"
+        return (
+            f"not the round's scorer: {rules.name} of {self.round} is scored {theirs}, and here by "
+            f"{use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
+        )
+
+    @property
+    def unofficial(self) -> str:
+        """Why there is no official result of MLPerf's workload: nothing scores it, or otherwise."""
+        if self.rules and (gap := self.scoring_gap or self.scorer_gap):
+            return NEEDS_ACCURACY + gap
+        return self.harness_gap and NEEDS_HARNESS + self.harness_gap
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """In what its cases differ from their round; said wherever they are told of."""
+        return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
+
+    @property
     def harness_gap(self) -> str:
         """That the round has another harness for this workload than the one that runs it here."""
         rules = self.rules
@@ -316,10 +347,8 @@ def _workload(suite: Suite) -> Iterator[Defect]:
             ("workload", "name"),
             f"{workload.name!r} is MLPerf's own name; give the twin a name of its own",
         )
-    if suite.profile == "official" and suite.harness_gap:
-        yield ("workload", "name"), NEEDS_HARNESS + suite.harness_gap
-    if suite.profile == "official" and suite.rules and suite.scoring_gap:
-        yield ("workload", "name"), NEEDS_ACCURACY + suite.scoring_gap
+    if suite.profile == "official" and suite.unofficial:
+        yield ("workload", "name"), suite.unofficial
     if workload.reference and suite.is_mlperf:
         yield (
             ("workload", "reference"),

@@ -21,7 +21,7 @@ from pytest_mlperf.suite.claims import claim_defects
 from pytest_mlperf.suite.find import LOADED, USUAL_RUNS, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
-from pytest_mlperf.suite.model import NEEDS_ACCURACY, NEEDS_HARNESS, Suite
+from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import build_defects, source_defects
 from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
@@ -41,7 +41,7 @@ def score_margin(suite: Suite, metric: str) -> Margin:
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, GateWindow] | None:
-    """Return what each score must keep within, or None where nobody gave a reference.
+    """Return what each score must keep within, or None where nobody gave a reference for it.
 
     A twin's reference takes the place of MLPerf's, with the same shares.
 
@@ -50,6 +50,8 @@ def score_bounds(
         lower: Metrics that the scorer calls better when lower.
     """
     rules, workload = suite.rules, suite.workload
+    if suite.scorer_gap:
+        return None
     if suite.is_mlperf and rules:
         metrics = {**rules.metrics, **scenario.metrics}
         return {name: _bounds(own, rules.targets[0], rules) for name, own in metrics.items()}
@@ -361,10 +363,8 @@ def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Plan
     if profile is None:
         return list(planned)
     suite = planned[0].suite.model_copy(update={"profile": profile})
-    if profile == "official" and suite.rules and suite.scoring_gap:
-        raise SuiteError(f"{planned[0].path}: {NEEDS_ACCURACY}{suite.scoring_gap}")
-    if profile == "official" and suite.harness_gap:
-        raise SuiteError(f"{planned[0].path}: {NEEDS_HARNESS}{suite.harness_gap}")
+    if profile == "official" and suite.unofficial:
+        raise SuiteError(f"{planned[0].path}: {suite.unofficial}")
     if gap := suite.data_gap:
         raise SuiteError(f"{planned[0].place(gap[0])}: {gap[1]}")
     return [dataclasses.replace(one, suite=suite) for one in planned]

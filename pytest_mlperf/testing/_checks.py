@@ -351,14 +351,15 @@ def check_scorer(
     check_factory("scorers", scorer, settings)
     before = frozen(list(references))
     parts = [outputs, references]
-    if needed := tuple(getattr(scorer, "artefacts", ())):
+    built = scorer(model=model, **settings)
+    if needed := tuple(getattr(built, "artefacts", ())):
         demand(
             artefacts is not None and all({*needed} <= each.keys() for each in artefacts),
             f"{title}: its attribute artefacts has {', '.join(needed)}",
             "give check_scorer a table for each sample, as an engine attaches it",
         )
         parts.append(artefacts or ())
-    scores = scorer(model=model, **settings).score(*parts)
+    scores = built.score(*parts)
     demand(
         isinstance(scores, Scores),
         f"{title}: score() returned {short(scores)}",

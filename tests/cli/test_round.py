@@ -279,8 +279,8 @@ def test_every_workload_with_an_adapter_has_a_scorer_and_they_exist(say: Say) ->
     """What a suite writes after use, for the data set and for the scorer."""
     for name in ROUNDS:
         for own in asked(say, name)["workloads"].values():
-            # Videos are made and timed, but VBench needs judges of its own.
-            assert own["adapter"] in {None, "vbench"} or own["scorer"] is not None
+            # Videos and answers of a RAG are made and timed, but judges are the user's own.
+            assert own["adapter"] in {"vbench", "frames"} or own["scorer"] is not None
             assert own["adapter"] in {None, *registered("datasets")}
             assert own["scorer"] in {None, *registered("scorers")}
 

@@ -42,7 +42,7 @@ READ: Mapping[str, tuple[str, ...]] = {
     "RequestOutput": ("outputs", "metrics"),
     "CompletionOutput": ("token_ids", "finish_reason"),
     "RequestStateStats": ("first_token_ts", "last_token_ts", "num_generation_tokens"),
-    "TokensPrompt": ("prompt_token_ids",),
+    "TokensPrompt": ("prompt_token_ids", "multi_modal_data"),
 }
 """Attributes that are read of its objects, by class."""
 

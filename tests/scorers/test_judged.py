@@ -103,7 +103,34 @@ def test_a_judge_that_never_answers_is_an_error_and_no_score(template: str) -> N
 def test_the_score_is_never_called_mlperfs() -> None:
     """The gate is on "accuracy", which stays undecided."""
     assert JudgedScorer.metrics == ("judged",)
-    assert JudgedScorer.artefacts == ("text",)
+    assert JudgedScorer(url="http://x", judge="j").artefacts == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("options", "outputs"),
+    [
+        ({"answers": "text"}, [b"Paris", "Öslo".encode()]),
+        ({"answers": "tokens", "dtype": "int32"}, [b"\0\0\0\0", b"\1\0\0\0\2\0\0\0"]),
+    ],
+)
+def test_an_answer_may_be_the_output_itself(
+    template: str, tmp_path: Path, options: dict[str, Any], outputs: list[bytes]
+) -> None:
+    """As engines of language models give it, which attach nothing."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"Paris": 0, "Ö": 1, "slo": 2}, unk_token="Paris")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.decoder = tokenizers.decoders.Fuse()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}', "utf-8"
+    )
+    rows = [{"question": "a", "answer": "Paris"}, {"question": "b", "answer": "Öslo"}]
+
+    with judge() as url:
+        scorer = JudgedScorer(model=str(tmp_path), url=url, judge="j", template=template, **options)
+        assert scorer.artefacts == ()
+        assert scorer.score(outputs, rows).per_sample["judged"] == [100.0, 100.0]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +138,8 @@ def test_the_score_is_never_called_mlperfs() -> None:
     [
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
         ({"url": "http://x", "timeout": 0}, "timeout must be above 0"),
+        ({"url": "http://x", "answers": "log"}, "answers = 'log' is unknown; valid are attached"),
+        ({"url": "http://x", "answers": "tokens"}, "decodes tokens, but neither its option"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:

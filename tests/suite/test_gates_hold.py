@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,13 @@ import pytest
 from pytest_mlperf import registry
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.case import Profile
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
+from pytest_mlperf.suite.model import Suite
+from pytest_mlperf.suite.plan import in_profile, plan_suite
 from pytest_mlperf.suite.resolve import settings_of
+from pytest_mlperf.suite.tables import Source
 
 EVERY = [
     pytest.param(workload, name, id=f"{name}-{workload.name}")
@@ -121,4 +126,63 @@ target_qps = 1
 name = "Interactive"
 target_qps = 1
 {own}
+"""
+
+
+@pytest.mark.parametrize("name", load_round("v6.1").workloads)
+def test_a_score_that_is_not_the_rounds_never_meets_mlperfs_gate(name: str, tmp_path: Path) -> None:
+    """Many scorers have an "accuracy", a "map" or an "exact_match" of their own."""
+    rules = load_round("v6.1").workloads[name]
+    file = tmp_path / "s.mlperf.toml"
+    (scenario, *_) = rules.scenarios
+    file.write_text(ALONE.format(name=rules.names[0], scenario=scenario), "utf-8")
+    (planned,) = plan_suite(file)
+
+    for use in ("", *registry.registered("scorers"), "mine:Scorer"):
+        suite = with_scorer(planned.suite, use)
+        case = dataclasses.replace(planned, suite=suite)
+        is_theirs = bool(rules.scorer) and use in ("", rules.scorer, "mine:Scorer")
+        assert bool(case.bounds(())) is is_theirs or not suite.workload.scorer
+        assert bool(suite.gaps) is not (is_theirs and rules.loadgen)
+        if suite.gaps:
+            with pytest.raises(SuiteError, match="an official result needs"):
+                in_profile([case], "official")
+        if use and not is_theirs:
+            assert f"and here by {use}; MLPerf's gate on" in suite.scorer_gap
+
+
+def test_the_rounds_scorer_by_its_place_is_the_rounds(tmp_path: Path) -> None:
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(ALONE.format(name="whisper", scenario="Offline"), "utf-8")
+    (planned,) = plan_suite(file)
+
+    for use, own in ("word_accuracy", True), ("ingestion", False):
+        place = registry.target("scorers", use)
+        assert bool(with_scorer(planned.suite, place).scorer_gap) is not own
+
+
+def with_scorer(suite: Suite, use: str) -> Suite:
+    """Return a suite with another scorer; "" is the round's."""
+    scorer = Source(use=use) if use else None
+    return suite.model_copy(
+        update={"workload": suite.workload.model_copy(update={"scorer": scorer})}
+    )
+
+
+ALONE = """\
+schema = 1
+round = "v6.1"
+
+[workload]
+name = "{name}"
+dataset = {{ use = "synthetic", samples = 8 }}
+scorer = {{ use = "mine:Scorer" }}
+
+[[engines]]
+use = "null"
+precision = "fp16"
+accelerators = ["cpu"]
+
+[[scenarios]]
+name = "{scenario}"
 """

@@ -50,10 +50,13 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "datasets": {
         "bfcl": "datasets/test_bfcl.py",
         "conversations": "datasets/test_conversations.py",
+        "frames": "datasets/test_frames_questions.py",
+        "frames-pages": "datasets/test_frames_questions.py",
         "graded": "datasets/test_graded.py",
         "prompts": "datasets/test_user_prompts.py",
         "synthetic": "datasets/test_synthetic.py",
         "vbench": "datasets/test_vbench.py",
+        "waymo": "datasets/test_waymo.py",
     },
     "engines": {
         "endpoints": "engines/openai/test_endpoints.py",
@@ -78,6 +81,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "judged": "scorers/test_judged.py",
         "pointpainting": "scorers/test_boxes3d.py",
         "ranking": "scorers/test_ranking.py",
+        "vbench": "scorers/test_vbench.py",
     },
     "builders": {},
 }

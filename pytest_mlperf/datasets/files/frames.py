@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gzip
 import importlib.util
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,23 +71,39 @@ def no_pyarrow(path: Path) -> EnvironmentFault:
     )
 
 
-def _read_pickle(
-    path: Path, columns: Sequence[Sequence[str]], *, compressed: bool, max_bytes: int
-) -> dict[str, list[Any]]:
-    from pytest_mlperf.datasets.files.pickled import PickledFrame
+def read_records(path: Path) -> list[Any]:
+    """Read a pickled list of tables of plain values and NumPy's arrays; nothing is executed."""
+    from pytest_mlperf.datasets.files import pickled
+
+    with _opened(path, compressed=False) as file:
+        return pickled.read_records(file, max_bytes=UNPACKED_LIMIT)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, *, compressed: bool) -> Iterator[Any]:
+    """Open a pickle, and say what is wrong with it while it is read."""
     from pytest_mlperf.datasets.files.pickles import PickleError
 
     try:
         with gzip.open(path) if compressed else path.open("rb") as file:
-            frame = PickledFrame(file, max_bytes=max_bytes)
-        at = _places(path, frame.labels, columns)
-        by_name = {name: frame.column(place) for name, place in at.items()}
+            yield file
     except PickleError as error:
         raise _unreadable(path, str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, f"the file is damaged ({error})") from error
     except MemoryError:
         raise _unreadable(path, "there is no memory for what it unpacks to") from None
+
+
+def _read_pickle(
+    path: Path, columns: Sequence[Sequence[str]], *, compressed: bool, max_bytes: int
+) -> dict[str, list[Any]]:
+    from pytest_mlperf.datasets.files import pickled
+
+    with _opened(path, compressed=compressed) as file:
+        frame = pickled.PickledFrame(file, max_bytes=max_bytes)
+        at = _places(path, frame.labels, columns)
+        by_name = {name: frame.column(place) for name, place in at.items()}
     if len({len(cells) for cells in by_name.values()}) > 1:
         raise _unreadable(path, "its columns differ in length")
     return by_name

@@ -67,6 +67,9 @@ ARRAY_NAMES, NAMES = (
 )
 
 _NUMPY_ARRAYS = ("_reconstruct", "_frombuffer")
+_TEXT = re.compile(r"U[1-9]\d{0,3}")
+"""NumPy's type of texts of up to so many characters."""
+
 _MALFORMED = (
     *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
 )
@@ -180,6 +183,43 @@ class PickledFrame:
         except _MALFORMED as error:
             raise PickleError(f"its DataFrame is malformed ({error})") from error
         raise PickleError(f"its DataFrame is malformed (column {place} has no cells)")
+
+
+def read_records(file: BufferedIOBase, *, max_bytes: int) -> list[Any]:
+    """Return a pickled list of tables: dictionaries, lists, text, numbers, and NumPy's arrays.
+
+    Arrays have any number of dimensions; of numbers and of text, or of both as objects.
+
+    Raises:
+        PickleError: It holds something else, or is damaged.
+    """
+    tree = parse(file, ARRAY_NAMES, max_bytes=max_bytes)
+    if type(tree) is not list:
+        raise PickleError(f"it holds {_named(tree)}, not a list of records")
+    try:
+        return [_plain(item) for item in tree]
+    except _MALFORMED as error:
+        raise PickleError(f"a record is malformed ({error})") from error
+
+
+def _plain(item: Any) -> Any:
+    """Return a value of a record with plain values and arrays in place of what was pickled."""
+    if isinstance(item, dict):
+        return {key: _plain(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_plain(each) for each in _unpacked(item)]
+    if isinstance(item, PickledObject) and item.name in _NUMPY_ARRAYS:
+        kind, shape, order, raw = _parts(item)
+        if text := _TEXT.fullmatch(kind.args[0]):
+            code = f"{kind.state[1] if kind.state else '<'}{text[0]}"
+            return np.frombuffer(_buffer(raw), code).reshape(shape, order=order).tolist()
+        shape, contents = _contents(item)
+        return (
+            [_atom(one) for one in contents]
+            if isinstance(contents, list)
+            else (contents.reshape(shape))
+        )
+    return _atom(item)
 
 
 def _labels(axis: PickledObject) -> list[Any]:

@@ -16,6 +16,7 @@ from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines import engine_error, is_count, one_of
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TextOptions, TokenPrompts
 from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer_for
+from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.queueing import Work
 from pytest_mlperf.engines.llm.speech import is_speech
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
@@ -175,12 +176,18 @@ class LibraryEngine(Engine):
         self._facts |= fact
         return tokenizer
 
-    def _make_task(self, tokenizer: Any, config: Config, most_tokens: int | None) -> GenerateTask:
+    def _make_task(
+        self,
+        tokenizer: Any,
+        config: Config,
+        most_tokens: int | None,
+        chats: PictureChats | None = None,
+    ) -> GenerateTask:
         """Return what the library is asked; `most_tokens` of prompt and answer fit it."""
         limits = (config.vocabulary, config.context, most_tokens)
         return GenerateTask(
             library=self.library,
-            prompts=self._generation.prompts(self._dataset, tokenizer, *limits),
+            prompts=self._generation.prompts(self._dataset, tokenizer, *limits, chats=chats),
             generation=self._generation,
             answers=Answers(
                 self._generation,

@@ -15,12 +15,14 @@ from pytest_mlperf.engines.llm.engine import LibraryEngine, LibraryOptions, chec
 from pytest_mlperf.engines.llm.model_folder import (
     DTYPES,
     Config,
+    picture_chats,
     read_config,
     read_quantisation,
     weights_fact,
     with_ends,
 )
 from pytest_mlperf.engines.llm.model_folder import check_agrees as check_weights
+from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
 from pytest_mlperf.engines.vllm._library import (
     WAYS,
     AcceptedDrafts,
@@ -214,10 +216,10 @@ class VllmEngine(LibraryEngine):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM itself
-    gets and gives token ids only.
+    gets and gives token ids only, and with `api = "offline"` pictures of chats beside them.
 
     Args:
-        dataset: Its inputs are text or lists of token ids.
+        dataset: Its inputs are text or lists of token ids, or chats with pictures.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded.
         precision: "fp32", "bf16" or "fp16": the type of plain weights. "fp8", "nvfp4", "mxfp4",
@@ -280,11 +282,28 @@ class VllmEngine(LibraryEngine):
         check_names(self._options, arguments, taken, f"vLLM {version}", "engine argument")
         return version, config, arguments
 
+    def _chats(self, tokenizer: Any) -> PictureChats | None:
+        """Return how chats with pictures become prompts; None where the data set has none."""
+        if not has_chats(self._dataset):
+            return None
+        if self._options.api != "offline":
+            raise self._options.refused(
+                'chats with pictures are taken with api = "offline", in which vLLM prepares '
+                "pictures itself; for other scenarios use engine openai with vLLM's server",
+                "api",
+            )
+        return picture_chats("vllm", self._folder, tokenizer, processes=False)
+
     def _load(
         self, config: Config, arguments: Mapping[str, Any], log: Log, undo: contextlib.ExitStack
     ) -> AsyncBackend | OfflineBackend:
         options = self._options
-        self._task = self._make_task(self._load_tokenizer(), config, options.max_model_len)
+        tokenizer = self._load_tokenizer()
+        chats = self._chats(tokenizer)
+        self._task = self._make_task(tokenizer, config, options.max_model_len, chats)
+        if chats is not None:
+            # vLLM's own processor makes patches of pictures, and wants a tokenizer for that.
+            arguments = {**arguments, "skip_tokenizer_init": False}
         undo.callback(Started().end)
         backend: AsyncBackend | OfflineBackend
         if options.api == "offline":

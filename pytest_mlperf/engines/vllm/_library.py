@@ -452,8 +452,15 @@ class OfflineBackend:
             # LLM itself has no way to end but to be forgotten.
             self._llm.llm_engine.engine_core.shutdown()
 
+    def _prompt(self, index: int) -> dict[str, Any]:
+        """Return a prompt as LLM.generate takes it, a picture being one token of it."""
+        prompts = self._task.prompts
+        pictures = prompts.chats.pictures(index) if prompts.chats else []
+        media = {"multi_modal_data": {"image": pictures}} if pictures else {}
+        return {"prompt_token_ids": prompts[index], **media}
+
     def _work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        prompts = [{"prompt_token_ids": self._task.prompts[index]} for index in indices]
+        prompts = list(map(self._prompt, indices))
         try:
             params = list(map(self._whole.of, indices))
             outputs = self._llm.generate(prompts, params, use_tqdm=False)

@@ -90,8 +90,7 @@ def plan(
 def gaps(cases: Iterable[Testable], width: int) -> list[str]:
     """Return which cases are not run as their round does, or have no accuracy test for its gate."""
     suites = [case.suite for case in cases if isinstance(case, Planned)]
-    counts = Counter(gap for suite in suites for gap in (suite.harness_gap, suite.scoring_gap))
-    del counts[""]
+    counts = Counter(gap for suite in suites for gap in suite.gaps)
     return [
         line
         for gap, count in counts.items()

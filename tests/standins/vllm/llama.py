@@ -30,7 +30,13 @@ class Llama:
         angles = torch.outer(torch.arange(self.longest).float(), torch.cat([turns, turns]))
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
-    def scores(self, tokens: list[int]) -> Any:
+    def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
+        """Return the tokens: this model sees no pictures."""
+        if pictures:
+            raise ValueError("At most 0 image(s) may be provided in one prompt.")
+        return tokens
+
+    def scores(self, tokens: list[int], _: list[Any]) -> Any:
         """Return the scores of what follows these tokens, float32 (vocabulary,)."""
         weights = self._weights
         state = embedding(torch.tensor(tokens), weights["model.embed_tokens.weight"])

@@ -18,6 +18,7 @@ from vllm.api import VERSION
 from vllm.faults import fault_of
 from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
+from vllm.pictured import Pictured
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.reader import COUNTED
 
@@ -37,6 +38,7 @@ class Row:
 
     prompt: list[int]
     sampling: SamplingParams
+    pictures: list[Any] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     stats: RequestStateStats = field(default_factory=RequestStateStats)
     told: int = 0
@@ -49,7 +51,10 @@ class Model:
     def __init__(self, args: Any) -> None:
         if args.dtype not in DTYPES:
             raise ValueError(f"Unknown dtype: {args.dtype}")
-        if args.trust_remote_code or not args.skip_tokenizer_init:
+        config = json.loads((Path(args.model) / "config.json").read_text("utf-8"))
+        pictured = "image_token_id" in config
+        # Its processor of pictures has to have a tokenizer, which vLLM else does without.
+        if args.trust_remote_code or args.skip_tokenizer_init is pictured:
             raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")
         _physical_numbers()
         self.args = args
@@ -61,7 +66,8 @@ class Model:
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         torch.set_num_threads(1)  # two that wait for each other busily are slower than one
         dummy = args.load_format == "dummy"
-        self._model = Llama(Path(args.model), DTYPES[args.dtype], dummy=dummy)
+        kind = Pictured if pictured else Llama
+        self._model = kind(Path(args.model), DTYPES[args.dtype], dummy=dummy)
         self._ends = set(_ends(Path(args.model)))
         self.longest = args.max_model_len or self._model.longest
         wait = "import time; time.sleep(600)" if self.fault == "deaf" else "input()"
@@ -76,7 +82,8 @@ class Model:
         if not 0 < len(tokens) < self.longest:
             raise ValueError(f"The prompt (length {len(tokens)}) is longer than the maximum")
         assert isinstance(sampling, SamplingParams)
-        return Row(list(tokens), sampling)
+        pictures = prompt.get("multi_modal_data", {}).get("image", [])
+        return Row(self._model.placed(list(tokens), pictures), sampling, pictures)
 
     def step(self, row: Row) -> None:
         """Give a row its next token, and with drafts those that follow: each guess is right."""
@@ -90,7 +97,7 @@ class Model:
     def _next(self, row: Row) -> None:
         sampling = row.sampling
         with torch.inference_mode():
-            scores = self._model.scores(row.prompt + row.answer)
+            scores = self._model.scores(row.prompt + row.answer, row.pictures)
             ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else self._ends)
             if len(row.answer) < sampling.min_tokens:
                 scores[sorted(ends)] = -float("inf")

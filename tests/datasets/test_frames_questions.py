@@ -1,0 +1,127 @@
+"""FRAMES' questions, and the pages that the store of MLPerf's end-to-end RAG is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.frames import OFFICIAL, FramesDataset, PagesDataset
+from pytest_mlperf.testing import check_dataset
+
+HEADER = (
+    "Unnamed: 0\tPrompt\tAnswer\twikipedia_link_1\twikipedia_link_2\twikipedia_link_11+\twiki_links"
+)
+ROWS = (
+    "0\tWho was older?\tJane Ballou\thttps://a\thttps://b\t\t['https://a']",
+    '1\t"What did she say of ""it"",\nand when?"\t"87\tyears"\thttps://c\t\thttps://d\t[]',
+)
+PAGES = {"Zebra.html": b"<p>z</p>", "apple.html": b"<p>a</p>", "b c.html": b""}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / OFFICIAL).write_text("\n".join((HEADER, *ROWS, "")), "utf-8")
+    (tmp_path / "doc_html").mkdir()
+    for name, content in PAGES.items():
+        (tmp_path / "doc_html" / name).write_bytes(content)
+    (tmp_path / "doc_html" / "notes.txt").write_text("no page")
+    return tmp_path
+
+
+def test_questions_are_rows_with_their_answers_and_links(folder: Path) -> None:
+    dataset = FramesDataset(path=str(folder))
+
+    assert [dataset.input(index) for index in range(len(dataset))] == [
+        "Who was older?",
+        'What did she say of "it",\nand when?',
+    ]
+    assert dataset.reference(1) == {
+        "question": dataset.input(1),
+        "answer": "87\tyears",
+        "links": ["https://c", "https://d"],
+    }
+
+
+def test_it_reads_as_the_reference_does(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(folder / OFFICIAL, sep="\t")
+    dataset = FramesDataset(path=str(folder / OFFICIAL))
+
+    assert [dataset.input(index) for index in range(2)] == table["Prompt"].tolist()
+    assert [dataset.reference(index)["answer"] for index in range(2)] == table["Answer"].tolist()
+
+
+def test_pages_are_in_the_order_of_their_names(folder: Path) -> None:
+    dataset = PagesDataset(path=str(folder / "doc_html"))
+
+    assert [dataset.reference(index) for index in range(3)] == [
+        "Zebra.html",
+        "apple.html",
+        "b c.html",
+    ]
+    assert Path(dataset.input(1)["path"]).read_bytes() == PAGES["apple.html"]
+
+
+def test_digests_know_contents_and_order(folder: Path) -> None:
+    pages = folder / "doc_html"
+    digests = {
+        FramesDataset(path=str(folder)).digest,
+        FramesDataset(path=str(folder), count=1).digest,
+        PagesDataset(path=str(pages)).digest,
+        PagesDataset(path=str(pages), count=2).digest,
+    }
+    (pages / "apple.html").rename(pages / "apples.html")
+    digests.add(PagesDataset(path=str(pages)).digest)
+    (pages / "apples.html").write_bytes(b"other")
+    digests.add(PagesDataset(path=str(pages)).digest)
+    (folder / OFFICIAL).write_text("\n".join((HEADER, ROWS[0].replace("https://b", ""))), "utf-8")
+    digests.add(FramesDataset(path=str(folder)).digest)
+
+    assert len(digests) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"the table has no column 'Prompt'"),
+        ("Prompt\tAnswer\n", "the table has no questions"),
+        ("Prompt\tResponse\nq\ta\n", "no column 'Answer'"),
+        ("Prompt\tAnswer\nq\n", "line 2: it has 1 cells, and the header 2"),
+        ("Prompt\tAnswer\n\ta\n", "line 2: its question is empty"),
+        ('Prompt\tAnswer\n"q\ta\n', "line 2: unexpected end of data"),
+        ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is no UTF-8"),
+    ],
+)
+def test_a_table_that_is_not_as_it_should_be_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / OFFICIAL).write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(RunError, match=message):
+        FramesDataset(path=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "message"),
+    [
+        (FramesDataset, {"count": 3}, SuiteError, "count = 3, but the table has 2 questions"),
+        (FramesDataset, {"checksum": f"md5:{'0' * 32}"}, RunError, "not the 0{32} asked for"),
+        (FramesDataset, {"path": "nowhere"}, UnavailableError, "nowhere: this table does not"),
+        (PagesDataset, {"count": 0}, SuiteError, "count = 0 is not a number of pages"),
+        (PagesDataset, {}, UnavailableError, r"no pages \(\*.html\) are here; unpack docs.tar.gz"),
+    ],
+)
+def test_options_and_places_are_checked(
+    folder: Path, kind: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        kind(**{"path": str(folder), **options})
+
+
+@pytest.mark.process
+def test_they_keep_the_contract_of_data_sets(folder: Path) -> None:
+    check_dataset(FramesDataset, options={"path": str(folder)}, samples=2)
+    check_dataset(PagesDataset, options={"path": str(folder / "doc_html")}, samples=3)

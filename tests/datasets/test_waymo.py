@@ -1,0 +1,270 @@
+"""Waymo's frames in the form of KITTI: a pickle that is not run, points, pictures and boxes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.datasets.waymo import FRAMES, MATRICES, WaymoDataset
+from pytest_mlperf.scorers.boxes3d import PointPaintingScorer
+from pytest_mlperf.testing import check_dataset
+
+IMAGES = 1000000, 1000001
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def record(image: int) -> dict[str, Any]:
+    """Return what the list of the distributed set says of a frame."""
+    rng = np.random.default_rng(image)
+    annotated = {
+        "name": np.array(["Car", "DontCare", "Pedestrian"]),
+        "truncated": np.zeros(3),
+        "occluded": np.array([0, 0, 0]),
+        "alpha": np.full(3, -10.0),
+        "bbox": rng.uniform(0, 900, (3, 4)),
+        "dimensions": np.array([[4.0, 1.5, 1.8], [-1, -1, -1], [0.9, 1.7, 0.8]]),
+        "location": np.array([[1.0, 1.7, 12.0], [0, 0, 0], [-3.0, 1.6, 8.0]]),
+        "rotation_y": np.array([0.1, 0.0, -1.2]),
+        "score": np.zeros(3),
+        "index": np.array([0, -1, 1], np.int32),
+        "difficulty": np.array([0, 0, 2], np.int32),
+        "num_points_in_gt": np.array([40, 0, 7], np.int32),
+    }
+    return {
+        "image": {
+            "image_idx": image,
+            "image_path": f"training/image_0/{image}.jpg",
+            "image_shape": np.array([12, 16], np.int32),
+        },
+        "point_cloud": {
+            "num_features": 6,
+            "velodyne_path": f"training/velodyne_reduced/{image}.bin",
+        },
+        "calib": {name: rng.normal(size=(4, 4)) for name in MATRICES},
+        "annos": annotated,
+        "cam_sync_annos": annotated,
+        "timestamp": np.int64(1550083467346370),
+        "sweeps": [],
+    }
+
+
+POINTS = np.array(
+    [
+        [1, 2, 3, 0.5, 0.1, 9],
+        [-74.87, 74.87, 3.99, 0.2, 0, 9],
+        [80, 0, 0, 1, 1, 9],
+        [0, 0, -2, 1, 1, 9],
+    ],
+    np.float32,
+)
+"""Two of them out of range: the first beyond, the second on its edge."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    training = tmp_path / "kitti_format" / "training"
+    (training / "velodyne_reduced").mkdir(parents=True)
+    for camera in range(5):
+        (training / f"image_{camera}").mkdir()
+        for image in IMAGES:
+            picture = Image.new("RGB", (16, 12), (camera * 40, image % 7, 9))
+            picture.save(training / f"image_{camera}" / f"{image}.jpg", quality=100)
+    for image in IMAGES:
+        POINTS.tofile(training / "velodyne_reduced" / f"{image}.bin")
+    write(tmp_path, [record(image) for image in IMAGES])
+    return tmp_path
+
+
+def write(folder: Path, tree: Any, protocol: int = 4) -> None:
+    (folder / "kitti_format" / FRAMES).write_bytes(pickle.dumps(tree, protocol))
+
+
+def test_a_frame_is_what_the_reference_reads(folder: Path) -> None:
+    dataset = WaymoDataset(path=str(folder))
+
+    sample = dataset.input(1)
+    assert len(dataset) == 2
+    assert sample["image_id"] == IMAGES[1]
+    np.testing.assert_array_equal(sample["points"], POINTS[:2, :5])
+    assert [picture.shape for picture in sample["images"]] == [(12, 16, 3)] * 5
+    assert [int(picture[0, 0, 0]) for picture in sample["images"]] == pytest.approx(
+        [0, 40, 80, 120, 160], abs=2
+    )
+    np.testing.assert_array_equal(
+        sample["calibration"]["P2"], record(IMAGES[1])["calib"]["P2"].astype(np.float32)
+    )
+
+
+def test_what_nobody_looked_at_is_no_truth(folder: Path) -> None:
+    truth = WaymoDataset(path=str(folder)).reference(0)
+
+    assert (truth["image_id"], truth["names"], truth["difficulty"]) == (
+        IMAGES[0],
+        ["Car", "Pedestrian"],
+        [0, 2],
+    )
+    np.testing.assert_array_equal(
+        truth["boxes"],
+        np.array([[1, 1.7, 12, 4, 1.5, 1.8, 0.1], [-3, 1.6, 8, 0.9, 1.7, 0.8, -1.2]], np.float32),
+    )
+
+
+def test_its_truth_is_what_the_scorer_takes(folder: Path) -> None:
+    dataset = WaymoDataset(path=str(folder))
+    outputs, references = [], [dataset.reference(index) for index in range(2)]
+    for truth in references:
+        x, y, z, *sizes, turn = truth["boxes"][0].tolist()
+        row = [*sizes, x, y, z, turn, 0, 0, 50, 50, 2, 0.9, truth["image_id"]]
+        outputs.append(np.array(row, "<f4").tobytes())
+
+    assert PointPaintingScorer().score(outputs, references).aggregate["map"] > 0
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_is_read(folder: Path, protocol: int) -> None:
+    before = WaymoDataset(path=str(folder)).digest
+    write(folder, [record(image) for image in IMAGES], protocol)
+
+    assert WaymoDataset(path=str(folder / "kitti_format")).digest == before
+
+
+def test_names_may_be_objects_and_a_frame_may_be_empty(folder: Path) -> None:
+    one = record(IMAGES[0])
+    for name, column in one["annos"].items():
+        one["annos"][name] = column[:0]
+    other = record(IMAGES[1])
+    other["annos"]["name"] = other["annos"]["name"].astype(object)
+    write(folder, [one, other])
+
+    dataset = WaymoDataset(path=str(folder))
+
+    assert dataset.reference(0)["names"] == []
+    assert dataset.reference(0)["boxes"].shape == (0, 7)
+    assert dataset.reference(1)["names"] == ["Car", "Pedestrian"]
+
+
+def test_the_digest_knows_every_part(folder: Path) -> None:
+    digests = {
+        WaymoDataset(path=str(folder)).digest,
+        WaymoDataset(path=str(folder), count=1).digest,
+    }
+    changes: list[Change] = [
+        lambda one: one["annos"]["location"].__setitem__((0, 0), 1.5),
+        lambda one: one["annos"]["difficulty"].__setitem__(0, 1),
+        lambda one: one["annos"]["name"].__setitem__(0, "Van"),
+        lambda one: one["calib"]["P0"].__setitem__((0, 0), 7.0),
+    ]
+    for change in changes:
+        tree = [record(image) for image in IMAGES]
+        change(tree[0])
+        write(folder, tree)
+        digests.add(WaymoDataset(path=str(folder)).digest)
+
+    assert len(digests) == 6
+
+
+class Hostile:
+    """Leaves a file if a reader executes what the pickle says."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_what_a_list_says_is_never_executed(folder: Path, tmp_path: Path) -> None:
+    tree = [record(image) for image in IMAGES]
+    tree[1]["annos"]["name"] = Hostile(tmp_path / "mark")
+    write(folder, tree)
+
+    with pytest.raises(RunError, match=r"it wants to call posix\.mkdir; such a file is never exec"):
+        WaymoDataset(path=str(folder))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_list_is_not_deeper_than_can_be_read(folder: Path) -> None:
+    deep = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    (folder / "kitti_format" / FRAMES).write_bytes(deep)
+
+    with pytest.raises(RunError, match="a record is malformed"):
+        WaymoDataset(path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: one.pop("calib"), r"frame 1: is not as MLPerf's \(KeyError: 'calib'\)"),
+        (lambda one: one["calib"].pop("P4"), "KeyError: 'P4'"),
+        (lambda one: one["annos"].update(name=np.array(["Car"])), "frame 1: is not as MLPerf's"),
+        (
+            lambda one: one["annos"].update(difficulty=np.array([0, 0])),
+            "frame 1: is not as MLPerf's",
+        ),
+        (
+            lambda one: one["point_cloud"].update(velodyne_path="../../secret.bin"),
+            "frame 1: names a file outside of the data set's folder",
+        ),
+        (
+            lambda one: one["point_cloud"].update(velodyne_path="/etc/passwd"),
+            "frame 1: names a file outside of the data set's folder",
+        ),
+        (lambda one: one["image"].update(image_idx="../1"), "frame 1: is not as MLPerf's"),
+        (lambda one: one["image"].update(image_idx=-1), "frame 1: names a file outside"),
+    ],
+)
+def test_a_record_that_is_not_as_it_should_be_is_named(
+    folder: Path, change: Change, message: str
+) -> None:
+    tree = [record(image) for image in IMAGES]
+    tree[1] = copy.deepcopy(tree[1])
+    change(tree[1])
+    write(folder, tree)
+
+    with pytest.raises(RunError, match=message):
+        WaymoDataset(path=str(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps({"a": 1}), pickle.dumps([])])
+def test_what_is_no_list_of_frames_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "kitti_format" / FRAMES).write_bytes(content)
+
+    with pytest.raises(RunError, match=FRAMES):
+        WaymoDataset(path=str(folder))
+
+
+def test_files_of_a_frame_that_are_damaged_or_gone_are_named(folder: Path) -> None:
+    training = folder / "kitti_format" / "training"
+    (training / "image_3" / f"{IMAGES[0]}.jpg").unlink()
+    (training / "velodyne_reduced" / f"{IMAGES[1]}.bin").write_bytes(b"\0" * 25)
+    dataset = WaymoDataset(path=str(folder))
+
+    with pytest.raises(RunError, match=rf"image_3.{IMAGES[0]}.jpg"):
+        dataset.input(0)
+    with pytest.raises(RunError, match=r"1000001.bin: has no whole points of 6 float32"):
+        dataset.input(1)
+
+
+def test_options_and_places_are_checked(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="count = 3, but the list has 2 frames"):
+        WaymoDataset(path=str(folder), count=3)
+    with pytest.raises(RunError, match=r"not the 0{32} asked for"):
+        WaymoDataset(path=str(folder), checksum=f"md5:{'0' * 32}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UnavailableError, match=r"waymo_infos_val.pkl and training/ are not both"):
+        WaymoDataset.look(path=str(tmp_path / "empty"))
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract_of_data_sets(folder: Path) -> None:
+    check_dataset(WaymoDataset, options={"path": str(folder)}, samples=2)
