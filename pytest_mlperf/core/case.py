@@ -58,11 +58,14 @@ TECHNIQUES: Mapping[str, str] = {
 must be known: a free word could not."""
 
 
-ScenarioName = Literal[
+SuiteScenario = Literal[
     "Offline", "Server", "Interactive", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"
 ]
 """MLPerf's, and two of our own: Concurrency keeps a number of requests under way; in OpenLoop
 requests arrive whatever the server does."""
+
+ScenarioName = Literal[SuiteScenario, "Benchmark"]
+"""Also what no suite names: in Benchmark a test calls a function through pytest-benchmark."""
 
 Arrivals = Literal["poisson", "constant", "gamma", "trace"]
 """When requests of OpenLoop arrive; "trace": when a recorded trace says."""

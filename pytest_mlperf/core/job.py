@@ -219,6 +219,27 @@ def require(problems: Iterable[CaseProblem]) -> None:
         raise errors.UnavailableError("; also ".join(by_kind[errors.UnavailableError]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkTest:
+    """A test with pytest-benchmark's fixture, of which each run is a pytest of its own.
+
+    Attributes:
+        test: Pytest's node id.
+        file: The test file, which that pytest collects.
+        folder: Where pytest was called; relative paths among the options start there.
+        options: Pytest's options by their names, each packed by whoever unpacks it.
+        limits: What is judged of it, one of `core.metrics.OF_BENCHMARKS`, as a share.
+        seconds: Planned length of its timed part.
+    """
+
+    test: str
+    file: str
+    folder: str
+    options: Mapping[str, str]
+    limits: Mapping[str, float]
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """A case with all that its runs need, worked out once.
@@ -239,6 +260,7 @@ class Job:
         work: What a sample costs, as the suite says; None: as counted for MLPerf's workload.
         price: What a GPU of its accelerator costs, or None.
         replicas: Processes that each load the engine; 1: the worker itself does.
+        benchmark: The test that is run in place of a worker; None: it is a case of a suite.
     """
 
     case: Case
@@ -264,6 +286,7 @@ class Job:
     price: GpuPrice | None
     replicas: int
     facts: Mapping[str, str]
+    benchmark: BenchmarkTest | None = None
 
     @property
     def accelerator(self) -> str:

@@ -140,6 +140,10 @@ METRICS: dict[str, Metric] = _Table(
         _time("itl_p50", "p50 inter-token", limit=0.05),
         _p90("itl_p90", "p90 inter-token"),
         _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),
+        # Of a call, over the rounds of a benchmark: pytest-benchmark's own three.
+        _time("time_median", "median time", limit=0.05),
+        _time("time_min", "fastest time", limit=0.05),
+        _time("time_mean", "mean time", limit=0.05),
         Metric("goodput", "goodput/s", Dimension.SAMPLES_PER_TIME, 0.05, min_queries=100),
         Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
         # MLPerf Endpoints' interactivity, endpoints_rules.md of v1.0.
@@ -245,7 +249,12 @@ FOUND = frozenset({"throughput"})
 SERVED = frozenset({"goodput"})
 """Metrics that only a scenario with limits has: Server and Interactive."""
 
-LATENCIES = frozenset(METRICS) - EFFICIENCY - OFFLINE - UNGATED - {"tps_per_user", TURNS_TPS}
+OF_BENCHMARKS = ("time_median", "time_min", "time_mean")
+"""Metrics of tests with pytest-benchmark, which no suite measures."""
+
+LATENCIES = frozenset(METRICS).difference(
+    EFFICIENCY, OFFLINE, UNGATED, OF_BENCHMARKS, {"tps_per_user", TURNS_TPS}
+)
 """Metrics that a suite can gate in every other scenario."""
 
 CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
@@ -265,6 +274,7 @@ _GATED: dict[str, tuple[str, ...]] = {
     "MultiStream": ("latency_p99",),
     "Concurrency": ("throughput",),
     "OpenLoop": ("latency_p50",),
+    "Benchmark": ("time_median",),
 }
 
 LOOPS = ("Concurrency", "OpenLoop")

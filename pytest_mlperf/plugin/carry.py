@@ -18,6 +18,9 @@ from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
 
+PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
+"""The case of a test that no suite has."""
+
 
 class LeftOut(Skipped):
     """A test that this session leaves out; its report names the suite, not where it is raised."""
@@ -29,6 +32,8 @@ PROPERTY = "mlperf."
 
 def planned_of(item: pytest.Item) -> Testable | None:
     """Return the case or pair of one of our tests, None for any other test."""
+    if PLANNED in item.stash:
+        return item.stash[PLANNED]
     callspec = getattr(item, "callspec", None)
     planned = callspec.params.get("case") if callspec else None
     return planned if isinstance(planned, Testable) else None

@@ -17,6 +17,7 @@ from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.core.foreign_text import nearest, visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.plugin import session
+from pytest_mlperf.plugin.carry import PLANNED
 from pytest_mlperf.reports.export.exports import entry
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.model import Suite
@@ -66,10 +67,13 @@ def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
     clock = _Clock()
     seconds, about = timing
     remaining = iter(seconds)
-    request.node.add_marker(pytest.mark.benchmark(timer=clock, group=about["group"]))
+    marker, judged = request.node.get_closest_marker("benchmark"), PLANNED in request.node.stash
+    group = {} if judged else {"group": about["group"]}
+    marked = {**group, **(marker.kwargs if marker else {}), "timer": clock}
+    request.node.add_marker(pytest.mark.benchmark(**marked), append=False)
     fixture: Any = request.getfixturevalue("benchmark")
-    # A case is a large object; pytest-benchmark would keep all of it as text.
-    fixture.params, fixture.param = about["params"], about["param"]
+    if not judged:  # a case is a large object, of which pytest-benchmark would keep all as text
+        fixture.params, fixture.param = about["params"], about["param"]
     fixture.extra_info.update(about["extra_info"])
     fixture.pedantic(
         lambda: clock.advance(next(remaining)),

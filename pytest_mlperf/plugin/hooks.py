@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_mlperf.plugin._unchanged import import_unchanged
-from pytest_mlperf.plugin.options import SESSION, SUFFIX, add_options, read_options, run_id
+from pytest_mlperf.plugin.options import (
+    RUN_OF_BENCHMARK,
+    SESSION,
+    SUFFIX,
+    add_options,
+    read_options,
+    run_id,
+)
 
 if TYPE_CHECKING:
     from pytest_mlperf.plugin.fixture import Mlperf
@@ -39,14 +46,20 @@ def pytest_configure(config: pytest.Config) -> None:
         "a measured case; "
         "select exactly with -m \"mlperf(scenario='Offline')\"",
     )
+    config.addinivalue_line(
+        "markers",
+        "mlperf_benchmark(max_rise, metric, accelerator, precision): how a test with "
+        "pytest-benchmark is judged under --mlperf-judge-benchmarks",
+    )
     if read_options(config).plan and hasattr(config.option, "dist"):
         config.option.dist = "no"  # a plan runs nothing, so there is nothing to distribute
     config.pluginmanager.register(_Reports(config), "mlperf-reports")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if read_options(session.config).accelerator:
-        late("session").of(session.config).require_accelerator()
+    config = session.config
+    if read_options(config).accelerator and not config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
+        late("session").of(config).require_accelerator()
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -63,8 +76,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    options = read_options(config)
+    if options.judge_benchmarks == "yes" and config.pluginmanager.hasplugin("benchmark"):
+        late("session").of(config)
+        late("benchmarks").take_over(config, items, options)
     if late_session(config):
         late("collect").select(config, items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not late_session(pyfuncitem.config) or late("carry").PLANNED not in pyfuncitem.stash:
+        return None
+    judge: Any = pyfuncitem.funcargs["mlperf"]
+    judge.judge(pyfuncitem.stash[late("carry").PLANNED], "performance").check()
+    return True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -104,7 +130,7 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    if not hasattr(report, "mlperf"):
+    if not hasattr(report, "mlperf") or hasattr(report, "wasxfail"):
         return None
     status: tuple[str, str, tuple[str, dict[str, bool]]] = late("carry").status(report)
     return status

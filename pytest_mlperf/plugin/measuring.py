@@ -227,7 +227,11 @@ _NOT_REPRODUCED = tuple(
     f"--mlperf-{name}" for name in ("update", "reason", "json", "report", "plan")
 )
 
-OPTIONAL = {"--mlperf-confirm": {"auto", "always", "never"}}
+OPTIONAL = {
+    "--mlperf-confirm": {"auto", "always", "never"},
+    "--mlperf-requests": {"no", "yes"},
+    "--mlperf-judge-benchmarks": {"no", "yes"},
+}
 """Options that may stand without a value, and what values they take."""
 
 OVERRIDES = ("-o", "--override-ini")

@@ -17,6 +17,9 @@ SUFFIX = ".mlperf.toml"
 SESSION: pytest.StashKey[Any] = pytest.StashKey()
 RUN_ID: pytest.StashKey[str] = pytest.StashKey()
 
+RUN_OF_BENCHMARK = "mlperf-benchmark-run"
+"""A plugin of this name runs one test for a session that judges it, and no session of its own."""
+
 MOST_RUNS = 1000
 """As `core.ranges` has it, which is not loaded in a project without suites."""
 
@@ -270,6 +273,33 @@ class Options:
         "longest wait for an accelerator that another process measures on (default 21600)",
         21_600.0,
         convert=number(float, _is_time),
+        ini_only=True,
+    )
+    judge_benchmarks: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "judge tests with pytest-benchmark's fixture as cases are judged: each run is a process of "
+        "its own, and its time is compared with a baseline in git",
+        "no",
+        bare="yes",
+    )
+    benchmark_max_rise: str | None = _set_by(
+        "PERCENT",
+        "how far a benchmark's time may rise (default 5%%); a test's own marker "
+        'mlperf_benchmark(max_rise="3%%") comes first',
+        convert=str,
+        ini_only=True,
+    )
+    benchmark_metric: str = _set_by(
+        "median|min|mean",
+        "which of a benchmark's times is judged, of all its rounds (default median)",
+        "median",
+        ini_only=True,
+    )
+    benchmark_accelerator: str = _set_by(
+        "NAME",
+        "what benchmarks run on, and whose baselines they have (default cpu)",
+        "cpu",
+        convert=str,
         ini_only=True,
     )
     neighbours: Literal["no", "yes"] = _set_by(

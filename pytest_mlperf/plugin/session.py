@@ -53,6 +53,7 @@ from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.together import HELD, Holding
 from pytest_mlperf.reports.export.junit import properties
 from pytest_mlperf.reports.terminal import selection, text
+from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import whole_plan
 from pytest_mlperf.run.project import commit_of, ignored_in_git
@@ -60,6 +61,7 @@ from pytest_mlperf.stores import suspects
 from pytest_mlperf.stores.atomic import Keeping, unforeseen
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 
 class Suspicion:
@@ -197,7 +199,8 @@ class MlperfSession:
             planned = planned_of(item)
             if planned:
                 tests.append(item.nodeid)
-                kind = KINDS[item.originalname]  # type: ignore[attr-defined]
+                name: str = item.originalname  # type: ignore[attr-defined]
+                kind: Kind = KINDS.get(name, "performance")  # what no suite has is a benchmark
                 self._kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self._plan.append(planned)
                 pairs += pairs_of(planned, kind, self.options)
@@ -312,12 +315,20 @@ class MlperfSession:
             test=item.nodeid,
             root=self.config.rootpath,
             options=self.options,
-            arguments=reproducing(self.config.invocation_params.args),
+            arguments=self._arguments(planned),
             rate=self.bench.rate(planned),
             pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
             failed=failed,
         )
         return self.suspicion.marked(result)
+
+    def _arguments(self, planned: Testable) -> tuple[str, ...]:
+        """Return the options that a reproduction needs, also what an ini file says of it here."""
+        arguments = reproducing(self.config.invocation_params.args)
+        judged = isinstance(planned, Planned) and planned.benchmark
+        if judged and not any(one.startswith(JUDGE) for one in arguments):
+            return (JUDGE, *arguments)
+        return arguments
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""

@@ -17,6 +17,7 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
 from pytest_mlperf.run.accuracy import AccuracyPass, Ask, Scoring
+from pytest_mlperf.run.benchmark import benchmarked, read_benchmark
 from pytest_mlperf.run.builds import LABEL, Build, build_for
 from pytest_mlperf.run.checkpoints.build import Checkpoint, checkpoint_for
 from pytest_mlperf.run.child.process import WorkerProcess
@@ -149,7 +150,8 @@ def measure(
         progress=WorkerProgress(job, title, show),
     )
     evidence, accuracy, place = _work(case, unscored)
-    run = read_run(evidence, job, place.conditions)
+    read = read_benchmark if job.benchmark else read_run
+    run = read(evidence, job, place.conditions)
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):
@@ -198,7 +200,10 @@ def _work(
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = place.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=place.conditions)
-        evidence, accuracy = _observed(case, build, checkpoint, unscored)
+        if job.benchmark:
+            evidence, accuracy = _benchmarked(case), None
+        else:
+            evidence, accuracy = _observed(case, build, checkpoint, unscored)
     evidence = dataclasses.replace(
         evidence,
         started=started,
@@ -250,6 +255,17 @@ def _observed(
         usual=task.usual,
     )
     return evidence, accuracy
+
+
+def _benchmarked(case: _Measured) -> Evidence:
+    """Run a test with pytest-benchmark, beside what watches the GPUs."""
+    with contextlib.ExitStack() as stack:
+        sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
+        show, usual = case.progress.show, case.task.usual
+        evidence = benchmarked(case.job, case.conditions, case.folder, show, usual=usual)
+        if sampling:
+            sampling.linger()
+    return dataclasses.replace(evidence, power=sampling.log if sampling else None)
 
 
 def _finished(

@@ -169,7 +169,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
         validity = _validity(timed, evidence.settings)
         finishes = result["finishes"]
-    energy = _energy(evidence, job, conditions, timed, figures)
+    energy = energy_findings(evidence, job, conditions, timed, figures)
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
     unlike = _unlike(conditions.machine.differing(job.accelerator))
     client = client_findings(figures.metrics, result["client"], job)
@@ -236,7 +236,7 @@ def together(*witnesses: Findings) -> dict[str, Any]:
     }
 
 
-def _energy(
+def energy_findings(
     evidence: Evidence, job: Job, conditions: Conditions, timed: TimedLog, figures: Figures
 ) -> list[Findings]:
     """Return what sampler, host's counters, DCGM exporter and wall meter saw, where they did."""

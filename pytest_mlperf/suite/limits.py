@@ -17,6 +17,7 @@ from pytest_mlperf.core.metrics import (
     FOUND,
     LATENCIES,
     METRICS,
+    OF_BENCHMARKS,
     OFFLINE,
     RATES,
     SAMPLES_PER_JOULE,
@@ -120,8 +121,9 @@ def _table_defects(
             kind = " a count: it is" if name in COUNTS else ""
             yield where, f"{name} is{kind} reported, and cannot be gated"
             continue
-        if name not in METRICS:
-            yield where, f"unknown metric {name!r}{nearest(name, [*METRICS, 'accuracy'])}"
+        if name not in METRICS or name in OF_BENCHMARKS:
+            names = [one for one in (*METRICS, "accuracy") if one not in OF_BENCHMARKS]
+            yield where, f"unknown metric {name!r}{nearest(name, names)}"
             continue
         metric = METRICS[name]
         keys = set(bound) if isinstance(bound, Mapping) else set()

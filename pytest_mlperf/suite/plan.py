@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
+from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.judge.gate import GateWindow
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
@@ -130,6 +130,7 @@ class Planned:
         index: Of that entry in the suite.
         scenario: The suite's scenario entry.
         fewest_runs: Runs before anything can be decided.
+        benchmark: The test with pytest-benchmark that it is, in place of what a suite says.
     """
 
     case: Case
@@ -140,6 +141,7 @@ class Planned:
     engine: EngineEntry
     scenario: ScenarioEntry
     fewest_runs: int = 1
+    benchmark: BenchmarkTest | None = None
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -257,6 +259,8 @@ class Planned:
     @property
     def limits(self) -> dict[str, float]:
         """The gated performance metrics with their limits, as shares."""
+        if self.benchmark:
+            return dict(self.benchmark.limits)
         limits = self.suite.gated(self.scenario)
         if self.engine.replicas_on(self.case.accelerator) == 1:
             limits.pop(SLOWEST_REPLICA, None)
@@ -270,6 +274,8 @@ class Planned:
     @property
     def seconds_per_run(self) -> float:
         """Planned length of the timed part of one run, seconds."""
+        if self.benchmark:
+            return self.benchmark.seconds
         if self.scenario.points:
             return len(self.scenario.points) * self.seconds_per_point
         if self.suite.profile == "official":

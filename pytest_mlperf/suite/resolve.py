@@ -33,6 +33,7 @@ from pytest_mlperf.core.roofline.gpu import GpuPrice
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
+from pytest_mlperf.suite.benchmarks import benchmark_job
 from pytest_mlperf.suite.elsewhere import elsewhere, find
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
@@ -81,6 +82,8 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
     Args:
         scorer: Its accuracy is asked for too.
     """
+    if planned.benchmark:
+        return benchmark_job(planned)
     problems: list[CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):

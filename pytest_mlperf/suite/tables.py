@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_mlperf.core.case import Arrivals, ScenarioName
+from pytest_mlperf.core.case import Arrivals, SuiteScenario
 from pytest_mlperf.core.foreign_text import shown
-from pytest_mlperf.core.metrics import AT_POINTS, METRICS, POINT, UNGATED
+from pytest_mlperf.core.metrics import AT_POINTS, METRICS, OF_BENCHMARKS, POINT, UNGATED
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite.find import FindEntry
@@ -441,7 +441,7 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
             f"default {metric.limit:.0%} where it is gated.",
         }
         for name, metric in METRICS.items()
-        if name not in UNGATED
+        if name not in UNGATED.union(OF_BENCHMARKS)
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()
@@ -466,7 +466,7 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
 class ScenarioEntry(Table):
     """One scenario; lengths here belong to the quick profile."""
 
-    name: ScenarioName
+    name: SuiteScenario
     target_qps: Rates | None = Field(
         default=None,
         description="Offered samples/s (Offline: expected); one number or one per accelerator.",
@@ -570,7 +570,7 @@ class Price(Table):
 class ExpectedFailure(Table):
     """A failure that is known; matched by the fields that are given."""
 
-    scenario: ScenarioName | None = None
+    scenario: SuiteScenario | None = None
     engine: Name | None = None
     precision: Name | None = None
     accelerator: Accelerator | None = None
@@ -596,7 +596,7 @@ class PairEntry(Table):
     name: Name | None = Field(
         default=None, description="Its name in test ids; default: a-vs-b with what differs."
     )
-    scenario: ScenarioName | None = Field(
+    scenario: SuiteScenario | None = Field(
         default=None, description="Default: the suite's first scenario."
     )
     metric: StrictStr | None = Field(

@@ -25,6 +25,7 @@ NAMES = [
     ("max-runs", "3", 3),
     ("confirm", "never", "never"),
     ("requests", "yes", "yes"),
+    ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
 ]
 SETTINGS = [
@@ -36,6 +37,9 @@ SETTINGS = [
     ("power", "off", "off"),
     ("warmup", "always", "always"),
     ("neighbours", "yes", "yes"),
+    ("benchmark-max-rise", "3%", "3%"),
+    ("benchmark-metric", "min", "min"),
+    ("benchmark-accelerator", "H200", "H200"),
     ("timeout", "30", 30.0),
 ]
 """Of ini files alone."""
@@ -164,6 +168,7 @@ def test_what_confirm_does_not_know_is_refused_in_one_line(pytester: pytest.Pyte
         (["--mlperf-confirm", "never", "suites"], ("--mlperf-confirm", "never")),
         (["--mlperf-confirm=always"], ("--mlperf-confirm=always",)),
         (["--mlperf-max-runs", "3", "suites"], ("--mlperf-max-runs", "3")),
+        (["--mlperf-judge-benchmarks", "tests"], ("--mlperf-judge-benchmarks",)),
         (["--mlperf-fail-on", "skips", "suites"], ("--mlperf-fail-on", "skips")),
         (["-o", "mlperf_control=off", "suites"], ("-o", "mlperf_control=off")),
         (["-omlperf_control=off", "-o", "addopts="], ("-o", "mlperf_control=off")),

@@ -187,6 +187,7 @@ def _of(result: CaseResult, direction: Direction) -> Iterator[dict[str, Any]]:
 ROUNDS = {
     "throughput": "seconds per sample: 1 / throughput of a run",
     "latency_p50": "seconds: p50 latency of a run",
+    "time_median": "seconds: median time of a run",
     "ttft_p50": "seconds: p50 time to first token of a run",
 }
 """What a round is, by the metric that it is made from."""
@@ -196,11 +197,11 @@ def entry(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
     """Return the seconds of each round of a performance verdict, and what they are of.
 
     Offline a round is the time per sample, elsewhere the p50 latency of the run (of a query, in
-    MultiStream), or the time to the first token where no latency was measured. None where no
-    metric of these is there in every run.
+    MultiStream), or the time to the first token where no latency was measured; of a benchmark its
+    median time. None where no metric of these is there in every run.
     """
     offline, runs = verdict.case.scenario == "Offline", verdict.runs
-    names = ("throughput",) if offline else ("latency_p50", "ttft_p50")
+    names = ("throughput",) if offline else ("latency_p50", "ttft_p50", "time_median")
     metric = next((n for n in names if runs and all(n in run.metrics for run in runs)), None)
     if verdict.kind != "performance" or metric is None:
         return None

@@ -81,6 +81,8 @@ REPLACE = '--mlperf-update=replace --mlperf-reason "..."'
 
 RECORD = "--mlperf-update=missing"
 
+JUDGE = "--mlperf-judge-benchmarks"
+
 _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 
 
@@ -91,7 +93,10 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 def again(result: CaseResult) -> str:
     """Return the command that runs a test as it was run."""
-    return " ".join([f'pytest "{result.test}"', *map(shlex.quote, result.arguments)])
+    # Ids of benchmarks hold whatever a parameter does; those of suites are plain.
+    plain = not set(result.test) & set('"$`\\!')
+    test = f'"{result.test}"' if plain else shlex.quote(result.test)
+    return " ".join([f"pytest {test}", *map(shlex.quote, result.arguments)])
 
 
 def may_be_recorded(result: CaseResult) -> bool:

@@ -11,6 +11,7 @@ from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.terminal.advice import (
     FEWEST,
+    JUDGE,
     RECORD,
     REPLACE,
     accept,
@@ -237,7 +238,8 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     ]
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
-        yield [line("record", f"pytest {suites} {RECORD}")]
+        judge = f"{JUDGE} " * any(r.verdict.case.scenario == "Benchmark" for r in missing)
+        yield [line("record", f"pytest {suites} {judge}{RECORD}")]
     for remedy, cases in settling(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
     noted: set[str] = set()

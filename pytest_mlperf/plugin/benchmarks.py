@@ -1,0 +1,159 @@
+"""Take over tests with pytest-benchmark's fixture, so that each gets a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.foreign_text import nearest, visible
+from pytest_mlperf.core.job import BenchmarkTest
+from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
+from pytest_mlperf.plugin.benchmark_process import packed
+from pytest_mlperf.plugin.carry import PLANNED
+from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.suite.benchmarks import PRECISION, plan_benchmark
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.values import checked_accelerator, checked_name, share
+
+FIXTURE = "benchmark"
+
+MARKER = "mlperf_benchmark"
+
+METRIC = {name.removeprefix("time_"): name for name in OF_BENCHMARKS}
+"""What a benchmark is judged by, as pytest-benchmark calls it."""
+
+_NONE = (
+    "numprocesses maxprocesses deselect xmlpath htmlpath report_log pastebin benchmark_json "
+    "benchmark_save benchmark_compare benchmark_compare_fail benchmark_autosave "
+    "benchmark_histogram benchmark_cprofile"
+)
+_NO = (
+    "distload collectonly lf failedfirst newfirst stepwise stepwise_skip usepdb trace "
+    "json_report benchmark_disable benchmark_skip benchmark_only mlperf_plan"
+)
+ALONE: Mapping[str, Any] = {
+    **dict.fromkeys(_NONE.split()),
+    **dict.fromkeys(_NO.split(), False),
+    "dist": "no",
+    "tx": [],
+    "keyword": "",
+    "markexpr": "",
+    "maxfail": 0,
+    "verbose": 0,
+    "reruns": 0,
+    "count": 1,
+    "cov_source": [],
+    "no_cov": True,
+    "benchmark_cprofile_dump": [],
+    "mlperf_judge_benchmarks": "no",
+}
+"""Options that the pytest of a run has otherwise: it is one process with one test, whatever the
+session selects; the session's files stay the session's, and nothing traces what is timed."""
+
+
+def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> None:
+    """Let tests with the fixture be judged: each is a case, and nothing of it is set up here.
+
+    Tests that are measured otherwise stay as they are, and so do all where benchmarks are switched
+    off.
+    """
+    option = config.option
+    off = option.benchmark_disable and not option.benchmark_enable
+    if off or option.benchmark_skip:
+        return
+    shared = _options(config)
+    files: dict[Path, str] = {}
+    for item in _benchmarks(items):
+        try:
+            planned = _planned(item, config, options, shared)
+        except SuiteError as error:
+            raise pytest.UsageError(visible(f"{item.nodeid}: {error}")) from None
+        taken = files.setdefault(planned.path / planned.case.id, item.nodeid)
+        if taken != item.nodeid:
+            raise pytest.UsageError(
+                visible(f"{item.nodeid} and {taken} would share one baseline: rename one")
+            )
+        item.stash[PLANNED] = planned
+        # In place of those of the test, which belong to the processes of its runs.
+        item.fixturenames = ["mlperf"]
+
+
+def _benchmarks(items: list[pytest.Item]) -> Iterator[pytest.Function]:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if isinstance(item, pytest.Function) and FIXTURE in names and "mlperf" not in names:
+            yield item
+
+
+def _options(config: pytest.Config) -> dict[str, str]:
+    """Return the options of each run, packed; what cannot travel has its default there."""
+    values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
+    values |= {name: value for name, value in ALONE.items() if name in values}
+    values["rootdir"] = str(config.rootpath)
+    if config.inipath:
+        values["inifilename"] = str(config.inipath)
+    if values.get("basetemp"):
+        values["basetemp"] = None  # that pytest would empty the session's own
+    options = {}
+    for name, value in values.items():
+        with suppress(Exception):  # whatever a plugin of somebody keeps there
+            options[name] = packed(value)
+    return options
+
+
+def _planned(
+    item: pytest.Function, config: pytest.Config, options: Options, shared: Mapping[str, str]
+) -> Planned:
+    marked = _marked(item)
+    metric = marked.get("metric", options.benchmark_metric)
+    accelerator = marked.get("accelerator", options.benchmark_accelerator)
+    if metric not in METRIC:
+        raise SuiteError(f"{MARKER}: no metric {metric!r}{nearest(str(metric), METRIC)}")
+    name = METRIC[metric]
+    rise = marked.get("max_rise", options.benchmark_max_rise)
+    try:
+        limit = METRICS[name].limit if rise is None else share(rise)
+        checked_accelerator(accelerator)
+        precision = checked_name(marked.get("precision", PRECISION))
+    except (TypeError, ValueError) as error:
+        raise SuiteError(f"{MARKER}: {error}") from None
+    test = BenchmarkTest(
+        test=item.nodeid,
+        file=str(item.path),
+        folder=str(config.invocation_params.dir),
+        options=shared,
+        limits={name: limit},
+        seconds=_seconds(item, config),
+    )
+    return plan_benchmark(
+        test,
+        root=config.rootpath,
+        line=(item.location[1] or 0) + 1,
+        accelerator=accelerator,
+        precision=precision,
+    )
+
+
+def _marked(item: pytest.Function) -> Mapping[str, Any]:
+    """Return what the nearest marker says of a test, each key from the nearest that has it."""
+    marked: dict[str, Any] = {}
+    for marker in item.iter_markers(MARKER):
+        keys = ("max_rise", "metric", "accelerator", "precision")
+        if marker.args:
+            raise SuiteError(f'{MARKER} takes keywords alone, as max_rise="5%"')
+        for key in [key for key in marker.kwargs if key not in keys]:
+            raise SuiteError(f"{MARKER} has unknown {key!r}{nearest(key, keys)}")
+        marked = {**marker.kwargs, **marked}
+    return marked
+
+
+def _seconds(item: pytest.Function, config: pytest.Config) -> float:
+    """Return how long pytest-benchmark would time a test."""
+    marker = item.get_closest_marker(FIXTURE)
+    seconds = marker.kwargs.get("max_time") if marker else None
+    return float(seconds or config.option.benchmark_max_time)

@@ -1,0 +1,140 @@
+"""Run a test with pytest-benchmark in a pytest of its own, and read what it timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
+from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.run.child.events import (
+    CONTENTION,
+    by_name,
+    is_count,
+    is_duration,
+    is_text,
+    optional,
+    record,
+)
+from pytest_mlperf.run.child.process import Child
+from pytest_mlperf.run.child.protocol import Event
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.figures import Figures, Findings, load_findings
+from pytest_mlperf.run.reading import Evidence, energy_findings, together
+
+SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
+
+ANSWER = {
+    "times": record(**dict.fromkeys(OF_BENCHMARKS, is_duration)),
+    "within_se": by_name(is_duration),
+    "rounds": is_count,
+    "iterations": is_count,
+    "total_s": is_duration,
+    "window_s": record(begin=is_duration, end=is_duration),
+    "ended_s": is_duration,
+    "contention": optional(CONTENTION),
+    "facts": by_name(is_text),
+}
+"""What such a pytest sends when its test has passed."""
+
+
+def benchmarked(
+    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None], *, usual: float
+) -> Evidence:
+    """Run the test of a job once and return what it left.
+
+    Raises:
+        RunError: The test failed, timed nothing, or its process broke.
+        UnavailableError: The test was skipped.
+    """
+    assert job.benchmark is not None
+    spec = {
+        "task": TASK,
+        "test": job.benchmark.test,
+        "file": job.benchmark.file,
+        "folder": job.benchmark.folder,
+        "options": dict(job.benchmark.options),
+        "results": str(folder),
+        "handicap": conditions.handicap,
+    }
+    child = Child(
+        title=TASK,
+        folder=folder,
+        script=SCRIPT,
+        spec=spec,
+        answer=ANSWER,
+        patience=conditions.patience,
+        show=show,
+        environment=conditions.machine.environment(job.accelerator),
+        layer=TASK,
+        whose=TASK,
+    )
+    finished = child.run()
+    return Evidence(
+        settings=job.settings,
+        loaded={},
+        finished={**finished, "folder": str(folder)},
+        subject=_subject(job, conditions, finished),
+        target_qps=None,
+        power=None,
+        warm_s=finished["ended_s"],  # a test may open a GPU as late as in its call
+        notes=(),
+        usual=usual,
+    )
+
+
+def _subject(job: Job, conditions: Conditions, finished: Event) -> Subject:
+    machine = conditions.machine
+    return Subject(
+        identity=machine.identity(job.accelerator),
+        fingerprint={**job.facts, **finished["facts"]},
+        surroundings=dict(machine.surroundings(job.accelerator)),
+    )
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """When a test was called, and when it returned: its set-up is no part of it."""
+
+    window_s: tuple[float, float]
+
+
+def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
+    """Return the run that the evidence of a benchmark tells of."""
+    finished = evidence.finished
+    if finished is None:
+        return None
+    for name, value in finished["times"].items():
+        if not LEAST <= value <= MOST:
+            raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
+    window = finished["window_s"]
+    timed = _Timed((window["begin"], window["end"]))
+    figures = Figures(
+        metrics=finished["times"],
+        samples=finished["rounds"] * finished["iterations"],
+        queries=finished["rounds"],
+        duration_s=finished["total_s"],
+    )
+    watched = conditions.watched
+    load = load_findings(job, finished["contention"], watched=watched, usual=evidence.usual)
+    # What a window holds beside the rounds makes an energy per call that nobody measured.
+    energy = [
+        replace(one, metrics={})
+        for one in energy_findings(evidence, job, conditions, timed, figures)
+    ]
+    beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
+    return Run(
+        **together(figures, *energy, load, beside),
+        within_se={n: se for n, se in finished["within_se"].items() if n in job.limits},
+        target_qps=0.0,
+        session=conditions.session,
+        started=evidence.started,
+        commit=conditions.commit,
+        folder=finished["folder"],
+        control=evidence.control.values,
+        warmed=evidence.warmed,
+    )
