@@ -248,7 +248,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
-    scenario, points = planned.case.scenario, planned.scenario.points or ()
+    scenario, points = planned.scenario.name, planned.scenario.points or ()
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp
     return LoadGenSettings(
