@@ -6,10 +6,12 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
+from pytest_mlperf.cli.across import across, lines, read_prices
+from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
     Sessions,
@@ -19,8 +21,7 @@ from pytest_mlperf.cli.stored_results import (
     rule_here,
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import Baseline, Property, Record, differences
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.baseline import Baseline, Record, differences
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.core.judge.ruling import other_length, ruling_of
@@ -29,7 +30,6 @@ from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.reports.terminal.layout import plural
@@ -59,6 +59,9 @@ comparison of 20 shows any, however many cases it has.
 
 Exit 1 when a drop is proven, 2 when nothing could be judged.
 
+--across-accelerators sets the same work on other hardware against each other
+instead: for a GPU, a watt and a dollar, with intervals. It judges nothing and
+exits with 0.
 
 needs: two measurements of the same cases; git for refs
 
@@ -69,6 +72,8 @@ examples:
       a session against baselines
   $ pytest-mlperf compare v1.0 HEAD
       how baselines moved between two commits
+  $ pytest-mlperf compare h100.json h200.json --across-accelerators --prices p.toml
+      what the other GPU gives for its watts and dollars
 """
 
 
@@ -82,12 +87,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for git refs: this folder only (default: every folder called baselines)",
     )
+    parser.add_argument(
+        "--across-accelerators",
+        action="store_true",
+        help="ratios for a GPU, a watt and a dollar between other hardware; judges nothing",
+    )
+    parser.add_argument(
+        "--prices", type=Path, metavar="FILE", help="TOML with [prices], as suites have it"
+    )
     add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
+    if parsed.across_accelerators:
+        return _across(parsed, a, b)
+    if parsed.prices:
+        raise MlperfError("--prices is for --across-accelerators")
     planned = _planned()
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
@@ -107,6 +124,22 @@ def run(parsed: argparse.Namespace) -> int:
     if all(one.outcome is Outcome.INVALID for one in compared):
         show(["nothing could be judged"])
         return 2
+    return 0
+
+
+def _across(parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide) -> int:
+    """Show how two sides relate that ran on other accelerators; always 0."""
+    prices = read_prices(parsed.prices) if parsed.prices else {}
+    planned = _planned()
+    results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
+    roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
+    compared = across(
+        a.cases,
+        b.cases,
+        prices,
+        lambda one: rule_here(roots, one.case.accelerator, one.identity)[0],
+    )
+    show(lines(compared, (a.name, b.name), prices, (*a.notes, *b.notes), width()))
     return 0
 
 
@@ -174,28 +207,6 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
     ]
 
 
-def why_not(a: Measured, b: Measured) -> str:
-    """Return why two measurements of a case may not be judged together; "" where they may."""
-    for label, one in (("A", a), ("B", b)):
-        if not one.runs:
-            return f"{label} has no run: {one.reason}"
-    if a.profile != b.profile:
-        return f"another profile: {a.profile} → {b.profile}"
-    if a.division != b.division:
-        return f"another division: {a.division} → {b.division}"
-    if others := differences(a.identity, b.identity):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
-        return f"other hardware: {shown}"
-    if condition := other_condition(a.fingerprint, b.fingerprint):
-        return condition
-    same = a.rate == b.rate
-    return "" if same else f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
-
-
-def _rate(rate: float | None) -> str:
-    return "unknown" if rate is None else f"{rate:g}/s"
-
-
 def _planned() -> Sequence[Planned]:
     """Return the cases of the suites here; none where there are no suites."""
     try:
@@ -223,39 +234,6 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
 
 
 # --- one side: from git, from results, or pooled by version ----------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The runs of one case that belong together: one machine, rate and build.
-
-    Attributes:
-        rate: Offered rate, per second; None where it is no condition of the measurement.
-        limits: Gated metrics with their limits; None: not known here.
-        gated: Metrics that these runs have enough queries for; None: the runs themselves tell.
-        reason: What is to be known about it: a handicap, or why there are no runs.
-    """
-
-    case: Case
-    profile: str
-    identity: Mapping[str, Property]
-    fingerprint: Mapping[str, str]
-    rate: float | None
-    runs: tuple[Run, ...]
-    limits: Mapping[str, float] | None = None
-    gated: frozenset[str] | None = None
-    reason: str = ""
-    surroundings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def find(self) -> str:
-        """The conditions under which its throughput was found; "": it was not searched."""
-        return self.fingerprint.get("find", "")
-
-    @property
-    def division(self) -> str:
-        """The division; only the open one is recorded, with its techniques."""
-        return self.fingerprint.get("division", "closed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,4 +432,5 @@ def _measured(result: CaseResult) -> Measured:
         runs=verdict.runs,
         limits=result.limits,
         reason=reason,
+        price=verdict.cost.price if verdict.cost else None,
     )

@@ -565,6 +565,7 @@ class Price(Table):
 
     usd_per_gpu_hour: Rate
     as_of: Day
+    source: StrictStr = Field(default="", description="Where the price was read.")
 
 
 class ExpectedFailure(Table):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.compare import Measured, compare_case, why_not
+from pytest_mlperf.cli.compare import compare_case
+from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
 from pytest_mlperf.core.results import CaseResult

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from pytest_mlperf.cli.compare import Measured, compare_case, why_not
+from pytest_mlperf.cli.compare import compare_case
+from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run

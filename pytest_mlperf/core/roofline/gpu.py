@@ -268,10 +268,12 @@ class GpuPrice:
     Attributes:
         usd_per_gpu_hour: As the suite's price table says; no price ships.
         as_of: The day of the price, which is printed beside everything made from it.
+        source: Where it was read; "": nobody says.
     """
 
     usd_per_gpu_hour: Positive
     as_of: date
+    source: str = ""
 
     def __post_init__(self) -> None:
         if not LEAST <= self.usd_per_gpu_hour <= MOST:

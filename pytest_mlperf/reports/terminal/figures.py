@@ -372,7 +372,9 @@ def cost(verdict: Verdict) -> str | None:
 def price_of(cost: PerDollar, case: Case) -> str:
     """Return what was paid: "8 GPUs at 3.29 USD an hour, 2026-11-01"."""
     paid = "the machine" if case.accelerator == "cpu" else plural(cost.gpus, "GPU")
-    return f"{paid} at {cost.price.usd_per_gpu_hour:g} USD an hour, {cost.price.as_of}"
+    price = cost.price
+    source = f", {price.source}" if price.source else ""
+    return f"{paid} at {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
 
 
 def invalid_runs(verdict: Verdict) -> str | None:

@@ -1,0 +1,259 @@
+"""`compare --across-accelerators`: how two sides relate for a GPU, a watt, a dollar; no verdict."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_mlperf.cli.measured import Measured, why_not_alike
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import nearest, visible
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.sides import judge_sides
+from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
+from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.roofline.gpu import GpuPrice
+from pytest_mlperf.core.verdict import MetricVerdict
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, plural, table
+from pytest_mlperf.suite.load import defects_in
+from pytest_mlperf.suite.tables import Price
+
+RATES = ("tokens_per_second", "throughput")
+"""Of a rate, what it is for a GPU, a watt and a dollar can be said; the first that both have."""
+
+NO_VERDICT = (
+    "no verdict: other hardware is no regression and no progress of the code, so nothing is judged "
+    "here, and the exit code is 0"
+)
+
+COLUMNS = ("per", "metric", "A", "B", "B / A", "interval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The same work on two accelerators: what both measured, and why some of it is missing."""
+
+    a: Measured
+    b: Measured
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+Prices = Mapping[str, GpuPrice]
+
+
+def read_prices(path: Path) -> Prices:
+    """Return the `[prices]` of a TOML file, as suites have them, by accelerator.
+
+    Raises:
+        MlperfError: It cannot be read, a price has no day, or is of an accelerator nobody knows.
+    """
+    try:
+        raw = tomllib.loads(path.read_text("utf-8")).get("prices")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise MlperfError(f"{path}: cannot be read as TOML: {visible(str(error))}") from None
+    if not isinstance(raw, dict) or not raw:
+        example = "H200 = { usd_per_gpu_hour = 3.29, as_of = 2026-11-01 }"
+        raise MlperfError(f"{path}: no table [prices]; write one with lines as {example}")
+    return {name: _price(path, name, table) for name, table in raw.items()}
+
+
+def _price(path: Path, name: str, raw: object) -> GpuPrice:
+    where = f"{path}: prices.{visible(name)}"
+    classes = sorted({gpu.accelerator for gpu in known_gpus().values()})
+    kind = split(name)[1]
+    if kind != "cpu" and find_gpu(kind) is None:
+        raise MlperfError(f"{where}: no accelerator is called {kind!r}{nearest(kind, classes)}")
+    if isinstance(raw, dict) and "as_of" not in raw:
+        raise MlperfError(f"{where} has no as_of: prices change, so write the day, as 2026-11-01")
+    try:
+        return GpuPrice(**Price.model_validate(raw).model_dump())
+    except ValidationError as error:
+        key, message = defects_in(error)[0]
+        raise MlperfError(f"{'.'.join((where, *map(str, key)))}: {message}") from None
+
+
+def across(
+    a: Mapping[str, Sequence[Measured]],
+    b: Mapping[str, Sequence[Measured]],
+    prices: Prices,
+    rule: Callable[[Measured], RuleR],
+) -> list[Compared]:
+    """Return what both sides measured of the same work.
+
+    Raises:
+        MlperfError: There is nothing that both did.
+    """
+    pairs = list(_pairs(a, b))
+    if not pairs:
+        raise MlperfError(
+            "A and B have no workload and scenario in common; cases of other engines and "
+            "precisions are set against each other where each side has one"
+        )
+    return [_compared(one, other, prices, rule) for one, other in pairs]
+
+
+def _pairs(
+    a: Mapping[str, Sequence[Measured]], b: Mapping[str, Sequence[Measured]]
+) -> Iterator[tuple[Measured, Measured]]:
+    """Yield the cases of one workload and scenario; the same engine and precision come first."""
+    work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
+    for place, side in enumerate((a, b)):
+        for one in (each for group in side.values() for each in group):
+            work.setdefault((one.case.workload, one.case.scenario), ([], []))[place].append(one)
+    for ours, theirs in work.values():
+        alike = [
+            (one, other)
+            for one in ours
+            for other in theirs
+            if (one.case.engine, one.case.precision) == (other.case.engine, other.case.precision)
+        ]
+        yield from alike or (
+            zip(ours, theirs, strict=True) if len(ours) == len(theirs) == 1 else ()
+        )
+
+
+def _compared(
+    a: Measured, b: Measured, prices: Prices, rule: Callable[[Measured], RuleR]
+) -> Compared:
+    if a.identity == b.identity and a.case.accelerator == b.case.accelerator:
+        reason = "both ran on the same hardware: pytest-mlperf compare judges them"
+        return Compared(a=a, b=b, rows=(), notes=(reason,))
+    if reason := why_not_alike(a, b) or _other_data(a, b):
+        return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
+    metrics = _ratios(a, b, max((rule(a), rule(b)), key=lambda one: one.prior_sd))
+    rate = next((name for name in RATES if name in metrics and name in _measured(a, b)), None)
+    offered = a.rate is not None
+    rows = [_row("system", name, metric) for name, metric in metrics.items()]
+    notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
+    if rate and not offered:
+        rows += _per_gpu(a, b, rate, metrics[rate])
+        paid = _per_dollar(a, b, rate, metrics[rate], prices)
+        rows += [paid] if isinstance(paid, dict) else []
+        notes += [paid] if isinstance(paid, str) else []
+    if not EFFICIENCY & metrics.keys():
+        notes.append("per watt: no energy was measured on both sides")
+    return Compared(a=a, b=b, rows=tuple(rows), notes=tuple(notes))
+
+
+def _other_data(a: Measured, b: Measured) -> str:
+    """Return that other samples were asked, where both tell what they were."""
+    ours, theirs = (one.fingerprint.get("dataset") for one in (a, b))
+    return f"other data: {ours} → {theirs}" if ours and theirs and ours != theirs else ""
+
+
+def _measured(a: Measured, b: Measured) -> set[str]:
+    """Return the metrics that every run of both sides has, and may be believed."""
+    runs = (*a.runs, *b.runs)
+    return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
+
+
+def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
+    """Return B against A: the rate, what each limits, and what a joule gives.
+
+    Under an offered rate the rate says nothing; latencies at the same rate do.
+    """
+    both = _measured(a, b)
+    limited = {*(a.limits or {}), *(b.limits or {})} & both
+    rates = [] if a.rate is not None else [name for name in RATES if name in both][:1]
+    names = dict.fromkeys([*rates, *sorted(limited - set(RATES)), *sorted(both & EFFICIENCY)])
+    limits = {name: METRICS[name].limit for name in names}
+    judged = judge_sides(a.runs, b.runs, limits, rule)
+    return {metric.metric: metric for metric in judged if metric.metric in names}
+
+
+def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
+    """Return a ratio with its interval; a factor takes both to a GPU or a dollar."""
+    assert metric.change is not None
+    assert metric.low is not None
+    assert metric.high is not None
+    ratio, low, high = (factor * (1 + one) for one in (metric.change, metric.low, metric.high))
+    better = "" if METRICS[name].direction is Direction.HIGHER else " (less is better)"
+    return {
+        "per": "watt" if name in EFFICIENCY else per,
+        "metric": f"{METRICS[name].title}{better}",
+        "A": quantity(name, metric.baseline or 0.0),
+        "B": quantity(name, metric.now or 0.0),
+        "B / A": times(ratio),
+        "interval": f"{times(low)} to {times(high)}",
+    }
+
+
+def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list[Row]:
+    counts = [split(one.case.accelerator) for one in (a, b)]
+    if any(kind == "cpu" for _, kind in counts):
+        return []
+    (ours, _), (theirs, _) = counts
+    row = _row("GPU", rate, metric, ours / theirs)
+    return [
+        {
+            **row,
+            "A": quantity(rate, (metric.baseline or 0.0) / ours),
+            "B": quantity(rate, (metric.now or 0.0) / theirs),
+        }
+    ]
+
+
+def _per_dollar(
+    a: Measured, b: Measured, rate: str, metric: MetricVerdict, prices: Prices
+) -> Row | str:
+    """Return what a dollar buys on each, or why nobody can say."""
+    costs = []
+    for one in (a, b):
+        count, kind = split(one.case.accelerator)
+        price = prices.get(one.case.accelerator) or prices.get(kind) or one.price
+        if price is None:
+            return (
+                f"per dollar: no price of {kind}: give [prices] in the suite, or --prices FILE "
+                f"with {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
+            )
+        costs.append(count * price.usd_per_gpu_hour)
+    row = _row("dollar", rate, metric, costs[0] / costs[1])
+    of = "tokens" if rate == RATES[0] else "samples"
+    values = (metric.baseline or 0.0, metric.now or 0.0)
+    bought = [quantity("", 3600 * v / cost) for v, cost in zip(values, costs, strict=True)]
+    return {**row, "metric": f"{of}/USD", "A": bought[0], "B": bought[1]}
+
+
+# --- what is printed -------------------------------------------------------------------------
+
+
+def lines(
+    compared: Sequence[Compared],
+    names: Sequence[str],
+    prices: Prices,
+    notes: Sequence[str],
+    width: int,
+) -> Iterator[str]:
+    """Yield what both sides are, a table for each piece of work, and that nothing is judged."""
+    for label, name in zip("AB", names, strict=True):
+        yield from paragraph(label, name, width)
+    for one in compared:
+        work = f"{one.a.case.workload} {one.a.case.scenario}"
+        both = f"{work}: A {_about(one.a)}, B {_about(one.b)}"
+        yield from ("", *paragraph("case", both, width))
+        if one.rows:
+            yield from table(COLUMNS, one.rows, width, left=["per", "metric"])
+        yield from paragraphs("note", one.notes, width)
+    yield ""
+    used = {split(side.case.accelerator)[1] for one in compared for side in (one.a, one.b)}
+    shown = [
+        f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}"
+        + (f", {visible(price.source)}" if price.source else "")
+        for name, price in prices.items()
+        if split(name)[1] in used
+    ]
+    yield from paragraphs("prices", shown, width)
+    yield from paragraphs("note", [*notes, NO_VERDICT], width)
+
+
+def _about(one: Measured) -> str:
+    case = one.case
+    runs = plural(len(one.runs), "run")
+    return f"{case.accelerator} ({case.engine} {case.precision}, {runs})"

@@ -1,0 +1,153 @@
+"""`compare --across-accelerators` sets the same work on other hardware against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli.across import NO_VERDICT, read_prices
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.stores.results import write_results
+from tests.cli.text import widest
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, SERVER, result, run, session
+
+Say = Callable[..., tuple[int, str]]
+
+H100 = replace(CASE, accelerator="2xH100")
+STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
+FASTER = tuple(4 * value for value in STEADY)
+
+PRICES = """
+[prices]
+H200 = { usd_per_gpu_hour = 4.0, as_of = 2026-11-01, source = "list of a cloud" }
+H100 = { usd_per_gpu_hour = 2.0, as_of = 2026-10-01 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("prices.toml").write_text(PRICES, "utf-8")
+    return tmp_path
+
+
+def joined(shown: str) -> str:
+    return " ".join(shown.split())
+
+
+def on(gpu: str, *values: float, case: Case = CASE, **fields: Any) -> CaseResult:
+    """Return a test whose runs, each of a session of its own, reached these throughputs."""
+    runs = tuple(
+        replace(run(n, case=case, throughput=value, latency_p50=1 / value), session=str(n))
+        for n, value in enumerate(values, start=1)
+    )
+    subject = Subject(identity={"gpu": gpu}, fingerprint={"dataset": "d1"})
+    verdict = replace(verdicts.OK, case=case, runs=runs, subject=subject)
+    return result(verdict, **fields)
+
+
+def sides(a: CaseResult, b: CaseResult) -> None:
+    write_results(Path("a.json"), session(a))
+    write_results(Path("b.json"), session(b))
+
+
+def compared(say: Say, *more: str) -> tuple[int, str]:
+    return say("compare", "a.json", "b.json", "--across-accelerators", *more)
+
+
+@pytest.mark.process
+def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) -> None:
+    """Two H100 at 2 USD cost what one H200 does; B is four times A, for a GPU eight times."""
+    sides(on("H100", *STEADY, case=H100), on("H200", *FASTER))
+
+    code, shown = compared(say, "--prices", "prices.toml")
+
+    rows = [line.split() for line in shown.splitlines()]
+    by = {row[0]: row for row in rows if row and row[0] in {"system", "GPU", "dollar"}}
+    assert code == 0
+    assert by["system"][2:5] == ["100", "400", "4.00x"]
+    assert by["GPU"][2:5] == ["50", "400", "8.00x"]
+    assert by["dollar"][1:6] == ["samples/USD", "90", "000", "360", "000"]
+    assert "4.00x" in by["dollar"]
+    assert NO_VERDICT in joined(shown)
+    assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in joined(shown)
+    assert "per watt: no energy was measured on both sides" in joined(shown)
+    assert widest(shown) <= 80
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("a", "b", "note"),
+    [
+        (on("H200", *STEADY), on("H200", *FASTER), "both ran on the same hardware"),
+        (
+            on("H100", *STEADY, case=H100),
+            on("H200", *FASTER, profile="official"),
+            "not comparable: another profile: quick → official",
+        ),
+        (
+            on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0),
+            on("H200", *FASTER, case=SERVER, target_qps=2.0),
+            "not comparable: offered rate differs: 1/s → 2/s",
+        ),
+        (
+            on("H100", *STEADY, case=H100),
+            on("H200", *FASTER),
+            "per dollar: no price of H100: give [prices] in the suite",
+        ),
+    ],
+    ids=["same", "profile", "rate", "no price"],
+)
+def test_what_cannot_be_set_against_each_other_is_said(
+    a: CaseResult, b: CaseResult, note: str, say: Say
+) -> None:
+    sides(a, b)
+
+    code, shown = compared(say)
+
+    assert code == 0
+    assert note in joined(shown)
+
+
+@pytest.mark.process
+def test_two_sides_without_common_work_are_refused(say: Say) -> None:
+    sides(on("H100", *STEADY, case=replace(H100, workload="bert")), on("H200", *FASTER))
+
+    code, shown = compared(say)
+
+    assert code == 2
+    assert "no workload and scenario in common" in joined(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[prices]\nH200 = { usd_per_gpu_hour = 3 }", "prices.H200 has no as_of"),
+        (
+            "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }",
+            "prices.H20O: no accelerator is called 'H20O'; did you mean",
+        ),
+        (
+            "[prices]\nH200 = { usd_per_gpu_hour = -3, as_of = 2026-11-01 }",
+            "prices.H200.usd_per_gpu_hour: ",
+        ),
+        ("[price]\n", "no table [prices]"),
+        ("[prices", "cannot be read as TOML"),
+    ],
+)
+def test_a_price_that_nobody_can_use_is_one_error(text: str, message: str) -> None:
+    Path("prices.toml").write_text(text, "utf-8")
+
+    with pytest.raises(MlperfError) as error:
+        read_prices(Path("prices.toml"))
+
+    assert message in str(error.value)
