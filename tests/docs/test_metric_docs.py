@@ -12,12 +12,13 @@ from pytest_mlperf.core.metrics import (
     EFFICIENCY,
     METRICS,
     NET_JOULES_PER_SAMPLE,
+    OF_BENCHMARKS,
 )
 from pytest_mlperf.rounds.published import known_claims
 
 TEXT = (Path(__file__).parents[2] / "docs/suites.md").read_text("utf-8")
 
-ELSEWHERE = {"throughput", NET_JOULES_PER_SAMPLE}
+ELSEWHERE = {"throughput", NET_JOULES_PER_SAMPLE, *OF_BENCHMARKS}
 """Metrics that other pages explain."""
 
 
