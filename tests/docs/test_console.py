@@ -16,7 +16,7 @@ NOT_RUN = {
     "another-python.md": 1,
     "calibration.md": 1,
     "openai.md": 1,
-    "serving.md": 2,
+    "serving.md": 5,
     "tensorrt-llm.md": 2,
     "triton.md": 1,
     "tutorial.md": 1,
@@ -26,6 +26,7 @@ NOT_RUN = {
 
 REASONS = {
     "needs a GPU",
+    "needs an idle machine",
     "needs other environments",
     "needs TensorRT-LLM's sources",
     "needs the network",
