@@ -166,7 +166,9 @@ def _gpu_defects(
     """Yield an accelerator whose GPUs a registered engine would not all use, or lack."""
     replicas, here = entry.replicas_on(accelerator), entry.on.get(accelerator)
     written = ("on", accelerator, "replicas") if here and here.replicas else ("replicas",)
-    if replicas > 1 and registry.is_client(entry.use):
+    if (replicas > 1 or "all" in (entry.replicas, here and here.replicas)) and registry.is_client(
+        entry.use
+    ):
         yield (
             ("engines", index, *written),
             (

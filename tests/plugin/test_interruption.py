@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from pytest_mlperf.core.extension import REPLICA_NUMBER
 from pytest_mlperf.core.verdict import Outcome
 from tests.plugin.project import LIGHT, PERFORMANCE, Project, case, last_line
 
@@ -55,7 +56,7 @@ min_duration = "10min"
 """
 
 
-def write(project: Project) -> None:
+def write(project: Project, replicas: int = 1) -> None:
     """Write a suite that breaks at once, and one whose measurement is interrupted."""
     project.pytester.makepyfile(serves=SERVES)
     project.suite("suites/a.mlperf.toml", name="broken")
@@ -63,7 +64,7 @@ def write(project: Project) -> None:
     project.suite(
         "suites/b.mlperf.toml",
         name="long",
-        engines='[[engines]]\nuse = "serves:Serves"\nname = "serves"\n',
+        engines=f'[[engines]]\nuse = "serves:Serves"\nname = "serves"\nreplicas = {replicas}\n',
         scenarios=LONG,
     )
 
@@ -145,11 +146,15 @@ def accelerator_is_free(project: Project) -> None:
     assert last_line(result) == "1 no baseline"
 
 
-@pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize(
+    ("distribution", "replicas"),
+    [([], 1), (["-n", "2"], 1), ([], 8)],
+    ids=["alone", "xdist", "eight replicas"],
+)
 def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
-    project: Project, distribution: list[str]
+    project: Project, distribution: list[str], replicas: int
 ) -> None:
-    write(project)
+    write(project, replicas)
 
     with measuring(project, "suites", *distribution) as (process, everyone):
         names = [" ".join(p.cmdline()) for p in everyone]
@@ -159,7 +164,7 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
         assert left_of(everyone) == []
 
     assert any("pytest_mlperf.run.worker" in name for name in names)
-    assert any(name == "sleep 1000" for name in names)
+    assert names.count("sleep 1000") == replicas
     assert code == pytest.ExitCode.INTERRUPTED
     (result,) = project.results().cases
     assert (result.verdict.case.workload, result.verdict.outcome) == ("broken", Outcome.ERROR)
@@ -168,14 +173,19 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
 
 
 @pytest.mark.parametrize(
-    ("number", "distribution"),
-    [(signal.SIGTERM, []), (signal.SIGKILL, []), (signal.SIGKILL, ["-n", "1"])],
-    ids=["SIGTERM", "SIGKILL", "SIGKILL under xdist"],
+    ("number", "distribution", "replicas"),
+    [
+        (signal.SIGTERM, [], 1),
+        (signal.SIGKILL, [], 1),
+        (signal.SIGKILL, ["-n", "1"], 1),
+        (signal.SIGKILL, [], 8),
+    ],
+    ids=["SIGTERM", "SIGKILL", "SIGKILL under xdist", "SIGKILL before eight replicas"],
 )
 def test_a_killed_pytest_leaves_no_process_and_no_lease(
-    project: Project, number: signal.Signals, distribution: list[str]
+    project: Project, number: signal.Signals, distribution: list[str], replicas: int
 ) -> None:
-    write(project)
+    write(project, replicas)
 
     with measuring(project, "suites/b.mlperf.toml", *distribution) as (process, everyone):
         process.send_signal(number)
@@ -185,6 +195,24 @@ def test_a_killed_pytest_leaves_no_process_and_no_lease(
 
     assert len(everyone) >= 4  # pytest, the worker, its guard, the engine's server
     assert code == -number
+    accelerator_is_free(project)
+
+
+def test_a_killed_replica_is_named_and_the_seven_others_end(project: Project) -> None:
+    """By somebody else's hand, in the middle of a measurement."""
+    write(project, replicas=8)
+
+    with measuring(project, "suites/b.mlperf.toml") as (process, everyone):
+        numbers = {p: p.environ().get(REPLICA_NUMBER) for p in everyone if p.children()}
+        (victim,) = (p for p, number in numbers.items() if number == "5")
+        victim.kill()
+        code = process.wait(LIMIT_S)
+
+        assert left_of(everyone) == []
+
+    assert code == pytest.ExitCode.TESTS_FAILED
+    headline = project.verdicts()["performance"].headline
+    assert headline == "engine: replica 5 was killed by SIGKILL (during the performance run)"
     accelerator_is_free(project)
 
 

@@ -632,6 +632,13 @@ def test_parallelism_must_use_the_gpus_of_the_accelerator(
             "engine 'openai' is a client of a server, which has replicas of its own: leave "
             "replicas out",
         ),
+        (
+            "openai",
+            '"all"',
+            'url = "http://127.0.0.1:1"',
+            '["cpu"]',
+            "engines[0].replicas: engine 'openai' is a client of a server, which has replicas",
+        ),
         ("vllm", "4", "tensor_parallel_size = 2", '["8xH200"]', None),
         (
             "vllm",
