@@ -1,21 +1,24 @@
-"""Stable Diffusion XL by torchao: linear layers of the UNet and their inputs in eight bits.
+"""Stable Diffusion XL by torchao: layers of the UNet and their inputs in eight bits.
 
-As in NVIDIA's submissions, input ranges are those of the first denoising steps, and SmoothQuant
-moves a part of int8 inputs' range into the weights. Convolutions, which they quantise too, stay as
-they are: torchao has no int8 kernels for them.
+As in NVIDIA's submissions, convolutions and linear layers are quantised, input ranges are those of
+the first denoising steps, and SmoothQuant moves a part of int8 inputs' range into the weights, here
+those of linear layers. torchao has no kernels for convolutions in eight bits: their weights are
+written as matrices.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.builders import SEED, SMOOTHING, choose, require_gpu
-from pytest_mlperf.core.case import NEGATIVE_PROMPT, PrecisionName
+from pytest_mlperf.core.case import MATRIX_CONVOLUTIONS, NEGATIVE_PROMPT, PrecisionName
 from pytest_mlperf.core.errors import RunError, require_options
 from pytest_mlperf.core.extension import Builder, Progress, Prompts
 
@@ -31,16 +34,24 @@ class PipelineRecipe:
 RECIPES: Mapping[str, PipelineRecipe] = {
     "int8-smoothquant": PipelineRecipe(
         precision="int8",
-        how="int8 weights and inputs, a scale per output and one for all inputs, smoothed",
+        how="int8 weights and inputs, a scale per output and one for all inputs, smoothed but for "
+        "convolutions",
     ),
     "fp8-static": PipelineRecipe(
         precision="fp8", how="fp8 (e4m3) weights and inputs, a scale for all of each"
     ),
 }
 
-LAYERS = re.compile(r"\.(ff\.net\.\d+(\.proj)?|attn\d\.to_[qkv])")
+LINEAR = re.compile(r"\.(ff\.net\.\d+(\.proj)?|attn\d\.to_[qkv])")
 """Feed-forward layers, and projections to queries, keys and values. Left out, as in NVIDIA's
 submissions: attention's outputs, and layers that see the time or the size of an image alone."""
+
+CONVOLUTIONS = re.compile(r"\.conv[12]?$")
+"""Of residual blocks, and those that halve or double the size. Left out, as there: the first and
+the last one, and shortcuts."""
+
+SIDES = 16
+"""Kernels of GPUs take matrices whose sides are multiples of it; other convolutions are left."""
 
 LEAST = 1e-5
 """Of a range: an input that is always 0 has a scale, too."""
@@ -106,18 +117,24 @@ class TorchAoUnetBuilder(Builder):
     ) -> Mapping[str, str]:
         """Write the pipeline with a quantised UNet."""
         pipe = open_pipeline(source, self._device)
-        layers = quantised_layers(pipe.unet)
+        layers, kinds = quantised_layers(pipe.unet), Counter(map(_kind, pipe.unet.modules()))
         if not layers:
-            raise RunError("build", f"{source}: the UNet has no attention, so nothing to quantise")
+            raise RunError("build", f"{source}: the UNet has nothing to quantise")
         with ranges_of(layers) as ranges:
             self.look(pipe, prompts, progress)
+        quantised = Counter(map(_kind, layers.values()))
+        convolutions = [name for name, layer in layers.items() if _kind(layer) == CONVOLUTION]
+        for name in convolutions:
+            layers[name] = as_matrix(layers[name])
+            pipe.unet.set_submodule(name, layers[name])
         for name, layer in layers.items():
-            self._quantise(layer, ranges[name])
+            self._quantise(layer, ranges[name], smooth=name not in convolutions)
+        pipe.unet.register_to_config(**{MATRIX_CONVOLUTIONS: convolutions})
         self._save(pipe, layers, target)
-        linear = sum(type(each).__name__ == "Linear" for each in pipe.unet.modules())
         return {
             "quantisation": self._recipe.how,
-            "quantised": f"{len(layers)} of {linear} linear layers of the UNet",
+            "quantised": f"{quantised[LINEAR_LAYER]} of {kinds[LINEAR_LAYER]} linear layers and "
+            f"{quantised[CONVOLUTION]} of {kinds[CONVOLUTION]} convolutions of the UNet",
             "ranges": f"of the first {self._calibrated} of {self._steps} steps",
         }
 
@@ -141,8 +158,12 @@ class TorchAoUnetBuilder(Builder):
                 )
                 progress(done, len(prompts), "samples")
 
-    def _quantise(self, layer: Any, most: Any) -> None:
-        """Put torchao's weights into a layer, with the range of its inputs, (inputs,)."""
+    def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
+        """Put torchao's weights into a layer, with the range of its inputs, (inputs,).
+
+        Convolutions are not smoothed: what goes into them is even, so that their weights would lose
+        more than their inputs win.
+        """
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
@@ -153,14 +174,16 @@ class TorchAoUnetBuilder(Builder):
 
         weight = layer.weight.detach()
         if self.precision == "int8":
-            factors = self._factors(weight, most)
+            factors = self._factors(weight, most) if smooth else None
             small = Int8Tensor.from_hp(
-                (weight * factors).to(weight.dtype),
+                weight if factors is None else (weight * factors).to(weight.dtype),
                 PerRow(),
                 act_quant_kwargs=QuantizeTensorToInt8Kwargs(granularity=PerTensor()),
-                # Of three dimensions, as the inputs of all these layers are.
-                act_quant_scale=((most / factors).amax() / INT8_MOST).reshape(1, 1, 1),
-                act_pre_scale=1 / factors,
+                # Of three dimensions, as the inputs of linear layers are.
+                act_quant_scale=(
+                    (most if factors is None else most / factors).amax() / INT8_MOST
+                ).reshape(1, 1, 1),
+                act_pre_scale=None if factors is None else 1 / factors,
             )
         else:
             bound = most.amax().item()  # both bounds of what scales are found by: one scale
@@ -245,27 +268,57 @@ def open_pipeline(source: Path, device: str) -> Any:
     return pipe.to(device)
 
 
+LINEAR_LAYER, CONVOLUTION = "Linear", "Conv2d"
+
+
+def _kind(layer: Any) -> str:
+    return type(layer).__name__
+
+
 def quantised_layers(unet: Any) -> dict[str, Any]:
     """Return the layers of a UNet that are quantised, by name."""
-    import torch
-
     return {
         name: layer
         for name, layer in unet.named_modules()
-        if isinstance(layer, torch.nn.Linear) and LAYERS.search(name)
+        if (_kind(layer) == LINEAR_LAYER and LINEAR.search(name))
+        or (_kind(layer) == CONVOLUTION and CONVOLUTIONS.search(name) and _fits(layer))
     }
+
+
+def _fits(layer: Any) -> bool:
+    """Tell whether a convolution is a matrix product of what lies below its kernel."""
+    outputs, inputs, *kernel = layer.weight.shape
+    plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    columns = inputs * prod(kernel)
+    return plain and layer.padding != "same" and not (outputs % SIDES or columns % SIDES)
+
+
+def as_matrix(layer: Any) -> Any:
+    """Return a linear layer that has a convolution's weights, as `MATRIX_CONVOLUTIONS` says."""
+    import torch
+
+    weight = layer.weight.detach().permute(0, 2, 3, 1).flatten(1)
+    with torch.device("meta"):
+        matrix = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=layer.bias is not None)
+    matrix.weight = torch.nn.Parameter(weight, requires_grad=False)
+    matrix.bias = layer.bias
+    return matrix
 
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Keep the largest magnitude of each input of layers, (inputs,), of all that goes in."""
+    """Keep the largest magnitude of each input of layers, (inputs,), of all that goes in.
+
+    Of a convolution an input is a channel.
+    """
     import torch
 
     ranges: dict[str, Any] = {}
 
     def watch(name: str) -> Any:
-        def keep(_: Any, arguments: tuple[Any, ...]) -> None:
-            most = arguments[0].abs().flatten(0, -2).amax(dim=0).float().clamp(min=LEAST)
+        def keep(layer: Any, arguments: tuple[Any, ...]) -> None:
+            others = (0, 2, 3) if _kind(layer) == CONVOLUTION else (*range(arguments[0].ndim - 1),)
+            most = arguments[0].abs().amax(dim=others).float().clamp(min=LEAST)
             ranges[name] = torch.maximum(ranges.get(name, most), most)
 
         return keep

@@ -38,6 +38,10 @@ PLAIN: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
 """What images of MLPerf's Stable Diffusion XL are led away from."""
 
+MATRIX_CONVOLUTIONS = "matrix_convolutions"
+"""Key of a UNet's configuration: names of its convolutions whose weights are written as matrices,
+(outputs, height x width x inputs), for kernels of matrix products."""
+
 SPEECH_LABELS = " abcdefghijklmnopqrstuvwxyz'0123456789$%+-"
 """What transcripts of MLPerf's Whisper are written in: each int64 of one is a place in it."""
 

@@ -13,16 +13,20 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchao")
 
 from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
+    RECIPES,
     TorchAoUnetBuilder,
+    as_matrix,
     open_pipeline,
     quantised_layers,
     ranges_of,
 )
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError  # noqa: E402
+from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution  # noqa: E402
 from pytest_mlperf.run.checkpoints.child import captions  # noqa: E402
 from tests.engines.torch.pipelines import (  # noqa: E402
     PROMPTS,
     Captions,
+    ask,
     latents,
     open_engine,
     paint,
@@ -93,16 +97,17 @@ def test_what_is_built_is_loaded_and_paints_nearly_the_same(
     facts = build(source, tmp_path, recipe, **SHORT)
     dataset = Captions(PROMPTS[:2], latents())
 
-    assert facts["quantised"].startswith("88 of 153 ")
+    assert facts["quantised"] == "88 of 153 linear layers and 38 of 51 convolutions of the UNet"
     assert facts["ranges"] == "of the first 2 of 4 steps"
     plain = paint(source, dataset).astype(int)
     with open_engine(tmp_path, dataset, precision=precision) as engine:
-        described = engine.describe()
-        layers = quantised_layers(engine._samples._pipe.unet)
-        assert {type(layer.weight).__name__ for layer in layers.values()} == {kind}
-    images = paint(tmp_path, dataset, precision=precision).astype(int)
+        described, unet = engine.describe(), engine._samples._pipe.unet
+        kinds = {each: type(getattr(each, "weight", None)).__name__ for each in unet.modules()}
+        quantised = [each for each, weight in kinds.items() if weight == kind]
+        assert sum(isinstance(each, MatrixConvolution) for each in quantised) == 38
+        images = ask(engine, len(dataset)).astype(int)
     assert described["quantisation"] == "by the checkpoint, run as such"
-    assert described["quantised"] == "88 of 153 matrices"
+    assert described["quantised"] == "126 of 191 matrices"
     apart = float(np.abs(images - plain).mean())
     assert 0 < apart < 6
 
@@ -122,6 +127,66 @@ def test_the_range_of_int8_inputs_is_that_of_the_calibrated_ones(source: Path) -
     assert torch.allclose(ranges["layer"], inputs.abs().amax(dim=(0, 1)))
     assert torch.allclose(weight.act_quant_scale, smoothed.abs().amax() / 127)
     assert float((layer(inputs) - exact).norm() / exact.norm()) < 0.02
+
+
+CONVOLUTIONS: list[dict[str, Any]] = [
+    {"in_channels": 16, "out_channels": 32, "kernel_size": 3, "padding": 1},
+    {"in_channels": 16, "out_channels": 16, "kernel_size": 3, "stride": 2, "bias": False},
+    {"in_channels": 32, "out_channels": 16, "kernel_size": (1, 3), "padding": (0, 1)},
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=["plain", "halves", "wide"])
+def test_a_convolution_is_the_product_of_what_was_rounded(
+    recipe: str, shape: dict[str, Any]
+) -> None:
+    """As torch's own convolution of the same weights and inputs, rounded and seen as floats."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        convolution = torch.nn.Conv2d(**shape).requires_grad_(False)
+        inputs = torch.randn(2, shape["in_channels"], 6, 8)
+        inputs *= torch.logspace(-1, 1, shape["in_channels"])[:, None, None]
+    with ranges_of({"one": convolution}) as ranges:
+        exact = convolution(inputs)
+    matrix, product = as_matrix(convolution), MatrixConvolution(convolution)
+    TorchAoUnetBuilder(recipe=recipe)._quantise(matrix, ranges["one"], smooth=False)
+    product.weight, product.bias = matrix.weight, matrix.bias
+
+    with torch.inference_mode():
+        found = product(inputs)
+
+    kernel = convolution.kernel_size
+    weights = matrix.weight.dequantize().unflatten(1, (*kernel, -1)).permute(0, 3, 1, 2)
+    rounded = torch.nn.functional.conv2d(
+        seen_as_floats(matrix.weight, inputs), weights, convolution.bias,
+        convolution.stride, convolution.padding,
+    )  # fmt: skip
+    assert torch.allclose(found, rounded, rtol=1e-4, atol=1e-4)
+    assert 0 < float((found - exact).norm() / exact.norm()) < 0.05
+
+
+def seen_as_floats(weight: Any, inputs: Any) -> Any:
+    """Return inputs as eight bits show them, by torchao's scales."""
+    if weight.qdata.dtype == torch.int8:
+        scale = weight.act_quant_scale.item()
+        return (inputs / scale).round().clamp(-128, 127) * scale
+    scale = weight.act_quant_kwargs.hp_value_ub / 448
+    return (inputs / scale).to(weight.qdata.dtype).float() * scale
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"groups": 2}, {"dilation": 2}, {"out_channels": 24}, {"in_channels": 3}, {"padding": "same"}],
+    ids=str,
+)
+def test_a_convolution_that_is_no_such_product_is_left(changes: dict[str, Any]) -> None:
+    block = torch.nn.Module()
+    block.add_module("conv1", torch.nn.Conv2d(**{**CONVOLUTIONS[0], **changes}))
+    unet = torch.nn.Module()
+    unet.add_module("block", block)
+
+    assert quantised_layers(unet) == {}
 
 
 def test_a_plain_pipeline_in_fp8_is_refused_on_cpus(source: Path) -> None:

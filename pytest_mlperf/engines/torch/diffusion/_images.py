@@ -30,6 +30,7 @@ from pytest_mlperf.engines.torch import _devices as devices
 from pytest_mlperf.engines.torch._base import QUANTISED, DiffusionOptions, quantised_facts
 from pytest_mlperf.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.engines.torch._devices import dtype_name
+from pytest_mlperf.engines.torch.diffusion._convolutions import unet_class
 
 ENGINE = "torch-diffusion"
 PIPELINE = "StableDiffusionXLPipeline"
@@ -130,6 +131,8 @@ def check_index(
 
 def _load(folder: Path, name: str, dtype: Any, variant: str | None, attention: str) -> Any:
     place, kind = folder / name, MODELS[name]
+    if name == "unet":
+        kind = unet_class(read_json(place / "config.json"))
     if not name.startswith("text_encoder"):
         return load_part(place, kind, dtype, variant)
     return load_text_encoder(
