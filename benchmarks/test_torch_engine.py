@@ -278,6 +278,17 @@ def test_continuous_batching_is_as_fast_as_by_hand(
     assert set(ways.tokens.values()) == {SAMPLES * NEW_TOKENS}
 
 
+def decode_alone(ways: Ways, name: str) -> dict[str, Any]:
+    """Take a tiny model and a few prompts, one at a time; return the engine's options for them."""
+    ways.folder, ways.prompts = TINY / name / "model", ways.prompts[:4]
+    return {"batch_size": 1, **attention_of(name)}
+
+
+def attention_of(name: str) -> dict[str, Any]:
+    """Return the engine's option; transformers has no SDPA for GPT-J."""
+    return {"attention": "eager"} if name == "gptj" else {}
+
+
 @pytest.mark.parametrize("batch_size", [1, BATCH])
 @pytest.mark.parametrize("name", ["llama2-70b", "gptj", "mixtral-8x7b"])
 def test_a_static_cache_is_no_slower_than_generate(
@@ -288,12 +299,10 @@ def test_a_static_cache_is_no_slower_than_generate(
     batch_size: int,
 ) -> None:
     """What decode = "auto" takes on a CPU, beside transformers' own loop: through the engine."""
-    ways.folder = TINY / name / "model"
-    options: dict[str, Any] = {"batch_size": batch_size}
     if batch_size == 1:
-        ways.prompts = ways.prompts[:4]
-    if name == "gptj":
-        options["attention"] = "eager"  # transformers has no SDPA for GPT-J
+        options = decode_alone(ways, name)
+    else:
+        ways.folder, options = TINY / name / "model", attention_of(name)
     compare(
         benchmark,
         capsys,
@@ -305,5 +314,24 @@ def test_a_static_cache_is_no_slower_than_generate(
             ),
         },
         beside="generate",
+    )
+    assert set(ways.tokens.values()) == {len(ways.prompts) * NEW_TOKENS}
+
+
+@pytest.mark.parametrize("name", ["llama2-70b", "gptj"])
+def test_a_compiled_step_pays_for_one_prompt(
+    benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str], ways: Ways, name: str
+) -> None:
+    """`compile = true` beside the same step as it is: through the engine."""
+    options = decode_alone(ways, name)
+    compare(
+        benchmark,
+        capsys,
+        f"Tiny {name}, one prompt, compile = true",
+        {
+            "engine": ways.timed("engine", ways.by_engine("static", compile=True, **options)),
+            "as it is": ways.timed("as it is", ways.by_engine("static", **options)),
+        },
+        beside="as it is",
     )
     assert set(ways.tokens.values()) == {len(ways.prompts) * NEW_TOKENS}

@@ -132,6 +132,8 @@ class TorchOptions(TokenOptions):
         decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
             replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
             "auto": static where the model allows it.
+        compile: Compile the step that decodes one prompt alone on a static cache, when the engine
+            is loaded: on CPUs, where it pays. Steps of more prompts run as they are.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
         max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
@@ -144,6 +146,7 @@ class TorchOptions(TokenOptions):
     batching: str = "auto"
     num_beams: int = 1
     decode: str = "auto"
+    compile: bool = False
     kv_blocks: int | None = None
     max_batch_tokens: int | None = None
 
@@ -156,6 +159,7 @@ class TorchOptions(TokenOptions):
         yield from super().rules(precision)
         yield one_of("batching", self.batching, BATCHINGS)
         yield one_of("decode", self.decode, DECODES)
+        yield "compile", self.compile, isinstance(self.compile, bool), "true or false"
         yield number_of("num_beams", self.num_beams, "beams")
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
@@ -194,6 +198,24 @@ class TorchOptions(TokenOptions):
             'decode = "static" is for static batches, which batching = "continuous" never makes; '
             "leave one of them out",
             *("decode", "batching"),
+        )
+        yield (
+            self.compile and self.device != "cpu",
+            "compile = true is for CPUs: a GPU replays the step from a CUDA graph; leave compile "
+            "out",
+            *("compile", "device"),
+        )
+        yield (
+            self.compile and (self.decode == "generate" or self.num_beams > 1),
+            "compile = true compiles the step of a static cache, which is not used here; leave "
+            "compile out",
+            *("compile", "decode", "num_beams"),
+        )
+        yield (
+            self.compile and self.batching not in ("static", "dynamic"),
+            f"compile = true is for single samples in static batches, which batching = "
+            f'"{self.batching}" does not make; set batching = "static" or "dynamic"',
+            *("compile", "batching"),
         )
         yield (
             self.batching == "auto" and self.may_join and self.attention == "eager",

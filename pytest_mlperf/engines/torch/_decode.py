@@ -23,6 +23,9 @@ from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._sampling import drawn
 
+Scores = Callable[[Any, Any, Any, Any, Any], Any]
+"""What `_scores` takes and returns."""
+
 Step = Callable[[], object]
 Capture = Callable[[Step], Step]
 """Takes a step without keeping what it did, and returns what runs it again and again."""
@@ -47,18 +50,25 @@ def open_decoder(
     """Return what decodes static batches, None for transformers' `generate`, and it in words."""
     if options.decode == "generate" or generation.num_beams > 1:
         return None, "generate"
-    on_gpu = model.device.type == "cuda"
-    capture = functools.partial(CudaGraphs, torch.cuda.Stream(model.device)) if on_gpu else None
-    make = functools.partial(StaticDecoder, model, capture=capture)
-    problem = obstacle(model) or _fault(make)
+    problem = obstacle(model)
+    if problem is None:
+        on_gpu = model.device.type == "cuda"
+        capture = functools.partial(CudaGraphs, torch.cuda.Stream(model.device)) if on_gpu else None
+        # With shapes that stay open, or each number of columns would be compiled.
+        alone = torch.compile(_scores, dynamic=True) if options.compile else None
+        make = functools.partial(StaticDecoder, model, capture=capture, alone=alone)
+        problem = _fault(make)
     if problem is None:
         words = "static cache, CUDA graphs" if on_gpu else "static cache"
+        words += ", compiled for one prompt" if options.compile else ""
         return make(generation, batch_size=options.batch_size), words
-    if options.decode == "static":
+    option = {"static": "decode"}.get(options.decode, "compile" if options.compile else None)
+    if option is not None:
+        asked = 'decode = "static"' if option == "decode" else "compile = true"
         raise SuiteError(
-            f'engine torch: decode = "static" cannot run {type(model).__name__} here: {problem}; '
-            'set decode = "generate", or leave it out',
-            option="decode",
+            f"engine torch: {asked} cannot run {type(model).__name__} here: {problem}; set "
+            'decode = "generate", or leave it out',
+            option=option,
         )
     return None, f"generate: {problem}"
 
@@ -84,13 +94,24 @@ def obstacle(model: Any) -> str | None:
 def _fault(make: Callable[..., StaticDecoder]) -> str | None:
     """Try two prompts of different lengths; return what is wrong with the tokens, if anything.
 
-    Each must be as good as the best by the scores of the whole sequence, read at once.
+    Each must be as good as the best by the scores of the whole sequence, read at once. What is
+    compiled is compiled here, for one of them alone.
     """
     trial = Generation(max_new_tokens=TRIAL_TOKENS, ignore_eos=True)
-    decoder, steps = make(trial, batch_size=2), list[list[int]]()
-    model = decoder.model
-    prompts = torch.tensor([[5, 6, 7], [0, 0, 8]], device=model.device)
-    mask = torch.tensor([[1, 1, 1], [0, 0, 1]], device=model.device)
+    decoder = make(trial, batch_size=2)
+    device = decoder.model.device
+    prompts = torch.tensor([[5, 6, 7], [0, 0, 8]], device=device)
+    mask = torch.tensor([[1, 1, 1], [0, 0, 1]], device=device)
+    problem = _fault_with(decoder, prompts, mask)
+    if problem is None and decoder.compiled:
+        # Sides that happen to be equal here, as rows and heads, are not so later.
+        with torch.fx.experimental._config.patch(use_duck_shape=False):
+            problem = _fault_with(decoder, prompts[:1], mask[:1])
+    return problem
+
+
+def _fault_with(decoder: StaticDecoder, prompts: Any, mask: Any) -> str | None:
+    model, steps = decoder.model, list[list[int]]()
 
     def put(tokens: list[int]) -> bool:
         steps.append(tokens)
@@ -102,7 +123,7 @@ def _fault(make: Callable[..., StaticDecoder]) -> str | None:
             decoder.run(prompts, mask, put)
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
             return text_of(error)
-        tokens = torch.tensor(steps, device=model.device).T
+        tokens = torch.tensor(steps, device=prompts.device).T
         whole = torch.cat([prompts, tokens[:, :-1]], 1)
         mask = torch.cat([mask, torch.ones_like(tokens[:, :-1])], 1)
         called = model(
@@ -117,6 +138,19 @@ def _fault(make: Callable[..., StaticDecoder]) -> str | None:
         behind = best - scores.gather(-1, tokens[..., None]).squeeze(-1)
         right = bool((behind <= NEARLY * (best - scores.mean(-1))).all())
     return None if right else "its tokens are others than with the whole sequence read at once"
+
+
+def _scores(model: Any, cache: Any, tokens: Any, mask: Any, positions: Any) -> Any:
+    """Return the scores of what follows: (rows, vocabulary)."""
+    called = model(
+        input_ids=tokens,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return called.logits[:, -1]
 
 
 def _whole_strides(columns: int) -> int:
@@ -234,9 +268,20 @@ class StaticDecoder:
         *,
         batch_size: int,
         capture: Callable[[], Capture] | None,
+        alone: Scores | None = None,
     ) -> None:
-        """Take no memory yet; with nothing to make a capture, steps are run one by one."""
+        """Take no memory yet.
+
+        Args:
+            model: On its device.
+            generation: Greedy, or drawn.
+            batch_size: Rows at most.
+            capture: Makes a capture; None: steps are run one by one.
+            alone: Gives the scores of one row faster than `_scores`; None: nothing does.
+        """
         self.model = model
+        self.compiled = alone is not None
+        self._alone = alone or _scores
         self._generation = generation
         self._batch_size = batch_size
         self._make_capture = capture
@@ -291,6 +336,8 @@ class StaticDecoder:
 
     def _reserve(self, rows: int, columns: int) -> None:
         """Make room for prompts, and for tokens of each with its answer; later batches use it."""
+        if self.compiled:
+            rows = max(rows, 2)  # a side of 1 is compiled as one that is always 1
         if rows <= self._room[0] and columns <= self._room[1]:
             return
         rows, columns = max(rows, self._room[0]), max(_whole_strides(columns), self._room[1])
@@ -324,7 +371,7 @@ class StaticDecoder:
         buffers.mask[:rows, 0, 0, :width].masked_fill_(mask.bool(), 0)
         view.columns = torch.arange(width, device=prompts.device)
         view.visible, view.start = width, 0
-        self._choose(self._call(prompts, mask, positions))
+        self._choose(_scores(self.model, self._cache, prompts, mask, positions))
 
     def _advance(self, rows: int, visible: int) -> None:
         key = rows, visible
@@ -343,19 +390,8 @@ class StaticDecoder:
         view.visible = visible
         position = buffers.position[:rows].add_(1)
         mask = buffers.mask[:rows, :, :, :visible].index_fill_(3, buffers.column, 0)
-        self._choose(self._call(buffers.token[:rows], mask, position))
-
-    def _call(self, tokens: Any, mask: Any, positions: Any) -> Any:
-        """Return the scores of what follows: (rows, vocabulary)."""
-        called = self.model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return called.logits[:, -1]
+        scores = self._alone if rows == 1 else _scores
+        self._choose(scores(self.model, self._cache, buffers.token[:rows], mask, position))
 
     def _choose(self, scores: Any) -> None:
         """Keep the best token of each row, or one that is drawn, and feed it next."""

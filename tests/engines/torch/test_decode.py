@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random as random_numbers
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from pytest_mlperf.engines.torch._batching import generation_config
 from pytest_mlperf.engines.torch._decode import LOOK, STRIDE, StaticDecoder, Step, open_decoder
 from tests.engines.recording import Recorder, ask
 from tests.engines.torch.models import MIXED, open_engine
+
+# torch's compiler still imports what torch no longer wants.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny"
 MODELS = {"llama2-70b": "sdpa", "gptj": "eager", "mixtral-8x7b": "sdpa"}
@@ -307,6 +311,8 @@ def test_other_architectures_are_left_to_generate(
     assert words.startswith(f"generate: {problem}")
     with pytest.raises(SuiteError, match=f'decode = "static" cannot run .* here: {problem}'):
         open_decoder(loaded, generation, TorchOptions(decode="static"))
+    with pytest.raises(SuiteError, match=f"compile = true cannot run .* here: {problem}"):
+        open_decoder(loaded, generation, TorchOptions(compile=True))
     assert open_decoder(loaded, generation, TorchOptions(decode="generate")) == (None, "generate")
 
 
@@ -326,6 +332,33 @@ def test_a_model_that_would_answer_otherwise_is_left_to_generate(
     _, words = open_decoder(loaded, Generation(ignore_eos=True), TorchOptions())
 
     assert words == "generate: its tokens are others than with the whole sequence read at once"
+
+
+def test_a_prompt_alone_is_compiled_once_and_other_batches_are_not(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is opened, for every length: nothing is compiled while time is measured.
+
+    Graphs are traced and guarded as always, but run as they are: making code takes a minute.
+    """
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", functools.partial(compile_with, backend="eager"))
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    graphs.clear()
+    generation = Generation(max_new_tokens=12, ignore_eos=True)
+
+    decoder, words = open_decoder(model, generation, TorchOptions(compile=True, batch_size=BATCH))
+
+    assert words == "static cache, compiled for one prompt"
+    assert decoder is not None
+    assert graphs["unique_graphs"] == 1
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for each in ([3], [STRIDE], [9, 4], [1], [STRIDE + 7] * BATCH, [2]):
+            ids, mask = prompts_of(each)
+            rows = decoded(decoder, generation, ids, mask)
+            assert rows == generated(model, generation, ids, mask), each
+    assert graphs["unique_graphs"] == 1
 
 
 def test_a_step_that_the_host_reads_from_cannot_be_captured(random: Path) -> None:
