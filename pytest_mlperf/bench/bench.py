@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
 from pytest_mlperf.bench.performance import judge_efficiency, judge_performance, reported
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import AUDITS, Case, Kind
 from pytest_mlperf.core.contention import busiest
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
@@ -313,6 +314,8 @@ class Bench:
         self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
     ) -> Verdict:
         case = self._case(planned)
+        if kind in AUDITS:
+            return self._audited(case, kind)
         answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
@@ -367,6 +370,20 @@ class Bench:
             commit = self._conditions.commit
             return scores.record(case.scored_pass, policy, answer, commit=commit)
         return answer
+
+    def _audited(self, case: CaseRuns, test: Kind) -> Verdict:
+        audited = judge_audit(case, test)
+        return Verdict(
+            case=case.planned.case,
+            kind=test,
+            outcome=audited.ruling.outcome,
+            headline=audited.ruling.headline,
+            runs=tuple(case.runs),
+            subject=case.subject,
+            notes=audited.ruling.notes,
+            folder=self._policy.shown(audited.folder),
+            handicap=self._conditions.handicap,
+        )
 
     def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         ruling = judge_performance(case, kinds, phase)

@@ -16,6 +16,7 @@ from pytest_mlperf.core.baseline import Baseline, Property, Record, find
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
+from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.judge.disturbance import usual_share
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -23,6 +24,7 @@ from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
 from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
@@ -211,6 +213,29 @@ class CaseRuns(CaseRunner):
         """The key of a pass on its data; "": they were not loaded yet, and are others."""
         subject = self.scored_subject
         return accuracy_key(self.job, subject.fingerprint) if subject else ""
+
+    @property
+    def scoring_job(self) -> Job:
+        """The case on its scored data, with its scorer."""
+        return self._job(scorer=True).scored
+
+    @property
+    def patience(self) -> Patience:
+        """How long what makes no progress is waited for."""
+        return self._conditions.patience
+
+    def show(self, line: str) -> None:
+        """Show a line of progress."""
+        self._show(line)
+
+    def audit(self, audit: AuditRun, rate: float) -> Path:
+        """Make one run for a compliance test at this rate; return its folder."""
+        at = SearchState(rate=rate, conditions=self._conditions, audit=audit)
+        subject = self.subject
+        run = self.process(performance=True, ask=None, at=at).run
+        self.subject = subject or self.subject
+        assert run is not None
+        return Path(run.folder).parent
 
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None

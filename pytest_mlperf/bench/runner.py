@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import LOADED_QUERIES, Job, Search, require
+from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
@@ -44,10 +44,11 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Where a search stands."""
+    """Where a search stands; or a compliance test, which is made at a rate of its own too."""
 
     rate: float | None
     conditions: Conditions
+    audit: AuditRun | None = None
 
 
 class Searches:
@@ -330,6 +331,7 @@ class CaseRunner:
     ) -> ProcessResult:
         """Run one fresh process, and keep the rate that it probed."""
         self._processes += 1
+        audit = at.audit if at else None
         job = self._job(scorer=ask is not None)
         process = measure(
             job if performance else job.scored,
@@ -342,7 +344,8 @@ class CaseRunner:
                 number=self._processes,
                 usual=self._usual,
                 build=self._build,
-                label=self._label,
+                label=audit.test if audit else self._label,
+                audit=audit,
             ),
         )
         if performance or self.planned.shares_data:

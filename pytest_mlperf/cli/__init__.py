@@ -25,6 +25,7 @@ from pytest_mlperf.cli import (
     published,
     report,
     schema,
+    submission,
     turns,
     update,
 )
@@ -45,6 +46,7 @@ COMMANDS = {
     "merge": merge,
     "import": imports,
     "export": export,
+    "submission": submission,
     "report": report,
     "options": options,
     "round": rules,

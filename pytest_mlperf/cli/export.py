@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
@@ -24,7 +21,7 @@ from pytest_mlperf.reports.export.about import read_about
 from pytest_mlperf.reports.export.curve_points import points_of
 from pytest_mlperf.reports.export.endpoints import bundle, shortfalls, unused_scores
 from pytest_mlperf.reports.terminal.layout import plural, relative
-from pytest_mlperf.stores.atomic import write_whole
+from pytest_mlperf.stores.atomic import write_folder, write_whole
 from pytest_mlperf.stores.results import read_results
 
 HELP = f"""\
@@ -84,7 +81,7 @@ def run(parsed: argparse.Namespace) -> int:
     about = read_about(parsed.about)
     median = _median(verdict)
     points = points_of(median, verdict, Path())
-    _write_new(parsed.output, bundle(points, about, verdict))
+    write_folder(parsed.output, bundle(points, about, verdict))
     folder = relative(parsed.output)
     how = f"the median of {plural(len(verdict.runs), 'run')} by tokens/s: {median.folder}"
     identity = verdict.subject.identity if verdict.subject else {}
@@ -145,21 +142,3 @@ def _skeleton(verdict: Verdict) -> str:
     for name, value in recorded.items():
         text = text.replace(f"{{{name}}}", value)
     return text
-
-
-def _write_new(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Write files into a new folder, all of them or none."""
-    if os.path.lexists(folder):
-        raise MlperfError(f"{folder} exists; nothing was written: name a new folder")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            for name, text in content.items():
-                write_whole(unfinished / name, text)
-            unfinished.chmod(0o755)
-            unfinished.rename(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    except OSError as error:
-        raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None

@@ -76,7 +76,12 @@ Arrivals = Literal["poisson", "constant", "gamma", "trace"]
 
 Profile = Literal["quick", "official"]
 Division = Literal["closed", "open"]
-Kind = Literal["accuracy", "performance", "efficiency", "pair"]
+Audit = Literal["TEST01", "TEST04", "TEST05", "TEST06", "TEST07", "TEST08", "TEST09"]
+"""MLPerf's compliance tests."""
+
+Kind = Literal["accuracy", "performance", "efficiency", "pair", Audit]
+
+AUDITS: tuple[Audit, ...] = get_args(Audit)
 
 Phase = Literal["performance", "accuracy"]
 """What a data set is read for: to be timed, or to be scored."""

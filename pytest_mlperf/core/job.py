@@ -82,6 +82,7 @@ class LoadGenSettings:
         arrivals: OpenLoop: when requests arrive, see `core.case.Arrivals`; "": not that scenario.
         burstiness: OpenLoop, gamma: its shape; 1 is Poisson, less is burstier.
         max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None: none.
+        audit: What LoadGen is told besides by an audit.config, by its keys: a compliance test.
     """
 
     scenario: Scenario
@@ -103,6 +104,16 @@ class LoadGenSettings:
     arrivals: str = ""
     burstiness: float | None = None
     max_failed: float | None = None
+    audit: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRun:
+    """A run for a compliance test: what LoadGen is told besides, and other seeds where it asks."""
+
+    test: str
+    settings: Mapping[str, int]
+    seeds: Seeds | None = None
 
 
 # --- a case, resolved ------------------------------------------------------------------------

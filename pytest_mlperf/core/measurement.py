@@ -163,6 +163,15 @@ class Run:
         return metric in self.metrics and believed
 
 
+def median_run(runs: Sequence[Run], scenario: str) -> Run:
+    """Return the run in the middle by what MLPerf reports of a scenario, of two the worse one."""
+    name = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}.get(scenario)
+    if name:
+        return sorted(runs, key=lambda run: run.metrics.get(name, 0.0))[len(runs) // 2]
+    ordered = sorted(runs, key=lambda run: run.metrics.get("throughput", 0.0))
+    return ordered[(len(runs) - 1) // 2]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
     """One accuracy pass.

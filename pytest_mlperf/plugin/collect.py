@@ -41,7 +41,8 @@ class SuiteFile(pytest.Module):
         """Parse the file, once, and make its tests."""
         state = session.of(self.config)
         try:
-            cases = in_profile(plan_suite(self.path), state.options.profile)
+            audited = state.options.compliance == "yes"
+            cases = in_profile(plan_suite(self.path), state.options.profile, audited=audited)
             if defect := next(clashes(cases, state.claimed, state.options.baselines), None):
                 raise SuiteError(defect)
             self.planned = [*cases, *plan_pairs(cases)]

@@ -254,6 +254,13 @@ class Options:
         "no",
         bare="yes",
     )
+    compliance: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "also make MLPerf's compliance tests (TEST01, TEST04, TEST06 and others), one run each, "
+        "where the round asks a closed submission for them",
+        "no",
+        bare="yes",
+    )
     handicap: float = _set_by(
         "50%",
         "slow every engine: work takes 1/(1-0.5) times as long, to see a failure before one is "

@@ -24,7 +24,7 @@ from pytest_mlperf.bench.bench import (
     unjudged_told,
 )
 from pytest_mlperf.bench.policy import ALONE, Phase
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.foreign_text import visible
@@ -115,6 +115,7 @@ KINDS: dict[str, Kind] = {
     "test_performance": "performance",
     "test_efficiency": "efficiency",
     "test_pair": "pair",
+    **{f"test_{name.lower()}": name for name in AUDITS},
 }
 """What each function of `pytest_mlperf.plugin.checks` asks for."""
 

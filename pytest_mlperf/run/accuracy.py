@@ -108,7 +108,7 @@ class AccuracyPass:
             self._blocks.append({"log": str(done / ACCURACY), "indices": indices})
             self._worker.wait_for("ready")
             if end < total:
-                scores = _score(self._scoring, self._blocks, total)
+                scores = score_logs(self._scoring, self._blocks, total)
                 if self._ask.enough(*scores, self._subject):
                     self._decided = scores
                     return
@@ -118,7 +118,7 @@ class AccuracyPass:
 
         Call it when the worker is gone: the last scoring needs no accelerator.
         """
-        return self._decided or _score(self._scoring, self._blocks, self._total)
+        return self._decided or score_logs(self._scoring, self._blocks, self._total)
 
 
 def _scored(answer: Mapping[str, Any]) -> Scored:
@@ -132,9 +132,15 @@ def _scored(answer: Mapping[str, Any]) -> Scored:
     )
 
 
-def _score(
+def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
+    """Return the scores of logged answers, from a process of their own.
+
+    Args:
+        blocks: Each with its `log`, and with `indices`: data set indices by LoadGen's index.
+        total: Samples of the data set.
+    """
     child = Child(
         title="scoring",
         folder=scoring.folder,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.job import Job, require
+from pytest_mlperf.core.job import AuditRun, Job, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
@@ -110,6 +110,7 @@ class ProcessTask:
         label: What its folder carries in its name; a build of a baseline has one of its own.
         usual: Share of speed that the baseline's runs lost to the machine's load, where known.
         warmup: Its run does not count: it is short, and nothing is sampled beside it.
+        audit: It is a compliance test's; its figures are nobody's baseline.
     """
 
     target_qps: float | None
@@ -120,6 +121,7 @@ class ProcessTask:
     label: str = ""
     usual: float = 0.0
     warmup: bool = False
+    audit: AuditRun | None = None
 
     @property
     def folder(self) -> str:
@@ -323,6 +325,9 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
     """Return the worker, to be started; one elsewhere is told also what it does not inherit."""
     job, conditions, task = case.job, case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
+    if audit := task.audit:
+        seeds = audit.seeds or settings.seeds
+        settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
     environment = conditions.machine.environment(job.accelerator)
     spec = WorkerSpec(
         folder=str(case.folder),

@@ -88,7 +88,7 @@ def _beside(build: Build, python: Event) -> dict[str, str]:
     return {**facts, "python.system": str(python["system"])} if python["system"] else facts
 
 
-LOOPED = ("points", "ramp_ms", "arrivals", "burstiness", "max_failed")
+LOOPED = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")
 
 
 def _requests(job: Job) -> str:

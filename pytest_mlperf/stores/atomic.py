@@ -13,8 +13,9 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError, text_of
@@ -252,7 +253,47 @@ def _remove(place: Path) -> None:
 
 
 def _clear(place: Path) -> None:
-    """Remove unfinished files: whoever is alone here knows that nobody is writing them."""
+    """Remove what is unfinished: whoever is alone here knows that nobody is writing it."""
     for left in place.iterdir():
-        if left != _lock_file(place):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        elif left != _lock_file(place):
             left.unlink()
+
+
+FOLDER_WAIT_S = 60.0
+"""Longest wait for another process that writes a folder beside ours."""
+
+
+def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
+    """Write files into a new folder, all of them or none, also when the writer is killed.
+
+    What a killed writer left is hidden from git and removed by the next one.
+
+    Args:
+        content: By relative path bytes, or a file that is copied as it is.
+    """
+    if os.path.lexists(folder):
+        raise MlperfError(f"{folder} exists; nothing was written: name a new folder")
+    try:
+        with alone_in(folder.parent, timeout_s=FOLDER_WAIT_S) as place:
+            unfinished = place / "folder"
+            unfinished.mkdir()
+            for name, source in content.items():
+                _write_into(unfinished / name, source)
+            unfinished.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
+    except (BusyError, NoLocksError):
+        raise MlperfError(
+            f"{folder} cannot be written: its folder cannot be locked; name another, {LOCK_HELP}"
+        ) from None
+
+
+def _write_into(path: Path, source: bytes | Path) -> None:
+    if isinstance(source, bytes):
+        write_bytes(path, source)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import Case, Kind, Phase, Profile
+from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, Margin
@@ -131,6 +131,7 @@ class Planned:
         scenario: The suite's scenario entry.
         fewest_runs: Runs before anything can be decided.
         benchmark: The test with pytest-benchmark that it is, in place of what a suite says.
+        audited: MLPerf's compliance tests are made, where its round asks for them.
     """
 
     case: Case
@@ -142,6 +143,7 @@ class Planned:
     scenario: ScenarioEntry
     fewest_runs: int = 1
     benchmark: BenchmarkTest | None = None
+    audited: bool = False
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -186,7 +188,16 @@ class Planned:
         kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
         if EFFICIENCY & set(self.suite.limits):
             kinds.append("efficiency")
-        return tuple(kinds)
+        return (*kinds, *self.audits)
+
+    @property
+    def audits(self) -> tuple[Kind, ...]:
+        """MLPerf's compliance tests of a closed submission, where they are to be made."""
+        suite = self.suite
+        asked = self.audited and suite.division == "closed" and suite.rules is not None
+        if not asked or not suite.rules or self.case.scenario not in suite.rules.scenarios:
+            return ()
+        return tuple(test for test in AUDITS if test in suite.rules.compliance)
 
     @property
     def scorer_name(self) -> str:
@@ -359,15 +370,21 @@ def plan_suite(path: Path) -> list[Planned]:
     return planned_cases(suite, path, lambda index: lines[min(index, len(lines) - 1)])
 
 
-def in_profile(planned: Sequence[Planned], profile: Profile | None) -> list[Planned]:
+def in_profile(
+    planned: Sequence[Planned], profile: Profile | None, *, audited: bool = False
+) -> list[Planned]:
     """Return the cases of one suite as if it named this profile; None: its own.
+
+    Args:
+        audited: MLPerf's compliance tests are made too.
 
     Raises:
         SuiteError: It is official, and nothing here scores the workload or runs it as the round
             does.
     """
+    planned = [dataclasses.replace(one, audited=audited) for one in planned]
     if profile is None:
-        return list(planned)
+        return planned
     suite = planned[0].suite.model_copy(update={"profile": profile})
     if profile == "official" and suite.unofficial:
         raise SuiteError(f"{planned[0].path}: {suite.unofficial}")

@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.run.accuracy import Scoring, _score
+from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.child.process import Designed, Patience
 from pytest_mlperf.run.child.protocol import import_path
 from pytest_mlperf.run.score import ACCURACY
@@ -53,7 +53,7 @@ def scored(
         patience=patience,
         show=(shown if shown is not None else []).append,
     )
-    return _score(scoring, [{"log": str(log), "indices": list(range(8))}], 8)
+    return score_logs(scoring, [{"log": str(log), "indices": list(range(8))}], 8)
 
 
 def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:

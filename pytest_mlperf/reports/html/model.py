@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import AUDITS, Case
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 
@@ -110,7 +110,7 @@ class Grouped:
     @property
     def worst(self) -> CaseResult:
         """The test that decides; one that failed before all others."""
-        kinds = ("performance", "efficiency", "pair", "accuracy")
+        kinds = ("performance", "efficiency", "pair", "accuracy", *AUDITS)
         return min(
             self.results,
             key=lambda one: (

@@ -246,11 +246,7 @@ class TokenSink(_PooledSink):
         self._issued_s.update(dict.fromkeys(ids, perf_counter()))
         super().expect(ids)
 
-    def first_tokens(
-        self,
-        ids: Sequence[int],
-        tokens: Sequence[bytes] | None = None,  # noqa: ARG002
-    ) -> None:
+    def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
         """Pass on first tokens; a performance run does not read the tokens themselves."""
         bad = self._silent.claim(ids)
         for position in sorted(bad):
@@ -260,11 +256,17 @@ class TokenSink(_PooledSink):
             )
         if bad:
             ids = _without(ids, bad)
+            tokens = tokens and _without(tokens, bad)
         self._times.first(ids)
         if self.needs_first_tokens:
-            for responses in self._pool().filled(ids):
-                self._port.first_token(responses)
+            self._hand_first(ids, tokens)
             self._times.restart(ids)
+
+    def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
+        """Tell LoadGen of first tokens."""
+        del tokens
+        for responses in self._pool().filled(ids):
+            self._port.first_token(responses)
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Stamp one more token of these samples; LoadGen is not told."""
@@ -274,17 +276,18 @@ class TokenSink(_PooledSink):
     def done(
         self,
         ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        outputs: Sequence[bytes] | None = None,
         n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Complete these samples with their token counts."""
-        wrong = token_fault(ids, n_tokens)
+        wrong = token_fault(ids, n_tokens) or (output_fault(ids, outputs) * self.wants_output)
         if wrong or n_tokens is None:
             self._fail(RunError("engine", wrong))
             return
         bad = self._claim(ids)
         if bad:
             ids, n_tokens = _without(ids, bad), _without(n_tokens, bad)
+            outputs = outputs and _without(outputs, bad)
         if self.needs_first_tokens and self._silent.holds_any(ids):
             self._fail(
                 RunError(
@@ -300,9 +303,30 @@ class TokenSink(_PooledSink):
             pool.ended(self._clock(), issued_s)
             if odd := self._times.end(sample, tokens, issued_s):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
-        for responses in pool.filled(ids, n_tokens):
-            self._port.complete(responses)
+        self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
+
+    def _hand_done(
+        self, ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int]
+    ) -> None:
+        """Tell LoadGen of finished samples."""
+        del outputs
+        for responses in self._pool().filled(ids, n_tokens):
+            self._port.complete(responses)
+
+
+class AuditTokenSink(TokenSink):
+    """Completes samples with token counts and outputs: a compliance test logs some of them."""
+
+    wants_output = True
+
+    def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
+        _hand(self._port.first_token, self._port.response, ids, tokens or [b""] * len(ids))
+
+    def _hand_done(
+        self, ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int]
+    ) -> None:
+        _hand(self._port.complete, self._port.response, ids, outputs or (), n_tokens)
 
 
 class OutputSink(GuardedSink):
@@ -360,12 +384,30 @@ class OutputSink(GuardedSink):
             ids, outputs = _without(ids, bad), _without(outputs, bad)
         for sample in ids:
             self._indices.pop(sample, None)
-        # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
-        joined = b"".join(outputs)
-        sizes = list(map(len, outputs))
-        addresses = accumulate(sizes, initial=_address(joined))
-        self._port.complete(list(map(self._port.response, ids, addresses, sizes)))
+        _hand(self._port.complete, self._port.response, ids, outputs)
         self._count(len(ids))
+
+
+class AuditSink(OutputSink):
+    """Completes samples of a timed run with outputs: a compliance test logs some of them."""
+
+    def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
+        """Drop artefacts: samples come again, and none of them is scored by these."""
+
+
+def _hand(
+    take: Callable[[list[Any]], None],
+    response: Any,
+    ids: Sequence[int],
+    outputs: Sequence[bytes],
+    *counts: Sequence[int],
+) -> None:
+    """Give LoadGen the bytes of samples."""
+    # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
+    joined = b"".join(outputs)
+    sizes = list(map(len, outputs))
+    addresses = accumulate(sizes, initial=_address(joined))
+    take(list(map(response, ids, addresses, sizes, *counts)))
 
 
 def _joined(arrays: Iterable[array[float]]) -> array[float]:

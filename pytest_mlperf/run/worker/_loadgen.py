@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.run.worker._delivery import (
+    AuditSink,
+    AuditTokenSink,
     LimitedSink,
     OutputSink,
     PerformanceSink,
@@ -22,6 +24,7 @@ from pytest_mlperf.run.worker._delivery import (
     TokenSink,
 )
 from pytest_mlperf.run.worker._sink import Fail, GuardedSink
+from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
 
 Phase = Literal["performance", "accuracy"]
@@ -39,6 +42,7 @@ class LoadGenPlan:
 
     Attributes:
         expected: Samples it will issue; an estimate where LoadGen stops by time.
+        audit: What an audit.config tells besides, by LoadGen's keys; empty: there is none.
     """
 
     phase: Phase
@@ -47,6 +51,12 @@ class LoadGenPlan:
     expected: int
     total_samples: int
     loaded_samples: int
+    audit: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def logs_answers(self) -> bool:
+        """Some answers of a timed run are logged."""
+        return self.phase == "performance" and bool(self.audit.get("accuracy_log_sampling_target"))
 
 
 def plan_performance(settings: LoadGenSettings, total_samples: int) -> LoadGenPlan:
@@ -84,6 +94,7 @@ def plan_performance(settings: LoadGenSettings, total_samples: int) -> LoadGenPl
         expected=expected,
         total_samples=total_samples,
         loaded_samples=loaded,
+        audit=settings.audit,
     )
 
 
@@ -191,12 +202,14 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     }
     if plan.attributes.get("use_token_latencies"):
         both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
-        return TokenSink(
+        return (AuditTokenSink if plan.logs_answers else TokenSink)(
             fail,
             port,
             needs_first=plan.scenario != "Offline",
             limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
         )
+    if plan.logs_answers:
+        return AuditSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
     limit_s = limits_s.get("server_target_latency_ns")
     return (
         PerformanceSink(fail, port) if limit_s is None else LimitedSink(fail, port, limit_s=limit_s)
@@ -232,7 +245,7 @@ def run(
             _test_settings(mlperf_loadgen, plan),
             _log_settings(mlperf_loadgen, folder),
             # LoadGen would silently obey an audit.config of the working folder.
-            str(folder / "no-audit.config"),
+            str(_audit_config(folder, plan.audit)),
         )
     mlperf_loadgen.DestroyQSL(library)
     mlperf_loadgen.DestroyFastSUT(suite)
@@ -296,6 +309,15 @@ def _log_settings(mlperf_loadgen: Any, folder: Path) -> Any:
     settings.log_output = output
     settings.enable_trace = False
     return settings
+
+
+def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
+    """Return the file that tells LoadGen of a compliance test, or one that is not there."""
+    if not audit:
+        return folder / "no-audit.config"
+    path = folder / "audit.config"
+    atomic.write_text(path, "".join(f"*.*.{key} = {value}\n" for key, value in audit.items()))
+    return path
 
 
 def _require_writable(folder: Path) -> None:

@@ -1,0 +1,281 @@
+"""Ruling for MLPerf's compliance tests: a run as the test asks, held against the case's others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.runner import INVALID_TRIES
+from pytest_mlperf.core import compliance as rules
+from pytest_mlperf.core.compliance import LoggedAnswer
+from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.job import AuditRun
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.measurement import Accuracy, median_run
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.rounds import RoundWorkload
+from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
+from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
+from pytest_mlperf.run.accuracy import Scoring, score_logs
+from pytest_mlperf.run.answers import logged_answers, write_answers
+from pytest_mlperf.run.child.protocol import import_path
+from pytest_mlperf.run.logs import DETAIL, parse_detail
+from pytest_mlperf.run.score import ACCURACY
+from pytest_mlperf.stores import atomic
+
+SCORES = {
+    "Offline": "result_samples_per_second",
+    "Server": "result_completed_samples_per_sec",
+    "SingleStream": "early_stopping_latency_ss",
+    "MultiStream": "early_stopping_latency_ms",
+}
+"""LoadGen's figure that a compliance test compares, by its scenario."""
+
+SLACK = {"clip": 0.01, "fid": 0.02}
+"""By what share scores may differ where the checker names it; else by what the target leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """What a compliance test gave, and the folder with its files."""
+
+    ruling: Ruling
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Logs:
+    """The logs of one compliance run beside those that it is held against.
+
+    Attributes:
+        folder: Of the process; `timed` lies in it.
+        reference: Of the performance run; None: there is none.
+        answers: The accuracy run's log of answers; None: this test needs none.
+    """
+
+    folder: Path
+    reference: Path | None
+    answers: Path | None
+
+    @property
+    def timed(self) -> Path:
+        """LoadGen's logs of the compliance run."""
+        return self.folder / "performance"
+
+    @property
+    def beside(self) -> Path:
+        """LoadGen's logs of the performance run, which is there."""
+        assert self.reference is not None
+        return self.reference
+
+
+def judge_audit(case: CaseRuns, test: str) -> Audited:
+    """Measure what a compliance test needs and judge it as the reference's scripts do.
+
+    Raises:
+        UnavailableError: What it needs is not here.
+    """
+    workload = case.planned.suite.rules
+    assert workload is not None
+    if test == "TEST07" and case.planned.suite.is_mlperf:
+        raise UnavailableError(
+            "TEST07 is made on MLPerf's 990 samples of GPQA (acc_eval_compliance_gpqa.parquet), "
+            "which no suite can name beside its data yet; make it with the reference's script"
+        )
+    needs = TESTS[test].needs
+    if not case.runs and (needs or case.rate is None):
+        case.add_run()
+    answers = _answers(case) if "answers" in needs else None
+    reference = median_run(case.runs, case.planned.case.scenario) if case.runs else None
+    rate = reference.target_qps if reference else case.rate
+    assert rate is not None
+    logs = _Logs(
+        folder=_measured(case, test, rate, workload),
+        reference=Path(reference.folder) if reference else None,
+        answers=answers,
+    )
+    audit = rules.Audit(test=test, findings=_findings(case, test, logs, workload))
+    for finding in audit.findings:
+        atomic.write_text(logs.folder / finding.file, finding.text)
+    faults, more = audit.faults, audit.notes
+    if test == "TEST01" and answers and not audit.findings[0].passed:
+        faults, more = _scored(case, audit, logs, workload)
+    headline = "; ".join(faults) if faults else TESTS[test].shows
+    outcome = Outcome.GATE_FAIL if faults else Outcome.OK
+    notes = _notes(test, faults, more)
+    ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
+    return Audited(ruling=ruling, folder=logs.folder)
+
+
+def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
+    if not faults:
+        return notes
+    files = " and ".join(TESTS[test].verified)
+    return (
+        f"an auditor looks whether {TESTS[test].shows}: {files} of this run say it failed",
+        *notes,
+    )
+
+
+def _measured(case: CaseRuns, test: str, rate: float, workload: RoundWorkload) -> Path:
+    """Make the run, again where LoadGen calls one INVALID that must be valid; return its folder."""
+    settings = audit_settings(test, workload.name)
+    seeds = other_seeds(case.planned.suite.round) if test == "TEST05" else None
+    audit = AuditRun(test=test, settings=settings, seeds=seeds)
+    for _ in range(INVALID_TRIES):
+        folder = case.audit(audit, rate)
+        if "run" not in TESTS[test].needs or parse_detail(folder / "performance" / DETAIL).valid:
+            break
+        rate *= 1.2 if case.planned.case.scenario == "Offline" else 1.0
+    return folder
+
+
+def _answers(case: CaseRuns) -> Path:
+    """Return the log of answers of the accuracy run, which must be one over the whole data set."""
+    accuracy: Accuracy | None = case.find_accuracy(required=True)
+    if accuracy is None or not accuracy.full:
+        raise RunError("scorer", "a compliance test needs answers to the whole data set")
+    blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY}"))
+    if len(blocks) != 1:
+        raise UnavailableError(
+            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does beside "
+            "accepted scores: a compliance test needs it in one; use --mlperf-profile official"
+        )
+    return blocks[0]
+
+
+# --- judging -------------------------------------------------------------------------------
+
+
+def _findings(
+    case: CaseRuns, test: str, logs: _Logs, workload: RoundWorkload
+) -> tuple[rules.Finding, ...]:
+    """Return what the checks of a test give, in the order of its files."""
+    timed = logged_answers(logs.timed / ACCURACY)
+    if test in {"TEST01", "TEST08"}:
+        return _beside_accuracy(test, logs, timed)
+    if test in {"TEST04", "TEST05"}:
+        speeds = _score(logs.beside), _score(logs.timed)
+        if test == "TEST05":
+            return (rules.other_seeds_speed(*speeds),)
+        return (rules.same_speed(*speeds, one_sample=True),)
+    width = WIDTHS[_token_type(case)]
+    if test == "TEST06":
+        end = constants()["tokens"]["end"]
+        scenario = case.planned.case.scenario
+        return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
+    if test == "TEST07":
+        least = _own_share(case, "exact_match") or constants()["small"]["score"]
+        return (rules.as_accurate(_small_score(case, logs), least),)
+    low, high = _length(case, workload)
+    return (rules.as_long(timed, low=low, high=high, width=width),)
+
+
+WIDTHS = {"int32": 4, "int64": 8}
+"""Bytes of a token, by the type that scorers of tokens take."""
+
+
+def _token_type(case: CaseRuns) -> str:
+    """Return the type of tokens in answers: the scorer's, as the reference script is given it."""
+    scorer = case.planned.scorer
+    named = str(scorer.options.get("dtype", "int64")) if scorer else "int64"
+    return named if named in WIDTHS else "int64"
+
+
+def _beside_accuracy(
+    test: str, logs: _Logs, timed: Iterable[LoggedAnswer]
+) -> tuple[rules.Finding, ...]:
+    """Return what comes of a comparison with the accuracy run's answers."""
+    assert logs.answers is not None
+    accuracy = logged_answers(logs.answers)
+    if test == "TEST08":
+        return (rules.same_predictions(accuracy, timed),)
+    same = rules.same_answers(accuracy, timed)
+    return (same, rules.same_speed(_score(logs.beside), _score(logs.timed)))
+
+
+def _score(folder: Path) -> rules.SpeedScore:
+    detail = parse_detail(folder / DETAIL)
+    scenario = str(detail.values["effective_scenario"])
+    limit = detail.values.get("effective_target_latency_ns") if scenario == "Server" else None
+    return rules.SpeedScore(
+        scenario=scenario,
+        value=float(detail.values.get(SCORES[scenario]) or 0.0),
+        valid=detail.valid,
+        limit_ns=limit,
+    )
+
+
+def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
+    """Return between what the mean length of answers must be; a twin's is its own, 10 % apart."""
+    if reference := (case.planned.suite.workload.reference or {}).get("tokens_per_sample"):
+        return 0.9 * reference, 1.1 * reference
+    table = constants()["length"]
+    bounds = table.get(workload.name, table["gpt-oss-120b"])
+    return bounds["low"], bounds["high"]
+
+
+def _own_share(case: CaseRuns, name: str) -> float | None:
+    """Return a twin's least score, by its own reference; None: it has none."""
+    workload = case.planned.suite.workload
+    reference = (workload.reference or {}).get(name)
+    return None if reference is None else reference * workload.target
+
+
+def _small_score(case: CaseRuns, logs: _Logs) -> float:
+    """Return the score of the answers that were logged."""
+    answers = {one.index: one for one in logged_answers(logs.timed / ACCURACY)}
+    return _scores_of(case, logs.folder / "scored", answers).get("exact_match", 0.0)
+
+
+def _scored(
+    case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Score the answers of a TEST01 that differ, and those of the accuracy run to the same samples.
+
+    Returns:
+        Faults, and notes: differing answers pass where their scores are alike.
+    """
+    assert logs.answers is not None
+    timed: dict[int, LoggedAnswer] = {}
+    for one in logged_answers(logs.timed / ACCURACY):
+        timed.setdefault(one.index, one)
+    before = {one.index: one for one in logged_answers(logs.answers) if one.index in timed}
+    timed = {index: one for index, one in timed.items() if index in before}
+    metrics = {**workload.metrics, **case.planned.round_scenario.metrics}
+    scores = {}
+    for name, answers in (("baseline", before), ("compliance", timed)):
+        scores[name] = _scores_of(case, logs.folder / name, answers)
+        text = "\n".join(accuracy_lines(scores[name], metrics)) + "\n"
+        atomic.write_text(logs.folder / f"{name}_accuracy.txt", text)
+    slack = {name: SLACK.get(name, 1 - workload.targets[0]) for name in metrics}
+    apart = rules.same_scores(scores["baseline"], scores["compliance"], slack)
+    speed = audit.findings[1].faults
+    if apart:
+        return (*audit.findings[0].faults, *apart, *speed), audit.notes
+    alike = "their scores are alike, as the checker asks of answers that differ"
+    return speed, (*audit.findings[0].faults, alike, *audit.notes)
+
+
+def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -> dict[str, float]:
+    """Return the scores of some answers."""
+    job = case.scoring_job
+    if job.scorer is None or not answers:
+        return {}
+    folder.mkdir(exist_ok=True)
+    log, indices = folder / ACCURACY, sorted(answers)
+    write_answers(log, [answers[index].data for index in indices])
+    scoring = Scoring(
+        folder=folder,
+        dataset=job.dataset,
+        scorer=job.scorer,
+        model=job.model,
+        import_path=import_path(),
+        patience=case.patience,
+        show=case.show,
+    )
+    block = {"log": str(log), "indices": indices}
+    total = case.scored_pass.accuracy.total
+    return dict(score_logs(scoring, [block], total)[0].scores)

@@ -1,0 +1,428 @@
+"""MLPerf's compliance tests as rules on values: what passes, and what the files say of it.
+
+Source: run_verification.py and verify_*.py below compliance/ of
+https://github.com/mlcommons/inference at b66003e, of TEST05 its tag v4.1. Their files are found by
+their words: "TEST PASS" and the lines of TEST06.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+from pytest_mlperf.core.numbers import change
+
+PASSED, FAILED = "TEST PASS", "TEST FAIL"
+ACCURACY, PERFORMANCE, LENGTH = (
+    "verify_accuracy.txt",
+    "verify_performance.txt",
+    "verify_output_len.txt",
+)
+
+BYTE = 1
+"""Width of the element that TEST01 looks at, bytes."""
+
+SLACK, WIDE_SLACK, SEED_SLACK = 0.10, 0.20, 0.05
+"""By what share a score may differ; in streams of short latencies; with other seeds."""
+
+SHORT_NS = {"SingleStream": 200_000, "MultiStream": 1_600_000}
+"""Latencies of streams up to which the wider share holds."""
+
+NE_SLACK = 0.001
+EPSILON = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedAnswer:
+    """One answer in LoadGen's log.
+
+    Attributes:
+        index: LoadGen's index of the sample.
+        tokens: How many the engine counted; None: it was not asked.
+        first: What it reported first; None likewise.
+    """
+
+    index: int
+    data: bytes
+    tokens: int | None = None
+    first: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedScore:
+    """What a performance run reached.
+
+    Attributes:
+        value: Samples/s of Offline and Server, else ns.
+        limit_ns: The latency limit of Server.
+    """
+
+    scenario: str
+    value: float
+    valid: bool
+    limit_ns: int | None = None
+
+    @property
+    def is_latency(self) -> bool:
+        """Less is better."""
+        return self.scenario in SHORT_NS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check of a compliance test gives.
+
+    Attributes:
+        file: The file that says so, and its text.
+        faults: Why it failed, as an auditor would see it; empty: it passed.
+        notes: What the reference lets pass and is worth a word.
+    """
+
+    file: str
+    text: str
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """The reference script says so."""
+        return not self.faults
+
+
+# --- speed ---------------------------------------------------------------------------------
+
+
+def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:
+    """Compare the speed of TEST01's run, or of TEST04's, with that of the performance run.
+
+    TEST01 must be within the slack either way; TEST04, which asks one sample again and again, must
+    not be faster than it allows.
+    """
+    faults = _comparable(reference, test)
+    ours, theirs = reference.value, test.value
+    if one_sample and reference.is_latency and ours and theirs:
+        ours, theirs = 1e9 / ours, 1e9 / theirs
+    slack = _slack(reference, ours)
+    if not faults and theirs > ours * (1 + slack):
+        shown = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
+        words = f"the score is {theirs:,.6g}, {shown}: more than {_share(slack)} apart"
+        if one_sample:
+            words = (
+                f"one sample again and again gives {theirs:,.6g}/s, {shown}/s with all samples: "
+                f"more than {_share(slack)} faster, as if answers were kept"
+            )
+        faults.append(words)
+    if not faults and not one_sample and theirs < ours * (1 - slack):
+        faults.append(
+            f"the score is {theirs:,.6g}, {change(theirs / ours - 1)} beside {ours:,.6g}: more "
+            f"than {_share(slack)} apart"
+        )
+    return _speed(ours, theirs, faults)
+
+
+def other_seeds_speed(reference: SpeedScore, test: SpeedScore) -> Finding:
+    """Compare the speed of TEST05's run, with other seeds, with that of the performance run."""
+    faults = _comparable(reference, test)
+    slack = _slack(reference, reference.value, SEED_SLACK)
+    moved = test.value / reference.value - 1 if reference.value else 0.0
+    if not faults and (moved >= slack if reference.is_latency else moved <= -slack):
+        faults.append(
+            f"with other seeds the score is {test.value:,.6g}, {change(moved)} beside "
+            f"{reference.value:,.6g}: more than {_share(slack)} worse"
+        )
+    return _speed(reference.value, test.value, faults)
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
+    if not reference.valid:
+        return ["the performance run is INVALID"]
+    if not test.valid:
+        return ["LoadGen calls the run INVALID"]
+    if reference.scenario != test.scenario:
+        return [f"the run is of {test.scenario}, the performance run of {reference.scenario}"]
+    if not (reference.value and test.value):
+        return ["LoadGen logged no score"]
+    if reference.limit_ns != test.limit_ns:
+        return ["the latency limit is not that of the performance run"]
+    return []
+
+
+def _slack(reference: SpeedScore, score: float, usual: float = SLACK) -> float:
+    """Return the share; TEST04 holds rates against a bound of latencies, as the reference does."""
+    short = SHORT_NS.get(reference.scenario)
+    return WIDE_SLACK if short is not None and score <= short else usual
+
+
+def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
+    lines = ["Verifying performance.", f"reference score = {ours}", f"test score = {theirs}"]
+    end = f"{FAILED}: {'; '.join(faults)}" if faults else PASSED
+    return Finding(file=PERFORMANCE, text="\n".join([*lines, end, ""]), faults=tuple(faults))
+
+
+# --- answers -------------------------------------------------------------------------------
+
+
+def same_answers(
+    accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer], width: int = BYTE
+) -> Finding:
+    """Compare answers of a timed run with those of the accuracy run, sample by sample.
+
+    As the reference: of each answer the first element alone, and samples that the accuracy run
+    lacks are passed over.
+
+    Args:
+        width: Bytes of an element.
+    """
+    accepted: dict[int, bytes] = {}
+    seen = {"entries": 0, "duplicates": 0, "unlike": 0}
+    for answer in accuracy:
+        seen["entries"] += 1
+        if answer.index in accepted:
+            seen["duplicates"] += 1
+            seen["unlike"] += accepted[answer.index] != answer.data
+        else:
+            accepted[answer.index] = answer.data
+    entries = matched = differing = missing = whole = 0
+    for answer in timed:
+        entries += 1
+        other = accepted.get(answer.index)
+        if other is None:
+            missing += 1
+        else:
+            matched += 1
+            differing += other[:width] != answer.data[:width]
+            whole += other != answer.data
+        accepted[answer.index] = answer.data
+    lines = [
+        f"num_acc_log_entries = {seen['entries']}",
+        f"num_acc_log_duplicate_keys = {seen['duplicates']}",
+        f"num_acc_log_data_mismatch = {seen['unlike']}",
+        f"num_perf_log_entries = {entries}",
+        f"num_perf_log_qsl_idx_match = {matched}",
+        f"num_perf_log_data_mismatch = {differing}",
+        f"num_missing_qsl_idxs = {missing}",
+    ]
+    faults, notes = [], []
+    if differing:
+        faults.append(f"{differing:,} of {matched:,} answers differ from the accuracy run's")
+    elif not matched:
+        faults.append("no logged answer is of a sample of the accuracy run")
+    elif whole:
+        notes.append(
+            f"{whole:,} of {matched:,} answers differ behind their first element, and the "
+            "reference script looks at that alone"
+        )
+    return _accuracy(lines, faults, notes)
+
+
+def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] = ()) -> Finding:
+    end = FAILED if faults else PASSED
+    text = "\n".join(["Verifying accuracy.", *lines, end, ""])
+    return Finding(file=ACCURACY, text=text, faults=tuple(faults), notes=tuple(notes))
+
+
+def tokens_as_counted(
+    timed: Iterable[LoggedAnswer], *, scenario: str, end: int, width: int
+) -> Finding:
+    """Check TEST06: lengths are those counted, one end token at most, the first as reported.
+
+    Args:
+        end: The id of the token that ends an answer.
+        width: Bytes of a token.
+    """
+    answers = list(timed)
+    checked = scenario != "Offline"
+    firsts = [a for a in answers if checked and not _is_first(a)]
+    ends = [answer for answer in answers if _ends(answer.data, end.to_bytes(width, "little")) > 1]
+    lengths = [a for a in answers if a.tokens is None or len(a.data) // width != a.tokens]
+    first = str(not firsts) if checked else "Skipped"
+    faults = [
+        words
+        for wrong, words in (
+            (firsts, "{} of {} answers begin with another token than was reported first"),
+            (ends, "{} of {} answers go on behind their end"),
+            (lengths, "{} of {} answers have another length than was counted"),
+        )
+        if wrong
+        for words in [words.format(f"{len(wrong):,}", f"{len(answers):,}")]
+    ]
+    notes = []
+    if checked and not any(answer.first for answer in answers):
+        notes.append("the engine reports no first token: the reference compares nothing there")
+    if not answers:
+        notes.append("no answer was logged")
+    lines = [
+        f"First token check pass: {first}",
+        f"EOS check pass: {not ends}",
+        f"Sample length check pass: {not lengths}",
+        "TEST06 verification " + ("failed" if faults else "complete"),
+        "",
+    ]
+    return Finding(file=ACCURACY, text="\n".join(lines), faults=tuple(faults), notes=tuple(notes))
+
+
+def _is_first(answer: LoggedAnswer) -> bool:
+    """Whether what was reported first begins the answer; nothing reported is no contradiction."""
+    return answer.data.startswith((answer.first or b"")[: len(answer.data)])
+
+
+def _ends(data: bytes, token: bytes) -> int:
+    """Return how many tokens at the end are the end token, but for the very first."""
+    count, width = 0, len(token)
+    while len(data) > (count + 1) * width:
+        stop = len(data) - count * width
+        if data[stop - width : stop] != token:
+            break
+        count += 1
+    return count
+
+
+def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int) -> Finding:
+    """Check TEST09: the mean length of answers is the reference's, in tokens of so many bytes."""
+    lengths = [len(answer.data) // width for answer in timed]
+    mean = sum(lengths) / len(lengths) if lengths else 0.0
+    spread = (sum((x - mean) ** 2 for x in lengths) / len(lengths)) ** 0.5 if lengths else 0.0
+    faults = []
+    if not low <= mean <= high:
+        faults.append(f"answers have {mean:,.2f} tokens in the mean; {low:g} to {high:g} are asked")
+    lines = [
+        "TEST09: Verify Output Token Length in Performance Mode",
+        f"Total samples: {len(lengths)}",
+        f"Mean output tokens: {mean:.2f}",
+        f"Min output tokens: {min(lengths, default=0)}",
+        f"Max output tokens: {max(lengths, default=0)}",
+        f"Std deviation: {spread:.2f}",
+        f"Min threshold: {low}",
+        f"Max threshold: {high}",
+        f"Min check pass: {mean >= low}",
+        f"Max check pass: {mean <= high}",
+        FAILED if faults else PASSED,
+        "",
+    ]
+    return Finding(file=LENGTH, text="\n".join(lines), faults=tuple(faults))
+
+
+def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
+    """Check TEST08: normalized entropies of a timed run are those of the accuracy run.
+
+    Answers are matched by the two numbers that begin them, which of dlrm-v3 name the sample; each
+    is float32: both numbers, predictions, labels, weights, and how many candidates there are.
+    """
+    accepted = {}
+    entries = 0
+    for answer in accuracy:
+        row = _floats(answer.data)
+        entries += 1
+        accepted[row[0], row[1]] = _Ranked.of(row)
+    logged = matched = unmatched = differing = 0
+    for answer in timed:
+        row = _floats(answer.data)
+        logged += 1
+        ranked = accepted.get((row[0], row[1]))
+        if ranked is None:
+            unmatched += 1
+            continue
+        matched += 1
+        before, now = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
+        differing += abs(now - before) > NE_SLACK * abs(before)
+    faults = [
+        words
+        for wrong, words in (
+            (differing, f"entropies of {differing:,} of {matched:,} samples differ by over 0.1 %"),
+            (unmatched, f"{unmatched:,} samples are none of the accuracy run"),
+            (not matched, "no logged answer is of a sample of the accuracy run"),
+        )
+        if wrong
+    ]
+    lines = [
+        f"num_acc_log_entries = {entries}",
+        f"num_perf_log_entries = {logged}",
+        f"num_matched = {matched}",
+        f"num_unmatched = {unmatched}",
+        f"num_ne_mismatch = {differing}",
+        f"tolerance = {100 * NE_SLACK:.2f}%",
+    ]
+    return _accuracy(lines, faults)
+
+
+def _floats(data: bytes) -> Sequence[float]:
+    row = array("f")
+    row.frombytes(data[: len(data) // 4 * 4])
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Candidates of one sample."""
+
+    predictions: Sequence[float]
+    labels: Sequence[float]
+    weights: Sequence[float]
+
+    @classmethod
+    def of(cls, row: Sequence[float]) -> _Ranked:
+        count = int(row[-1])
+        return cls(*(row[2 + k * count : 2 + (k + 1) * count] for k in range(3)))
+
+    def entropy(self, predictions: Sequence[float]) -> float:
+        """Return the cross entropy over that of the mean label; 0 where nothing weighs."""
+        total = sum(self.weights)
+        if not total:
+            return 0.0
+        rows = zip(self.weights, map(_inside, self.labels), map(_inside, predictions), strict=False)
+        cross = -sum(w * (y * log(p) + (1 - y) * log(1 - p)) for w, y, p in rows)
+        pairs = zip(self.weights, map(_inside, self.labels), strict=True)
+        share = _inside(sum(w * y for w, y in pairs) / total)
+        base = -share * log(share) - (1 - share) * log(1 - share)
+        return cross / (base * total) if base else 0.0
+
+
+def _inside(value: float) -> float:
+    return min(max(value, EPSILON), 1 - EPSILON)
+
+
+def same_scores(
+    baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Return which scores of answers that differ are too far apart, as the checker looks at TEST01.
+
+    Args:
+        slack: By score the share by which they may differ.
+    """
+    return tuple(
+        f"{name} is {timed.get(name, 0):g} beside {baseline.get(name, 0):g}: more than "
+        f"{_share(most)} apart"
+        for name, most in slack.items()
+        if not timed.get(name) or abs(1 - baseline.get(name, 0.0) / timed[name]) > most
+    )
+
+
+def as_accurate(score: float, least: float) -> Finding:
+    """Check TEST07: a small set is answered as well in a timed run."""
+    faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} are asked"]
+    lines = [f"'exact_match': {score}", f"Accuracy threshold: {least}"]
+    return _accuracy(lines, faults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What a compliance test gave, all its checks together."""
+
+    test: str
+    findings: tuple[Finding, ...] = field(default_factory=tuple)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it failed."""
+        return tuple(fault for finding in self.findings for fault in finding.faults)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What passed and is worth a word."""
+        return tuple(note for finding in self.findings for note in finding.notes)

@@ -1,0 +1,77 @@
+"""Where the files of a submission lie, round by round.
+
+Source: tools/submission/submission_checker/constants.py of https://github.com/mlcommons/inference,
+and tools/submission/submission_checker.py of its tag v4.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DETAIL, SUMMARY = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
+ANSWERS, SCORES = "mlperf_log_accuracy.json", "accuracy.txt"
+
+FLAT = ("v6.0", "v6.1")
+"""Rounds that have measurements and compliance beside the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One scenario of one benchmark on one system, and the folders of its files.
+
+    Attributes:
+        top: "closed/Acme".
+    """
+
+    round: str
+    top: str
+    system: str
+    benchmark: str
+    scenario: str
+
+    def _below(self, name: str) -> str:
+        return f"{self.top}/{name}/{self.system}/{self.benchmark}/{self.scenario}"
+
+    @property
+    def flat(self) -> bool:
+        """Measurements and compliance lie beside the results."""
+        return self.round in FLAT
+
+    @property
+    def results(self) -> str:
+        """Folder of logs."""
+        return self._below("results")
+
+    @property
+    def performance(self) -> str:
+        """Folder of the performance run."""
+        return f"{self.results}/performance/run_1"
+
+    @property
+    def accuracy(self) -> str:
+        """Folder of the accuracy run."""
+        return f"{self.results}/accuracy"
+
+    @property
+    def measurements(self) -> str:
+        """Folder of what was told to LoadGen."""
+        return self.results if self.flat else self._below("measurements")
+
+    def implementation(self, name: str) -> str:
+        """Return the file that tells how the model was prepared."""
+        if self.flat:
+            return f"{self.measurements}/measurements.json"
+        return f"{self.measurements}/{self.system}_{name}_{self.scenario}.json"
+
+    def audit(self, test: str) -> str:
+        """Return the folder of a compliance test."""
+        return f"{self.results if self.flat else self._below('compliance')}/{test}"
+
+    @property
+    def description(self) -> str:
+        """File of the system."""
+        return f"{self.top}/systems/{self.system}.json"
+
+    def source(self, name: str) -> str:
+        """Return the folder of the code."""
+        return f"{self.top}/src" if self.flat else f"{self.top}/code/{self.benchmark}/{name}"

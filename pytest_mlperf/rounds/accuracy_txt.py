@@ -1,0 +1,92 @@
+"""The lines of accuracy.txt: scores in the words by which MLPerf's submission checker knows them.
+
+Source: what the reference scripts of https://github.com/mlcommons/inference print, and the names of
+tools/submission/submission_checker/constants.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pytest_mlperf.rounds import RoundMetric
+
+TABLED: Mapping[str, str] = {
+    "ROUGE1": "rouge1",
+    "ROUGE2": "rouge2",
+    "ROUGEL": "rougeL",
+    "ROUGELSUM": "rougeLsum",
+    "GEN_LEN": "gen_len",
+    "TOKENS_PER_SAMPLE": "tokens_per_sample",
+    "CLIP_SCORE": "CLIP_SCORE",
+    "FID_SCORE": "FID_SCORE",
+    "gsm8k_accuracy": "gsm8k",
+    "mbxp_accuracy": "mbxp",
+    "exact_match": "exact_match",
+    "vbench_score": "vbench_score",
+}
+"""Scores that are printed together as one table in Python's notation, by the checker's key."""
+
+ALONE: Mapping[str, tuple[str, str]] = {
+    "acc": ("accuracy=", "%"),
+    "AUC": ("AUC=", "%"),
+    "mAP": ("mAP=", "%"),
+    "DICE": ("Accuracy: mean = ", ""),
+    "F1_HIERARCHICAL": ('{"f1": ', "}"),
+    "E2E_ACCURACY": ("Accuracy: ", ""),
+    "DLRM_NE": ("metric/lifetime_ne/rating: ", ""),
+    "DLRM_ACC": ("metric/lifetime_accuracy/rating: ", ""),
+    "DLRM_AUC": ("metric/lifetime_gauc/rating: ", ""),
+}
+"""Scores with a line of their own: what stands before and behind the number."""
+
+BESIDE: Mapping[str, tuple[str, str]] = {
+    "F1": ('{{"exact_match": {}, "f1": {}}}', r'\{"exact_match": [\d.]+, "f1": ([\d.]+)\}'),
+    "ACCURACY": ("Word Error Rate: {}%, accuracy={}%", r"Word Error Rate: .*accuracy=([\d.]+)%"),
+}
+"""Lines with a second number that stands first, and what finds the score."""
+
+UNGATED = "-"
+"""A gate of the rules that the checker has no key for."""
+
+DIGITS = 6
+
+
+def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetric]) -> list[str]:
+    """Return the lines that the checker looks for; a score that is missing has none."""
+    lines, table = [], {}
+    for name, metric in metrics.items():
+        if name not in scores or metric.checker == UNGATED:
+            continue
+        number = _number(scores[name])
+        if metric.checker in TABLED:
+            table[TABLED[metric.checker]] = number
+        elif metric.checker in BESIDE:
+            first = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
+            lines.append(BESIDE[metric.checker][0].format(_number(first), number))
+        else:
+            before, behind = ALONE[metric.checker]
+            lines.append(f"{before}{number}{behind}")
+    if table:
+        lines.append("{" + ", ".join(f"'{name}': {value}" for name, value in table.items()) + "}")
+    return lines
+
+
+def read_score(text: str, metric: RoundMetric) -> float | None:
+    """Return a score that stands in an accuracy.txt, the last of several; None: it has none."""
+    if metric.checker in TABLED:
+        pattern = rf"'{TABLED[metric.checker]}':\s+'?([\d.]+)"
+    elif metric.checker in BESIDE:
+        pattern = BESIDE[metric.checker][1]
+    else:
+        before = ALONE[metric.checker][0]
+        pattern = rf"{re.escape(before)}\s*([\d.]+)"
+    numbers = re.findall(pattern, text)
+    try:
+        return float(numbers[-1]) if numbers else None
+    except ValueError:
+        return None
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.{DIGITS}f}"

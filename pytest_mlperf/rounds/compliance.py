@@ -1,0 +1,115 @@
+"""MLPerf's compliance tests: which there are, and what LoadGen is told for them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pytest_mlperf.core.job import Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTest:
+    """One compliance test.
+
+    Attributes:
+        shows: What it shows, for people.
+        logs: LoadGen's summary and detail belong into a submission.
+        answers: So does its log of answers.
+        needs: What it is held against: "run", "answers", or both; empty: it stands alone.
+        verified: Files that say how it went.
+    """
+
+    shows: str
+    logs: bool = True
+    answers: bool = False
+    needs: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ("verify_accuracy.txt",)
+
+
+BOTH = ("verify_accuracy.txt", "verify_performance.txt")
+SPEED = ("verify_performance.txt",)
+
+TESTS: Mapping[str, AuditTest] = {
+    "TEST01": AuditTest(
+        shows="answers of a timed run are those of the accuracy run",
+        answers=True,
+        needs=("run", "answers"),
+        verified=BOTH,
+    ),
+    "TEST04": AuditTest(
+        shows="one sample asked again and again is not answered faster",
+        needs=("run",),
+        verified=SPEED,
+    ),
+    "TEST05": AuditTest(shows="other seeds give the same speed", needs=("run",), verified=SPEED),
+    "TEST06": AuditTest(
+        shows="tokens that were counted are those that were answered", logs=False, answers=True
+    ),
+    "TEST07": AuditTest(shows="a timed run is as accurate on a small set", answers=True),
+    "TEST08": AuditTest(
+        shows="predictions of a timed run are those of the accuracy run", needs=("answers",)
+    ),
+    "TEST09": AuditTest(
+        shows="answers of a timed run are as long as the reference's",
+        answers=True,
+        verified=("verify_output_len.txt",),
+    ),
+}
+
+HASHED = ("TEST01", "TEST07", "TEST09")
+"""Those whose log of answers is cut in a submission, with its hash beside it."""
+
+
+@cache
+def constants() -> Mapping[str, Any]:
+    """Return the table."""
+    return tomllib.loads(files(__package__).joinpath("compliance.toml").read_text("utf-8"))
+
+
+def audit_settings(test: str, workload: str) -> dict[str, int]:
+    """Return what LoadGen's audit.config says for a test of a workload, by key."""
+    table = constants()
+    mode = {"mode": 2}
+    logged = {**mode, "accuracy_log_rng_seed": table["accuracy_log_rng_seed"]}
+    everything = {
+        **logged,
+        "min_duration": 0,
+        "sample_concatenate_permutation": 0,
+    }
+    if test in {"TEST01", "TEST08"}:
+        target = table["logged"].get(workload, table["logged"]["default"])
+        return {**logged, "accuracy_log_sampling_target": target}
+    if test == "TEST04":
+        queries = table["same"]["queries"].get(workload)
+        return {
+            **mode,
+            "performance_issue_unique": 0,
+            "performance_issue_same": 1,
+            "performance_issue_same_index": table["same"]["index"],
+            **({"min_query_count": queries} if queries else {}),
+        }
+    if test == "TEST06":
+        queries = table["tokens"]["queries"]
+        return {**everything, "accuracy_log_sampling_target": queries, "min_query_count": queries}
+    if test in {"TEST07", "TEST09"}:
+        queries = table["small"]["queries"]
+        if test == "TEST09":
+            queries = table["length"].get(workload, table["length"]["gpt-oss-120b"])["queries"]
+        return {
+            **everything,
+            "accuracy_log_sampling_target": 10_000 if test == "TEST09" else queries,
+            "min_query_count": queries,
+            **({} if workload == "e2e-rag-qna" else {"performance_issue_unique": 1}),
+        }
+    return mode
+
+
+def other_seeds(round_name: str) -> Seeds | None:
+    """Return the seeds of TEST05 in a round; None: it has no such test."""
+    seeds = constants()["seeds"].get(round_name)
+    return Seeds(**seeds) if seeds else None

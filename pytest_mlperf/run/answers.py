@@ -1,0 +1,50 @@
+"""Every answer in LoadGen's log, one line at a time: also what was logged of its tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.compliance import LoggedAnswer
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.stores import atomic
+
+BRACKETS = (b"", b"[", b"]")
+
+
+def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
+    """Yield the answers of a log, in its order; what is none is a RunError."""
+    try:
+        with log.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = line.strip().removesuffix(b",")
+                if text not in BRACKETS:
+                    yield _answer(log, number, text)
+    except OSError as error:
+        raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
+
+
+def write_answers(log: Path, outputs: Sequence[bytes]) -> None:
+    """Write answers as LoadGen does, of samples 0, 1 and so on."""
+    lines = [
+        f'{{ "seq_id" : {n}, "qsl_idx" : {n}, "data" : "{output.hex().upper()}" }}'
+        for n, output in enumerate(outputs)
+    ]
+    atomic.write_text(log, "[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _answer(log: Path, number: int, text: bytes) -> LoggedAnswer:
+    try:
+        entry = json.loads(text)
+        first = entry.get("token_data")
+        tokens = entry.get("token_count")
+        return LoggedAnswer(
+            index=int(entry["qsl_idx"]),
+            data=bytes.fromhex(entry["data"]),
+            tokens=None if tokens is None else int(tokens),
+            first=None if first is None else bytes.fromhex(first),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        damage = f"{log}:{number} is damaged: {text[:60]!r} is no answer"
+        raise RunError("loadgen", damage, str(log)) from None
