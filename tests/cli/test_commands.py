@@ -30,6 +30,7 @@ NAMES = (
     "merge",
     "import",
     "export",
+    "submission",
     "report",
     "options",
     "round",
@@ -79,6 +80,7 @@ commands:
     merge        results of several machines as one, with nothing missing
     import       results of MLCommons' endpoints client, to be judged
     export       a curve as a submission that MLPerf Endpoints' checker takes
+    submission   results as a tree that MLPerf's submission checker takes
     report       results as text, HTML, Markdown, CSV and for other tools
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
