@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_mlperf.cli.claims import checked, write
+from pytest_mlperf.cli.claims import listing as claims_listing
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.errors import MlperfError
@@ -72,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workload", metavar="WORKLOAD", nargs="?", help='by any name: "bert", "llama2-70b-99.9"'
     )
+    parser.add_argument(
+        "--claims",
+        action="store_true",
+        help="figures that four pages print instead: which hold, which are refuted, by what",
+    )
     parser.add_argument("--round", metavar="ROUND", help=", ".join(rounds_with_results()))
     parser.add_argument("--scenario", choices=tuple(SHORT), metavar="NAME", help=", ".join(SHORT))
     parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
@@ -95,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the results that are asked for."""
+    if parsed.claims:
+        return _claims(parsed)
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -110,6 +119,18 @@ def run(parsed: argparse.Namespace) -> int:
         )
     else:
         show(listing(figures, parsed.most, width(), markdown=parsed.format == "markdown"))
+    return 0
+
+
+def _claims(parsed: argparse.Namespace) -> int:
+    """Print what others print of such results, and whether it holds."""
+    if parsed.format == "markdown":
+        raise MlperfError("--claims has no markdown: ask for table, csv or json")
+    figures = checked(parsed.workload)
+    if parsed.format == "table":
+        show(claims_listing(figures, width()))
+    else:
+        write(figures, parsed.format)
     return 0
 
 
