@@ -20,6 +20,7 @@ from pytest_mlperf.core.job import AuditRun, Job
 from pytest_mlperf.core.judge.disturbance import usual_share
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
 from pytest_mlperf.core.verdict import Outcome, Unchecked
@@ -260,7 +261,9 @@ class CaseRuns(CaseRunner):
         self.notes = (*self.notes, *process.notes)
         if process.accuracy and process.scored:
             self.accuracy, self.scored = process.accuracy, process.scored
-            self._passes.save(self._accuracy_key, process.accuracy, process.scored)
+            shown = self.policy.shown(Path(process.accuracy.folder))
+            kept = placeless(replace(process.accuracy, folder=shown), home=str(Path.home()))
+            self._passes.save(self._accuracy_key, kept, process.scored)
         return process
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import add_verify, whole_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Absent, Results, absent, merge
 from pytest_mlperf.reports.formats import (
@@ -20,7 +21,8 @@ from pytest_mlperf.reports.formats import (
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import fold, plural
 from pytest_mlperf.stores.atomic import unforeseen
-from pytest_mlperf.stores.results import Manifest, read_manifest, read_results, write_results
+from pytest_mlperf.stores.results import Manifest, read_manifest, write_results
+from pytest_mlperf.stores.signatures import sign
 
 NAMED = 20
 """Tests without a result that are named; the rest is counted."""
@@ -44,6 +46,8 @@ examples:
       the verdict of the whole, as a results file and for a CI's list of tests
   $ pytest-mlperf merge results/
       every *.json in a folder; without a manifest nothing is missing
+  $ pytest-mlperf merge parts --verify .github/allowed_signers
+      only parts that machines signed whom the project knows
 """
 
 
@@ -68,14 +72,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on", choices=["inconclusive"], help="what is not decided fails, too"
     )
+    add_verify(parser)
+    parser.add_argument(
+        "--sign", type=Path, metavar="KEY", help="sign what -o writes with an SSH key"
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Merge, report, and return 1 where something failed or is missing."""
+    if parsed.sign and not parsed.output:
+        raise MlperfError("--sign signs what -o FILE writes; name that file")
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
     now = dt.datetime.now(dt.UTC)
+    parts, signed = {}, []
+    for path in _files(parsed.results, parsed.manifest):
+        parts[str(path)], lines = whole_results(path, parsed.verify)
+        signed += lines
     merged = merge(
-        {str(path): read_results(path) for path in _files(parsed.results, parsed.manifest)},
+        parts,
         run=f"merged-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         pairs=manifest.pairs if manifest else 0,
         today=now.date(),
@@ -85,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
     beside = parsed.output or parsed.results[0]
     whole = ReportedSession(results=merged, file=beside, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)
-    show([*_lines(merged, missing, manifest), *written])
+    show([*signed, *_lines(merged, missing, manifest), *written])
     if failures:
         raise failures[0] if len(failures) == 1 else MlperfError("\n".join(map(str, failures)))
     return int(bool(missing) or any(result.failed for result in merged.cases))
@@ -107,6 +121,8 @@ def _write_each(
             else:
                 write_results(file, whole.results)
             written.append(f"{title}: {file}")
+            if parsed.sign and not form:
+                written.append(f"signature: {sign(file, parsed.sign)}")
         except MlperfError as error:
             failures.append(error)
         except Exception as error:

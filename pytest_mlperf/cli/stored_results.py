@@ -21,7 +21,8 @@ from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.run.project import git_text
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.results import digest_of, read_results, read_whole
+from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
 
@@ -68,6 +69,38 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"folder of results and logs (default {RUNS_DIR})",
     )
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the option `--verify`."""
+    parser.add_argument(
+        "--verify",
+        type=Path,
+        metavar="FILE",
+        help="take only results that are signed (pytest --mlperf-sign) by somebody whom this file "
+        "of allowed signers names (man ssh-keygen), and whose suites are those that are here",
+    )
+
+
+def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
+    """Return a results file that is as it was written, and a line on who signed it.
+
+    Args:
+        path: The file.
+        allowed: A file of allowed signers; None: nobody asks.
+    """
+    if allowed is None:
+        return read_whole(path), []
+    signer = verified(path, allowed)
+    results = read_whole(path)
+    for case in results.cases:
+        here, then = digest_of(Path(case.suite)), case.rests_on.get(case.suite)
+        if here and here != then:
+            raise MlperfError(
+                f"{path}: {case.test} was measured by another {case.suite} than the one that is "
+                "here: check out what was measured, or measure again"
+            )
+    return results, [f"{path}: signed by {signer}"]
 
 
 def results_files(runs_dir: Path) -> list[Path]:

@@ -174,6 +174,8 @@ class CaseResult:
         pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
         expected_failures: Failures that the suite expects.
         suspected: What was SUSPECT of it in the last session that decided it; None: nothing.
+        rests_on: SHA-256 of its suite and of its baseline when it was judged, by path from the root
+            on; of a baseline that it recorded, as it was then.
     """
 
     test: str
@@ -197,6 +199,7 @@ class CaseResult:
     pairs: Count = 0
     expected_failures: tuple[Known, ...] = ()
     suspected: Suspect | None = None
+    rests_on: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +218,7 @@ class Results:
         skipped: Tests that were collected and not run, with the reason.
         pairs: Gated pairs of case and metric that were judged together; 0: each alone.
         suspects: What the next session judges alone: SUSPECT here, or before and not decided here.
+        resumes: Id of the interrupted session that this one went on with; "": none.
         label: How MLCommons wants such figures to be labelled.
     """
 
@@ -229,6 +233,7 @@ class Results:
     skipped: Mapping[str, str] = field(default_factory=dict)
     pairs: Count = 0
     suspects: tuple[Suspect, ...] = ()
+    resumes: str = ""
     label: str = LABEL
 
 
@@ -418,6 +423,16 @@ def _check(parts: Mapping[str, Results]) -> None:
             f"{a} is of commit {one[:SHORT]}, {b} of {other[:SHORT]}: parts of one plan measure "
             "one commit"
         )
+    rests_on: dict[str, tuple[str, str]] = {}
+    for name, part in parts.items():
+        for result in part.cases:
+            digest = result.rests_on.get(result.suite, "")
+            other, theirs = rests_on.setdefault(result.suite, (name, digest))
+            if digest and theirs and digest != theirs:
+                raise MlperfError(
+                    f"{result.suite} of {other} is another than that of {name}: parts of one plan "
+                    "are measured by one suite"
+                )
     seen: dict[str, str] = {}
     for name, part in parts.items():
         for test in (result.test for result in part.cases):

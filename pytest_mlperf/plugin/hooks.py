@@ -58,8 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
-    if read_options(config).accelerator and not config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
+    if config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
+        return
+    options = read_options(config)
+    if options.accelerator:
         late("session").of(config).require_accelerator()
+    if options.resume and not options.plan:
+        late("session").of(config).resume()
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

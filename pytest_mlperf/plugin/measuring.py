@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -16,7 +15,7 @@ from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, visible
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
@@ -25,13 +24,15 @@ from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
-from pytest_mlperf.stores.results import read_manifest
+from pytest_mlperf.stores.results import digest_of, read_manifest
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
 
 RENEW_S = 0.5
+
+T = TypeVar("T")
 
 
 class Live:
@@ -164,11 +165,11 @@ def result_of(
     # Here what others wrote becomes part of a result, which every file must be able to hold.
     result = CaseResult(
         test=test,
-        suite=_near(str(planned.path.resolve()), root),
+        suite=str(planned.path.resolve()),
         line=planned.line,
         round=planned.suite.round,
         profile=planned.suite.profile,
-        verdict=below(root, verdict),
+        verdict=verdict,
         failed=failed,
         limits=limits,
         scored="accuracy" in planned.kinds,
@@ -183,51 +184,30 @@ def result_of(
         pairs=pairs,
         elsewhere=planned.elsewhere,
         expected_failures=known_failures(planned),
+        rests_on=_digests(planned.path, *filter(None, (verdict.baseline_file,)), root=root),
     )
-    return encodable(result)
+    return stored(root, result)
 
 
-def _near(path: str, root: Path) -> str:
-    absolute = Path(path)
-    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
+def _digests(*files: Path | str, root: Path) -> dict[str, str]:
+    """Return the digest of each file that is there, by its path."""
+    digests = {str((root / file).resolve()): digest_of(root / file) for file in files}
+    return {file: digest for file, digest in digests.items() if digest}
 
 
-def below(root: Path, verdict: Verdict) -> Verdict:
-    """Return a verdict that names folders and files from the root on, where they lie below it.
+def stored(root: Path, value: T) -> T:
+    """Return what a session tells others, with no path but from the root on.
 
     Results are read on other machines, and what is above the root is nobody's business there.
     """
-    top = root.resolve()
-
-    def near(path: str) -> str:
-        return _near(path, top)
-
-    def placed(run: Run) -> Run:
-        search = run.search and dataclasses.replace(
-            run.search,
-            tried=tuple(
-                dataclasses.replace(one, folder=near(one.folder)) for one in run.search.tried
-            ),
-        )
-        return dataclasses.replace(run, folder=near(run.folder), search=search)
-
-    accuracy = verdict.accuracy
-    return dataclasses.replace(
-        verdict,
-        runs=tuple(map(placed, verdict.runs)),
-        invalid_runs=tuple(map(placed, verdict.invalid_runs)),
-        accuracy=accuracy and dataclasses.replace(accuracy, folder=near(accuracy.folder)),
-        folder=verdict.folder and near(verdict.folder),
-        log=verdict.log and near(verdict.log),
-        baseline_file=verdict.baseline_file and near(verdict.baseline_file),
-    )
+    return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
 _NOT_REPRODUCED = tuple(
-    f"--mlperf-{name}" for name in ("update", "reason", "json", "report", "plan")
+    f"--mlperf-{name}" for name in ("update", "reason", "json", "report", "plan", "resume", "sign")
 )
 
-OPTIONAL = {
+OPTIONAL: dict[str, set[str]] = {
     "--mlperf-confirm": {"auto", "always", "never"},
     "--mlperf-requests": {"no", "yes"},
     "--mlperf-judge-benchmarks": {"no", "yes"},

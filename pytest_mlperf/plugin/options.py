@@ -121,6 +121,7 @@ class _Option:
     Attributes:
         bare: What the option means without a value; None: it needs one.
         ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
+        beside: It changes nothing of what is measured, judged and recorded.
     """
 
     metavar: str
@@ -128,6 +129,7 @@ class _Option:
     convert: Callable[[str], object]
     bare: str | None = None
     ini_only: bool = False
+    beside: bool = False
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
@@ -170,7 +172,9 @@ class Options:
         convert=number(int, lambda runs: runs >= 1),
         ini_only=True,
     )
-    reason: str | None = _set_by("TEXT", "why a baseline is recorded; kept in its history")
+    reason: str | None = _set_by(
+        "TEXT", "why a baseline is recorded; kept in its history", beside=True
+    )
     fail_on: frozenset[str] = _set_by(
         "WORD[,WORD...]",
         "what fails besides drops and errors: skips (a model or data set is not here; always under "
@@ -245,7 +249,7 @@ class Options:
         ini_only=True,
     )
     runs_dir: Path = _set_by(
-        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", convert=Path
+        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", convert=Path, beside=True
     )
     requests: Literal["no", "yes"] = _set_by(
         "no|yes",
@@ -274,6 +278,7 @@ class Options:
         900.0,
         convert=number(float, _is_time),
         ini_only=True,
+        beside=True,
     )
     lease_timeout: float = _set_by(
         "SECONDS",
@@ -281,6 +286,7 @@ class Options:
         21_600.0,
         convert=number(float, _is_time),
         ini_only=True,
+        beside=True,
     )
     judge_benchmarks: Literal["no", "yes"] = _set_by(
         "no|yes",
@@ -328,8 +334,24 @@ class Options:
         "results of the last session, or a folder of them: what was SUSPECT there is measured "
         "first and judged alone; sessions with the same --mlperf-runs-dir need no such file",
         convert=Path,
+        beside=True,
     )
-    json: Path | None = _set_by("FILE", "also write the results to FILE", convert=Path)
+    json: Path | None = _set_by("FILE", "also write the results to FILE", convert=Path, beside=True)
+    resume: str | None = _set_by(
+        "last|RUN",
+        "go on with a session that was interrupted, the last one or that of an id: what it decided "
+        "is reported and not measured again; options, code and machine must be the same",
+        convert=str,
+        bare="last",
+        beside=True,
+    )
+    sign: Path | None = _set_by(
+        "KEY",
+        "sign the results with an SSH key, as results.json.sig beside them (a public key where an "
+        "agent has the other one); pytest-mlperf merge and update check it with --verify",
+        convert=Path,
+        beside=True,
+    )
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
 
@@ -369,6 +391,25 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("mlperf_report", f"{REPORT}; one a line", type="linelist", default=[])
 
 
+def settings_of(options: Options) -> dict[str, str]:
+    """Return in words, by its name, each option that changes what is measured or judged."""
+    return {
+        _shown(one.name, option): _in_words(getattr(options, one.name))
+        for one, option in _OPTIONS.items()
+        if not option.beside
+    }
+
+
+def _shown(name: str, option: _Option) -> str:
+    return f"mlperf_{name}" if option.ini_only else _as_option(name)
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, (frozenset, tuple)):
+        return ", ".join(sorted(map(str, value))) or "not set"
+    return "not set" if value is None else str(value)
+
+
 def _as_option(name: str) -> str:
     return "--mlperf-" + name.replace("_", "-")
 
@@ -385,7 +426,7 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:
-    shown = f"mlperf_{one.name}" if option.ini_only else _as_option(one.name)
+    shown = _shown(one.name, option)
     setting, base = _setting(config, one.name, ini_only=option.ini_only)
     if setting is None:
         setting = one.default

@@ -48,8 +48,10 @@ from pytest_mlperf.plugin.measuring import (
     planned_pairs,
     reproducing,
     result_of,
+    stored,
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
+from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.together import HELD, Holding
 from pytest_mlperf.reports.export.junit import properties
 from pytest_mlperf.reports.terminal import selection, text
@@ -60,6 +62,7 @@ from pytest_mlperf.run.project import commit_of, ignored_in_git
 from pytest_mlperf.stores import suspects
 from pytest_mlperf.stores.atomic import Keeping, unforeseen
 from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.stores.signatures import sign, signature_of
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
@@ -216,6 +219,29 @@ class MlperfSession:
         cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
         return selection.gaps(cases, self.config.get_terminal_writer().fullwidth)
 
+    # --- an interrupted session ------------------------------------------------------------
+
+    @cached_property
+    def progress(self) -> SessionProgress:
+        """What was decided so far."""
+        return SessionProgress(self.options, self.folder, self.config.rootpath, self._commit)
+
+    def resume(self) -> None:
+        """Take over what the session decided that this one goes on with."""
+        if self.is_worker:
+            self.progress.look()
+        else:
+            self.progress.take_over(self._machine_with)
+
+    def _machine_with(self, accelerators: set[str]) -> Machine:
+        self.look_for(accelerators)
+        return self.machine
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether a controller of xdist tells the results."""
+        return hasattr(self.config, "workerinput")
+
     # --- judging -------------------------------------------------------------------------
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
@@ -302,7 +328,10 @@ class MlperfSession:
         self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
     ) -> CaseResult:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
-        result = self._result(item, planned, verdict, failed=failed)
+        return self.put(item, self._result(item, planned, verdict, failed=failed))
+
+    def put(self, item: pytest.Item, result: CaseResult) -> CaseResult:
+        """Put a result on the test."""
         item.stash[VERDICT] = result
         item.user_properties += properties(result)
         return result
@@ -333,7 +362,10 @@ class MlperfSession:
 
     def record(self, report: Any) -> None:
         """Take a verdict from a report: the only way it reaches a controller of xdist."""
-        self.results.append(case_result().validate_python(report.mlperf))
+        result = case_result().validate_python(report.mlperf)
+        self.results.append(result)
+        if not self.is_worker:
+            self.progress.note(result, self._keeping)
 
     def take_notices(
         self, not_here: dict[str, int], uncollected: list[str], pairs: int, held: list[str]
@@ -352,42 +384,54 @@ class MlperfSession:
 
         Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
         """
-        if hasattr(self.config, "workerinput"):
+        if self.is_worker:
             left_out = (dict(self.not_here), list(map(str, self.uncollected)))
             notices = (*left_out, self.phase.pairs, self.holding.packed if self.holds else [])
             self.config.workeroutput["mlperf_notices"] = notices  # type: ignore[attr-defined]
             return
+        self._let_go(session)
         reports = () if self.options.plan else self.options.report
         if not (self.results or self.skipped or reports):
             return
         summary = self.summary  # once: its length of time goes on
-        stored = self.folder / "results.json"
+        kept = self.folder / "results.json"
         copy = self.options.json if self.results or self.skipped else None
-        for path in filter(None, (stored if self.results else None, copy)):
+        for path in filter(None, (kept if self.results else None, copy)):
             write = partial(write_results, path, summary)
             self._keep(session, "the results", write, f"results: {relative(path)}")
+            if (key := self.options.sign) and path.exists():
+                signed = f"signature: {relative(signature_of(path))}"
+                self._keep(session, "the signature", partial(sign, path, key), signed)
         if self.suspicion.is_any(self.results):
             remember = partial(self.suspicion.remember, self.results)
             self._keeping.keep("the tests that are SUSPECT", remember)
         if reports:
-            self._write_reports(session, reports, summary, stored)
+            self._write_reports(session, reports, summary, kept)
+
+    def _let_go(self, session: pytest.Session) -> None:
+        """End the journal; one of a session that did not come to its end stays."""
+        stopped = session.shouldfail or session.shouldstop
+        over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        self.progress.end(over=over and not stopped)
+        if self.results and not (over and not stopped):
+            self._keeping.lines.append("interrupted: the same command with --mlperf-resume goes on")
 
     def _write_reports(
         self,
         session: pytest.Session,
         reports: Sequence[tuple[str, Path]],
         summary: Results,
-        stored: Path,
+        file: Path,
     ) -> None:
         from pytest_mlperf.reports.formats import ReportedSession, write_report
 
-        whole = ReportedSession(results=summary, file=stored, root=self.config.rootpath)
+        whole = ReportedSession(results=summary, file=file, root=self.config.rootpath)
         for form, path in reports:
             write = partial(write_report, form, path, whole)
             self._keep(session, f"the {form} report", write, f"{form}: {relative(path)}")
 
     def _keep(
-        self, session: pytest.Session, content: str, write: Callable[[], None], line: str
+        self, session: pytest.Session, content: str, write: Callable[[], object], line: str
     ) -> None:
         if not self._keeping.keep(content, write, line):
             session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
@@ -410,9 +454,10 @@ class MlperfSession:
             versions={name: version(name) for name in packages},
             deselected=dict(self.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
-            skipped=dict(self.skipped),
+            skipped=stored(self.config.rootpath, dict(self.skipped)),
             pairs=self.phase.together,
             suspects=self.suspicion.after(self.results),
+            resumes=self.progress.resumes,
         )
 
     def summarise(self, reporter: Any) -> None:
@@ -447,6 +492,8 @@ class MlperfSession:
                 warmup=options.warmup,
                 confirm=options.confirm,
             )
+        if resumes := self.progress.resumes:
+            lines.append(f"goes on with session {resumes}, which was interrupted")
         if self.results:
             lines += text.summary(self.summary, width, colour=colour)
         return lines + self._keeping.lines

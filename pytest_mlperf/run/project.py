@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import re
 import secrets
@@ -101,6 +102,12 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
     code = _code(folder, recorded)
     changed = git("status", "--porcelain", "--untracked-files=no", *code, folder=folder)
     return commit.decode().strip() + (CHANGED if changed and changed.strip() else "")
+
+
+def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
+    """Return a digest of what tracked files differ in from their commit; "": in nothing."""
+    changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
+    return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 
 
 def code_differs(

@@ -15,6 +15,7 @@ from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.run.builds import Build
@@ -64,7 +65,8 @@ def subject_of(
         exporter: Through which its server's GPUs are watched.
     """
     beside = _beside(build, python) if build and python else {}
-    return Subject(
+    # What becomes part of a baseline in git names no folder of a user, as options may.
+    subject = Subject(
         identity=machine.identity(job.accelerator),
         fingerprint={**_fingerprint(job, loaded), **beside, **built},
         surroundings={
@@ -73,6 +75,7 @@ def subject_of(
             **({"dcgm": exporter.gpus} if exporter else {}),
         },
     )
+    return placeless(subject, home=str(Path.home()))
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:

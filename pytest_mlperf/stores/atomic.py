@@ -73,7 +73,7 @@ class Keeping:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def keep(self, title: str, write: Callable[[], None], line: str | None = None) -> bool:
+    def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
         """Write something and return whether that worked; no failure keeps the next from it."""
         try:
             write()

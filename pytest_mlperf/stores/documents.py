@@ -18,7 +18,14 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, NoLocksError, alone_in
-from pytest_mlperf.stores.foreign import UnfitError, first_defect, read_regular, shape_of
+from pytest_mlperf.stores.foreign import (
+    Migration,
+    UnfitError,
+    first_defect,
+    migrated,
+    read_regular,
+    shape_of,
+)
 
 LOCK_TIMEOUT_S = 60.0
 
@@ -28,8 +35,6 @@ LARGEST = 32 * 2**20
 T = TypeVar("T")
 
 RECORD = "record anew with --mlperf-update=missing"
-
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _CURES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run again"),
@@ -46,6 +51,7 @@ class Document(Generic[T]):
     What such a file is called and how it is made anew is for messages.
 
     Attributes:
+        kind: The dataclass.
         migrations: For each older schema, what turns its content into that of the next one.
     """
 
@@ -54,6 +60,7 @@ class Document(Generic[T]):
         self._schema = schema
         self._title = title
         self._anew = anew
+        self.kind = kind
         self._file = shape_of(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
@@ -178,14 +185,7 @@ class Document(Generic[T]):
                 f"written by a newer pytest-mlperf (schema {schema}; this one reads up to "
                 f"{self._schema}): upgrade pytest-mlperf"
             )
-        current: dict[str, Any] = raw
-        for older in range(schema, self._schema):
-            if older not in self.migrations:
-                raise ValueError(
-                    f"schema {older} is unknown; this release reads up to {self._schema}"
-                )
-            current = {**self.migrations[older](current), "schema": older + 1}
-        return current
+        return migrated(raw, schema, self._schema, self.migrations)
 
 
 def written_to(path: Path) -> Path:

@@ -6,7 +6,9 @@ import json
 import os
 import reprlib
 import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -120,8 +122,38 @@ def read_foreign(path: Path, title: str) -> Any:
         raise MlperfError(f"{path}: not a {title}: {error}") from None
 
 
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def migrated(
+    raw: dict[str, Any], schema: int, newest: int, migrations: Mapping[int, Migration]
+) -> dict[str, Any]:
+    """Return the content of an older file as the newest schema has it.
+
+    Args:
+        raw: The content.
+        schema: Its schema.
+        newest: The schema that is read.
+        migrations: For each older schema, what turns its content into that of the next one.
+
+    Raises:
+        ValueError: A step is missing.
+    """
+    for older in range(schema, newest):
+        if older not in migrations:
+            raise ValueError(f"schema {older} is unknown; this release reads up to {newest}")
+        raw = {**migrations[older](raw), "schema": older + 1}
+    return raw
+
+
 def as_document(
-    path: Path, raw: Any, title: str, shape: TypeAdapter[tuple[Document]], newest: int, cure: str
+    path: Path,
+    raw: Any,
+    title: str,
+    shape: TypeAdapter[tuple[Document]],
+    newest: int,
+    cure: str,
+    migrations: Mapping[int, Migration] = MappingProxyType({}),
 ) -> Document:
     """Return what a JSON document says, if it has the shape and its schema is known here.
 
@@ -129,6 +161,7 @@ def as_document(
         title: What it should be, for messages: "results file".
         newest: The newest schema that is known here.
         cure: What to do about one that is something else, for messages.
+        migrations: What turns an older one into the next, see `migrated`.
     """
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if isinstance(schema, int) and schema > newest:
@@ -137,6 +170,8 @@ def as_document(
             f"{newest}): upgrade"
         )
     try:
+        if isinstance(schema, int) and schema > 0:
+            raw = migrated(raw, schema, newest, migrations)
         # As JSON: strict checks take a JSON list for a tuple, a Python list not.
         return shape.validate_json(json.dumps([raw]))[0]
     except ValidationError as error:

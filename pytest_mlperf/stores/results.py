@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,9 +19,20 @@ from pytest_mlperf.core.numbers import Count
 from pytest_mlperf.core.results import SCHEMA, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
+from pytest_mlperf.stores.foreign import (
+    LARGEST,
+    Migration,
+    UnfitError,
+    as_document,
+    read_foreign,
+    read_regular,
+    shape_of,
+)
 
 _SHAPE = shape_of(Results)
+
+MIGRATIONS: dict[int, Migration] = {}
+"""For each older schema, what turns its content into that of the next one."""
 
 
 @cache
@@ -35,11 +49,46 @@ def _verdict() -> TypeAdapter[Verdict]:
 def write_results(path: Path, results: Results) -> None:
     """Write a results file atomically."""
     content = _results().dump_python(encodable(results), mode="json")
+    content[DIGEST] = _digest(content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(path, json_text(content) + "\n")
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
+
+
+DIGEST = "digest"
+"""The key of a results file whose value vouches for all others."""
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a document as JSON without spaces, its keys sorted."""
+    rest = {key: value for key, value in content.items() if key != DIGEST}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def read_whole(path: Path) -> Results:
+    """Read a results file that is as it was written, as `read_results`.
+
+    One of an older release has no digest of itself, and is taken as it is.
+    """
+    results = read_results(path)
+    content = read_foreign(path, "results file")
+    if DIGEST in content and content[DIGEST] != _digest(content):
+        raise MlperfError(
+            f"{path}: changed since it was written, as its digest says; take the file that pytest "
+            "wrote"
+        )
+    return results
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file; "": it is not there, or cannot be read."""
+    try:
+        return hashlib.sha256(read_regular(path, LARGEST)).hexdigest()
+    except (OSError, UnfitError):
+        return ""
 
 
 def require_readable(verdict: Verdict) -> None:
@@ -51,7 +100,7 @@ def read_results(path: Path) -> Results:
     """Read a results file; what is none, or holds what no run can measure, is an MlperfError."""
     raw = read_foreign(path, "results file")
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
-    return _completed(as_document(path, raw, "results file", _SHAPE, SCHEMA, cure))
+    return _completed(as_document(path, raw, "results file", _SHAPE, SCHEMA, cure, MIGRATIONS))
 
 
 def _completed(results: Results) -> Results:
@@ -67,10 +116,17 @@ def _completed(results: Results) -> Results:
 
 def results_schema() -> dict[str, Any]:
     """Return the JSON Schema of the results file."""
+    schema = _results().json_schema(mode="serialization")
+    schema["properties"][DIGEST] = {
+        "type": "string",
+        "pattern": "^[0-9a-f]{64}$",
+        "title": "Digest",
+        "description": "SHA-256 of the rest as JSON without spaces, its keys sorted",
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "pytest-mlperf results",
-        **_results().json_schema(mode="serialization"),
+        **schema,
     }
 
 

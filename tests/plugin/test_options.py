@@ -27,6 +27,7 @@ NAMES = [
     ("requests", "yes", "yes"),
     ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
+    ("resume", "last", "last"),
 ]
 SETTINGS = [
     ("baseline-runs", "6", 6),
@@ -44,7 +45,7 @@ SETTINGS = [
 ]
 """Of ini files alone."""
 
-PATHS = ["baselines", "manifest", "meter", "runs-dir", "json", "suspects"]
+PATHS = ["baselines", "manifest", "meter", "runs-dir", "json", "suspects", "sign"]
 
 
 def field(options: Options, name: str) -> object:

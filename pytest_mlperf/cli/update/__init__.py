@@ -18,7 +18,14 @@ from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.output import as_typed, complain, show, whole
-from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir, costs, results_files
+from pytest_mlperf.cli.stored_results import (
+    RUNS_DIR,
+    add_runs_dir,
+    add_verify,
+    costs,
+    results_files,
+    whole_results,
+)
 from pytest_mlperf.cli.update._proposals import (
     COPY,
     AccuracyProposal,
@@ -301,6 +308,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure nothing: only cases with enough runs, and no scores",
     )
     parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
+    add_verify(parser)
     add_runs_dir(parser)
 
 
@@ -310,7 +318,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
     path = parsed.results or newest_results(parsed.runs_dir, names)
-    results = read_results(path)
+    results, signed = whole_results(path, parsed.verify)
     terms = Terms(
         baselines=parsed.baselines,
         reason=parsed.reason or "",
@@ -322,7 +330,7 @@ def run(parsed: argparse.Namespace) -> int:
     for name in names:
         if name not in ids:
             raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(ids))}")
-    show([f"from {path}, run {results.run}"])
+    show([f"from {path}, run {results.run}", *signed])
     acceptance = _considered(results, terms)
     if parsed.write and acceptance.to_measure:
         tests, acceptance.to_measure = acceptance.to_measure, []

@@ -1,0 +1,158 @@
+"""Go on with an interrupted session: what it decided is reported, and not measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.case import Case, Kind, path_part
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.plugin.options import Options, settings_of
+from pytest_mlperf.run.project import changes_digest, ignored_in_git
+from pytest_mlperf.stores import journal
+from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.journal import Begun, Journal
+from pytest_mlperf.stores.results import digest_of
+
+UNDONE = {Outcome.ERROR, Outcome.INVALID}
+"""What broke or was disturbed was not measured, and is tried again."""
+
+NAMED = 3
+"""Differences that are named; the rest is counted."""
+
+
+class SessionProgress:
+    """What a session has decided, kept while it runs, and what it took over."""
+
+    def __init__(self, options: Options, folder: Path, root: Path, commit: str | None) -> None:
+        """Take note of nothing yet."""
+        self._options, self._folder, self._root = options, folder, root
+        self._commit = commit
+        self._journal: Journal | None = None
+        self._before: Mapping[str, CaseResult] = {}
+        self.resumes = ""
+        self._broken = False
+
+    def take_over(self, machine_with: Callable[[set[str]], Machine]) -> None:
+        """Take over what an interrupted session decided.
+
+        Args:
+            machine_with: Looks at this machine for some accelerators.
+
+        Raises:
+            pytest.UsageError: There is none, it still runs, or something differs.
+        """
+        runs = self._folder.parent
+        try:
+            name = self._options.resume
+            run = journal.newest(runs, self._folder.name) if name == "last" else name
+            if run is None:
+                raise MlperfError(f"no session in {runs} was interrupted")
+            path_part("session", str(run))
+            with journal.left(runs / str(run)) as file:
+                begun, results = journal.read(runs / str(run))
+                accelerators = {one.verdict.case.accelerator for one in results.values()}
+                self._require_equal(begun, results, machine_with(accelerators))
+                self._before = {t: one for t, one in results.items() if _is_done(one)}
+                self.resumes = begun.run
+                ignored_in_git(self._options.runs_dir)
+                self._begin()
+                file.unlink()
+        except (MlperfError, OSError) as error:
+            raise pytest.UsageError(f"--mlperf-resume: {error}") from None
+
+    def look(self) -> None:
+        """Read what the controller of xdist took over."""
+        begun, self._before = journal.read(self._folder)
+        self.resumes = begun.resumes
+
+    def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
+        """Return what was decided of a test before; None: nothing."""
+        result = self._before.get(test)
+        if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
+            return None
+        note = f"decided by session {self.resumes}, which was interrupted; not measured again"
+        notes = tuple(dict.fromkeys((note, *result.verdict.notes)))
+        return replace(result, verdict=replace(result.verdict, notes=notes))
+
+    def note(self, result: CaseResult, keeping: Keeping) -> None:
+        """Keep a result that was reported, should the session be interrupted."""
+        if self._broken:
+            return
+        if not keeping.keep("the journal of the session", lambda: self._add(result)):
+            self._broken = True  # once is enough: the results themselves are written at the end
+
+    def end(self, *, over: bool) -> None:
+        """Let go of the journal; one of a session that is over is removed."""
+        if self._journal:
+            self._journal.close(remove=over)
+            self._journal = None
+
+    def _add(self, result: CaseResult) -> None:
+        if self._before.get(result.test) is None or self._journal is None:
+            (self._journal or self._begin()).add(result)
+
+    def _begin(self) -> Journal:
+        begun = Begun(
+            run=self._folder.name, resumes=self.resumes, settings=self._settings(self._options)
+        )
+        self._journal = Journal(self._folder, begun, self._before.values())
+        return self._journal
+
+    def _settings(self, options: Options) -> dict[str, str]:
+        """Return what must be equal: options, code and packages."""
+        installed = {one.name: one.version for one in distributions()}
+        recorded = [options.baselines] if options.baselines else []
+        changed = changes_digest(self._root, recorded) if self._commit else ""
+        return {
+            **settings_of(options),
+            "commit": self._commit or "none",
+            **({"changed files": changed} if changed else {}),
+            **{f"package {name}": installed[name] for name in sorted(installed) if name},
+        }
+
+    def _require_equal(
+        self, begun: Begun, results: Mapping[str, CaseResult], machine: Machine
+    ) -> None:
+        differing = [
+            f"{name} was {begun.settings.get(name, 'not set')}, and is {ours.get(name, 'not set')}"
+            for ours in (self._settings(self._options),)
+            for name in dict.fromkeys((*begun.settings, *ours))
+            if begun.settings.get(name) != ours.get(name)
+        ]
+        differing += self._files(results)
+        for result in results.values():
+            if (subject := result.verdict.subject) and not result.pretended:
+                here = machine.as_in(subject.identity).identity(result.verdict.case.accelerator)
+                differing += [
+                    f"{name} of the machine was {subject.identity[name]}, and is {here[name]}"
+                    for name in subject.identity.keys() & here.keys()
+                    if subject.identity[name] != here[name]
+                ]
+        if differing := list(dict.fromkeys(differing)):
+            more = f", and {len(differing) - NAMED} more differ" if differing[NAMED:] else ""
+            raise MlperfError(
+                f"session {begun.run} cannot go on here: {'; '.join(differing[:NAMED])}{more}; "
+                "start it as it was, or anew without --mlperf-resume"
+            )
+
+    def _files(self, results: Mapping[str, CaseResult]) -> list[str]:
+        """Return which files are others than those that results rest on; the last word counts."""
+        rests_on = {file: d for one in results.values() for file, d in one.rests_on.items()}
+        return [
+            f"{file} was changed"
+            for file, digest in rests_on.items()
+            if digest_of(self._root / file) != digest
+        ]
+
+
+def _is_done(result: CaseResult) -> bool:
+    verdict = result.verdict
+    return verdict.outcome not in UNDONE and not any(m.interrupted for m in verdict.metrics)

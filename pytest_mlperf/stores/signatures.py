@@ -1,0 +1,110 @@
+"""Signatures of results files by SSH keys, as OpenSSH's ssh-keygen makes and checks them.
+
+https://man.openbsd.org/ssh-keygen#Y and #ALLOWED_SIGNERS.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.stores.atomic import write_whole
+from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_regular
+
+NAMESPACE = "pytest-mlperf"
+"""What such a signature is good for, and nothing else is: ssh-keygen keeps uses apart by it."""
+
+ENDING = ".sig"
+
+LIMIT_S = 60.0
+"""Longest time of a call; a key on a token may want to be touched."""
+
+
+def signature_of(path: Path) -> Path:
+    """Return where the signature of a file lies."""
+    return path.with_name(path.name + ENDING)
+
+
+def sign(path: Path, key: Path) -> Path:
+    """Sign a file with an SSH key, or through an agent where the key is a public one.
+
+    Raises:
+        MlperfError: The key is not there, wants a passphrase that no agent has, or is none.
+    """
+    command = ["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE]
+    done = _keygen(command, _content(path, "results file"))
+    if done.returncode or not done.stdout:
+        raise MlperfError(
+            f"{path}: not signed: ssh-keygen cannot use {key}: {_complaint(done)}; name a private "
+            "key without passphrase, or a public one whose private key an agent has (ssh-add)"
+        )
+    signature = signature_of(path)
+    write_whole(signature, done.stdout)
+    return signature
+
+
+def verified(path: Path, allowed: Path) -> str:
+    """Return who signed a file, of those that a file of allowed signers names.
+
+    Raises:
+        MlperfError: It is not signed, by nobody of these, or was changed after that.
+    """
+    signature, content = signature_of(path), _content(path, "results file")
+    _content(allowed, "file of allowed signers")
+    if not signature.exists():
+        raise MlperfError(f"{path}: not signed: {signature.name} is not beside it")
+    # A copy: what is looked at twice may not change between.
+    with tempfile.NamedTemporaryFile(suffix=ENDING) as copy:
+        copy.write(_content(signature, "signature"))
+        copy.flush()
+        by = ("-s", copy.name, "-f", str(allowed))
+        listed = _keygen(["-Y", "find-principals", *by], b"")
+        names = listed.stdout.decode("utf-8", "replace").splitlines()
+        if listed.returncode or not names:
+            raise MlperfError(
+                f"{path}: signed by nobody whom {allowed} allows: {_complaint(listed)}"
+            )
+        for name in names:
+            checked = _keygen(["-Y", "verify", *by, "-I", name, "-n", NAMESPACE], content)
+            if checked.returncode == 0:
+                return visible(name)
+    raise MlperfError(f"{path}: its signature is not good: {_complaint(checked)}")
+
+
+def _content(path: Path, title: str) -> bytes:
+    try:
+        return read_regular(path, LARGEST)
+    except UnfitError as error:
+        raise MlperfError(f"{path}: {error}, which no {title} is") from None
+    except OSError as error:
+        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ssh-keygen where it can ask nobody for a passphrase."""
+    environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            ["ssh-keygen", *arguments],
+            input=content,
+            capture_output=True,
+            env=environment,
+            timeout=LIMIT_S,
+            start_new_session=True,  # without a terminal
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EnvironmentFault(
+            "ssh-keygen is not here, which signs and checks results: install OpenSSH's client"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise MlperfError(f"ssh-keygen did not answer within {LIMIT_S:.0f} s") from None
+
+
+def _complaint(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (done.stderr or done.stdout).decode("utf-8", "replace").split("\n")
+    return visible(next(filter(None, map(str.strip, lines)), f"exit code {done.returncode}"))

@@ -1,0 +1,146 @@
+"""A session that was interrupted goes on; what sessions write names no place of the machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.stores.journal import NAME
+from pytest_mlperf.stores.results import read_results
+from tests.plugin.project import OPTIONS, Project
+
+TWO = "\n".join(
+    f'[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
+    for name in ("one", "two")
+)
+
+PLAIN = ("-p", "no:benchmark")
+
+STOPS = """
+from pathlib import Path
+
+def pytest_runtest_setup(item):
+    if "two" in item.nodeid and Path("stop").exists():
+        raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture
+def interrupted(project: Project) -> Project:
+    """Return a project whose session was stopped before the second of its two cases."""
+    project.suite(engines=TWO)
+    project.pytester.makeconftest(STOPS)
+    (project.path / "stop").touch()
+    result = project.run_process("suites", *PLAIN)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["interrupted: the same command with --mlperf-resume goes on"])
+    (project.path / "stop").unlink()
+    return project
+
+
+def last_results(project: Project) -> Results:
+    return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
+
+
+def test_what_was_decided_is_reported_and_not_measured_again(interrupted: Project) -> None:
+    (first,) = interrupted.path.glob(f".mlperf/runs/*/{NAME}")
+
+    refused = interrupted.run("suites", *PLAIN, "--mlperf-resume", "--mlperf-max-runs=3")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(
+        [f"*session {first.parent.name} cannot go on here: --mlperf-max-runs was 5, and is 3; *"]
+    )
+
+    result = interrupted.run("suites", *PLAIN, "--mlperf-resume")
+
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([f"goes on with session {first.parent.name}, *"])
+    results = last_results(interrupted)
+    one, two = results.cases
+    assert results.resumes == first.parent.name
+    assert one.verdict.outcome is two.verdict.outcome is Outcome.NO_BASELINE
+    assert [run.session == first.parent.name for run in (*one.verdict.runs, *two.verdict.runs)] == [
+        True,
+        False,
+    ]
+    assert not list(interrupted.path.glob(f".mlperf/runs/*/{NAME}"))
+    again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
+    again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
+
+
+def test_another_suite_is_another_session(interrupted: Project) -> None:
+    interrupted.suite(engines=TWO, more="# changed")
+
+    refused = interrupted.run("suites", *PLAIN, "--mlperf-resume")
+
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*cannot go on here: suites/first.mlperf.toml was changed; *"])
+
+
+def test_workers_of_xdist_know_what_was_decided(interrupted: Project) -> None:
+    result = interrupted.run_process("suites", "-n2", *PLAIN, "--mlperf-resume")
+
+    assert result.ret == pytest.ExitCode.OK
+    sessions = {run.session for one in last_results(interrupted).cases for run in one.verdict.runs}
+    assert len(sessions) == 2
+
+
+ABSOLUTE = re.compile(r"(?<![\w.~…/:<\\-])/(?:home|root|tmp|usr|opt|srv|work|var|Users)\b[^\s]*")
+
+
+def test_nothing_that_is_stored_names_a_place_of_this_machine(
+    project: Project, tmp_path: Path
+) -> None:
+    """Also where runs and baselines lie outside the project, and what fails quotes its files."""
+    outside = tmp_path / "outside"
+    project.suite(top1=100.0)
+    broken = case_that_quotes(project)
+    reports = ("html=page.html", "markdown=page.md", "junit=ours.xml")
+    result = project.run(
+        *(
+            "suites",
+            broken,
+            "-p",
+            "no:benchmark",
+            "--mlperf-update=missing",
+            "--mlperf-json=r.json",
+        ),
+        *(f"--mlperf-report={one}" for one in reports),
+        *(f"--mlperf-runs-dir={outside / 'runs'}", f"--mlperf-baselines={outside / 'baselines'}"),
+        *("--junit-xml=pytests.xml", "-omlperf_baseline_runs=5"),
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str()
+
+    written = [
+        *project.path.glob("*.json"),
+        *project.path.glob("page.*"),
+        project.path / "ours.xml",
+        *outside.glob("baselines/**/*.json"),
+        *outside.glob("runs/accuracy/*.json"),
+        *outside.glob("runs/runs/*/results.json"),
+    ]
+
+    assert len(written) >= 8
+    for file in written:
+        text = file.read_text("utf-8")
+        assert str(project.path) not in text, file
+        assert str(tmp_path) not in text, file
+        assert not ABSOLUTE.findall(text), file
+
+
+def case_that_quotes(project: Project) -> Path:
+    """Write a Python test whose engine quotes its own path, and one of the system's."""
+    project.pytester.makepyfile(
+        quoting=(
+            "import json\nfrom pytest_mlperf.core.extension import Engine\n"
+            "class Quotes(Engine):\n    def __init__(self, dataset, model, precision):\n"
+            "        raise ValueError(f'{__file__} and {json.__file__} are odd')\n"
+        )
+    )
+    return project.suite(
+        "suites/c.mlperf.toml", name="quotes", engines='[[engines]]\nuse = "quoting:Quotes"\n'
+    )
