@@ -22,6 +22,8 @@ class Dimension(StrEnum):
     TOKENS_PER_SAMPLE = "tokens per sample"
     ENERGY_PER_SAMPLE = "energy per sample"
     SHARE = "share"
+    MEMORY = "memory"
+    START = "time before the first sample"
 
 
 class Direction(StrEnum):
@@ -61,11 +63,21 @@ class Metric:
 _time = partial(Metric, dimension=Dimension.TIME, unit="s", direction=Direction.LOWER)
 _p90 = partial(_time, limit=0.05, min_queries=100, shown=False)
 
+_beside = partial(Metric, direction=Direction.LOWER, shown=False)
+_memory = partial(_beside, dimension=Dimension.MEMORY, unit="B")
+_start = partial(_beside, dimension=Dimension.START, unit="s", limit=0.20)
+
 SLOWEST_REPLICA = "slowest_replica"
 """Speed of the slowest replica as a share of the median one's."""
 
 TURNS_TPS = "e2e_tps_per_user"
 """What the turns of conversations get in the time in which they are answered, pauses left out."""
+
+PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY = "peak_device_memory", "peak_host_memory"
+LOAD_TIME, BUILD_TIME = "load_time", "build_time"
+
+RESOURCES = frozenset({PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY, LOAD_TIME, BUILD_TIME})
+"""What a run takes before and beside its samples; a suite can gate it in every scenario."""
 
 POINT_LIMIT = 0.05
 """Default limit of the throughput of one point of a curve: its mean over all points has less noise,
@@ -165,6 +177,10 @@ METRICS: dict[str, Metric] = _Table(
             unit="1",
             direction=Direction.NEITHER,
         ),
+        _memory(PEAK_DEVICE_MEMORY, "peak GPU memory", limit=0.03),
+        _memory(PEAK_HOST_MEMORY, "peak host memory", limit=0.10),
+        _start(LOAD_TIME, "load time"),
+        _start(BUILD_TIME, "build time"),
         Metric("samples_per_joule", "samples/J", Dimension.SAMPLES_PER_ENERGY, 0.05, unit="1/J"),
         Metric("tokens_per_joule", "tokens/J", Dimension.TOKENS_PER_ENERGY, 0.05, unit="1/J"),
         Metric(
@@ -253,7 +269,7 @@ OF_BENCHMARKS = ("time_median", "time_min", "time_mean")
 """Metrics of tests with pytest-benchmark, which no suite measures."""
 
 LATENCIES = frozenset(METRICS).difference(
-    EFFICIENCY, OFFLINE, UNGATED, OF_BENCHMARKS, {"tps_per_user", TURNS_TPS}
+    EFFICIENCY, OFFLINE, UNGATED, RESOURCES, OF_BENCHMARKS, {"tps_per_user", TURNS_TPS}
 )
 """Metrics that a suite can gate in every other scenario."""
 

@@ -92,12 +92,15 @@ def points(value: float) -> str:
 
 
 def quantity(metric: str, value: float) -> str:
-    """Return a metric's value with three to four digits; times in ms or µs where they are small."""
+    """Return a metric's value with three to four digits; times and memory in units that fit."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     if unit == "s":
         for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
             if _rounded(value * factor) >= 1 or name == "µs":
                 return f"{_digits(value * factor)} {name}"
+    if unit == "B":
+        name, factor = ("GiB", 2**30) if value >= 2**30 else ("MiB", 2**20)
+        return f"{_digits(value / factor)} {name}"
     return _digits(value)
 
 

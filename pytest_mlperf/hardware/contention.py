@@ -101,6 +101,20 @@ def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
     return threads_by_key
 
 
+def peak_bytes(root: Path, pids: Set[int]) -> int | None:
+    """Return what processes had in memory at most, each at its own peak; None: not told.
+
+    Pages that several share count once for each, and each may have had its peak at another time:
+    together they never had more.
+    """
+    peaks = []
+    for pid in pids:
+        _, there, rest = _read(root / f"proc/{pid}/status").partition(b"\nVmHWM:")
+        if there:
+            peaks.append(int(rest.split()[0]) * 1024)
+    return sum(peaks) or None
+
+
 def _switches(status: bytes) -> int | None:
     _, there, rest = status.partition(b"\nnonvoluntary_ctxt_switches:")
     return int(rest.split()[0]) if there else None
@@ -201,6 +215,12 @@ class Watch:
             memory_s=memory,
             swapped_in=_swapped_in(root),
         )
+
+    def peak_bytes(self) -> int | None:
+        """Return what the watched had in memory at most; None where the kernel does not tell."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return peak_bytes(self._root, family(processes(self._root), self._leader))
+        return None
 
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
         """Return what happened between two readings, by the names of `core.contention.Contention`.
@@ -391,3 +411,8 @@ class Window:
         if len(self._edges) != 2:
             return None
         return self._watch.between(*self._edges)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """What the watched that are still there had in memory at most, since they began."""
+        return self._watch.peak_bytes()

@@ -255,6 +255,7 @@ def _observed(
         warm_s=case.progress.warm_s,
         notes=worker.notes,
         usual=task.usual,
+        build_s=checkpoint.seconds if checkpoint else None,
     )
     return evidence, accuracy
 

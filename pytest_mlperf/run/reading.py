@@ -15,6 +15,12 @@ from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import (
+    BUILD_TIME,
+    LOAD_TIME,
+    PEAK_DEVICE_MEMORY,
+    PEAK_HOST_MEMORY,
+)
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import Machine, split
@@ -130,6 +136,7 @@ class Evidence:
         host: What the host's own counters showed, by their names; empty: none may be read.
         server: What its server's metrics were; empty: it has none.
         exporter: What a DCGM exporter showed; None: none is named.
+        build_s: What building its checkpoint took, whenever that was; None: none was built.
     """
 
     settings: LoadGenSettings
@@ -147,6 +154,7 @@ class Evidence:
     host: Mapping[str, Counted] = field(default_factory=dict)
     server: ServerLog | None = None
     exporter: ExporterLog | None = None
+    build_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +187,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     busy, watched = result["contention"], conditions.watched
     load = load_findings(job, busy, watched=watched, usual=evidence.usual)
     witnesses = [validity, figures, *energy, beside, unlike, client, load]
-    witnesses.append(replica_findings(result))
+    witnesses += [replica_findings(result), _resources(evidence, result, timed)]
     if evidence.server:
         shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
         witnesses.append(served(evidence.server, timed, shared))
@@ -203,6 +211,20 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         control=evidence.control.values,
         warmed=evidence.warmed,
     )
+
+
+def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
+    """Return what a run took before and beside its samples."""
+    device = None
+    if evidence.power and not evidence.power.clock_stepped:
+        device = evidence.power.peak_memory(timed.window_s[1])
+    taken = {
+        PEAK_DEVICE_MEMORY: device,
+        PEAK_HOST_MEMORY: result.get("peak_bytes"),
+        LOAD_TIME: evidence.loaded.get("load_s"),
+        BUILD_TIME: evidence.build_s,
+    }
+    return Findings(metrics={name: float(value) for name, value in taken.items() if value})
 
 
 def _read_curve(

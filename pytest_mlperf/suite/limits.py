@@ -20,6 +20,7 @@ from pytest_mlperf.core.metrics import (
     OF_BENCHMARKS,
     OFFLINE,
     RATES,
+    RESOURCES,
     SAMPLES_PER_JOULE,
     SERVED,
     SLOWEST_REPLICA,
@@ -45,6 +46,10 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
 
 def gateable(scenario: ScenarioEntry) -> frozenset[str]:
     """Return the metrics of performance that a scenario measures and a suite can gate."""
+    return _gateable(scenario) | RESOURCES
+
+
+def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
         return FOUND
     if scenario.name == "Concurrency":

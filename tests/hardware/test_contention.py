@@ -321,3 +321,20 @@ def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
     assert found.own_s is not None
     assert found.own_s < 2 * found.window_s / 3
     assert found.foreign_s is None or found.foreign_s > found.window_s / 4
+
+
+def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.process(ENGINE)
+    tree.process(SERVER, parent=ENGINE, group=SERVER)
+    tree.process(OTHER)
+    for pid, kib in ((ENGINE, 2048), (SERVER, 1024), (OTHER, 4096)):
+        tree.write(f"proc/{pid}/status", f"Name:\tx\nVmPeak:\t9 kB\nVmHWM:\t    {kib} kB\n")
+
+    assert Watch(ENGINE, root=tmp_path, cores={0}).peak_bytes() == 3 * 2**20
+
+
+def test_a_kernel_that_does_not_tell_the_peak_is_no_zero(tmp_path: Path) -> None:
+    Tree(tmp_path).process(ENGINE)
+
+    assert Watch(ENGINE, root=tmp_path, cores={0}).peak_bytes() is None

@@ -12,6 +12,7 @@ from pytest_mlperf.core.energy import Energy, Power, together
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.run.power._gpu import GpuLog
+from pytest_mlperf.run.power.sampling import PowerLog
 
 CAP = 0x4
 
@@ -34,6 +35,19 @@ def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap()
         "temperature_c": 71,
         "power_cap_share": pytest.approx(0.25),
     }
+
+
+def test_peak_memory_is_that_of_all_gpus_up_to_the_end_of_the_run() -> None:
+    """Also what loading took counts; one GPU that does not tell leaves all unknown."""
+    gpus = [
+        GpuLog(uuid=uuid, states=tuple({"time": s, "memory_used": used[s]} for s in used))
+        for uuid, used in (("GPU-0", {1.0: 9e9, 20.0: 7e9, 40.0: 99e9}), ("GPU-1", {20.0: 5e9}))
+    ]
+    log = PowerLog(gpus=tuple(gpus), ended=True, offsets_s=(1000.0,))
+
+    assert log.peak_memory(1030.0) == 14e9
+    assert replace(log, gpus=(gpus[0], GpuLog(uuid="GPU-2"))).peak_memory(1030.0) is None
+    assert replace(log, ended=False).peak_memory(1041.0) is None
 
 
 def test_what_was_not_read_is_left_out() -> None:

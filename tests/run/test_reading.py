@@ -13,6 +13,7 @@ from pytest_mlperf.bench.bench import energy_notes
 from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import RESOURCES
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
@@ -46,6 +47,7 @@ def read(
     client: dict[str, float] | None = None,
     contention: dict[str, Any] | None = None,
     host: dict[str, Counted] | None = None,
+    build_s: float | None = None,
 ) -> Run:
     """Read a run of Server with this log."""
     suite = folder / "s.mlperf.toml"
@@ -69,10 +71,11 @@ def read(
         "contention": contention,
         "accepted_drafts": None,
         "replicas": (),
+        "peak_bytes": 3 * 2**30,
     }
     evidence = Evidence(
         settings=settings("Server"),
-        loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}},
+        loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}, "load_s": 12.5},
         finished={"event": "finished", "folder": str(folder), "result": result},
         subject=Subject(identity={}, fingerprint={}),
         target_qps=12.5,
@@ -84,6 +87,7 @@ def read(
         notes=(),
         usual=0.0,
         host=host or {},
+        build_s=build_s,
     )
     conditions = Conditions(
         folder=folder,
@@ -116,6 +120,15 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
         "GPUs and in no metric"
     ]
     assert (plain.host, energy_notes([plain])) == (None, [])
+
+
+def test_what_a_run_takes_beside_its_samples_is_measured(tmp_path: Path) -> None:
+    """A build is of a run that has one; the memory of GPUs that nobody sampled is not known."""
+    built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
+
+    taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
+    assert taken == {"peak_host_memory": 3.0 * 2**30, "load_time": 12.5, "build_time": 600.0}
+    assert "build_time" not in plain.metrics
 
 
 def test_a_limit_that_was_missed_is_no_invalid_run(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ METRICS: Mapping[str, str] = {
     "itl_p99": "Likewise; 99 % are faster.",
     "slowest_replica": "Speed of the slowest replica as a share of the median one's; gated where a "
     "suite names it.",
+    "peak_device_memory": "Memory in use on all GPUs of the case at most, from loading to the end "
+    "of the run, by NVML's samples; gated where a suite names it, as are the next three.",
+    "peak_host_memory": "Memory of worker, replicas and servers at most, each process at its own "
+    "peak. An upper bound.",
+    "load_time": "Until the data set and the engine have loaded.",
+    "build_time": "What building the checkpoint of an entry took, when it was built.",
     "goodput": "Requests a second that met every latency limit of Server or Interactive; 0 is the "
     "worst result, not a missing one.",
     "tokens_per_second_per_user": "Tokens a second that the median user sees while an answer "

@@ -52,11 +52,12 @@ BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A quantised model, ready to be loaded."""
+    """A quantised model, ready to be loaded; so many seconds it took to build, once."""
 
     folder: Path
     facts: Mapping[str, str]
     weights_sha256: str
+    seconds: float | None = None
 
     def require(self, engine: Mapping[str, Any]) -> None:
         """Make sure that an engine loaded what was built, where it says what it loaded."""
@@ -249,6 +250,7 @@ def _checkpoint(built: Built) -> Checkpoint:
         folder=built.folder,
         facts={f"build.{name}": str(value) for name, value in sorted(facts.items())},
         weights_sha256=str(made["weights_sha256"]),
+        seconds=float(made["seconds"]) if "seconds" in made else None,
     )
 
 

@@ -175,6 +175,7 @@ OF_WORKER: Mapping[str, Fields] = {
             contention=optional(CONTENTION),
             finishes=by_name(is_count),
             replicas=each(REPLICA),
+            peak_bytes=optional(is_count),
         ),
     },
     "ready": {},

@@ -146,6 +146,8 @@ class RunFinished:
         contention: Who used the processor meanwhile, see `Contention`; None: not read.
         finishes: How often samples ended for which reason; empty: nobody tells.
         replicas: What each replica did, see `ReplicaRun`; empty: there are none.
+        peak_bytes: What worker, replicas and servers had in memory at most, see
+            `hardware.contention.peak_bytes`; None: not told.
     """
 
     issued: int
@@ -161,3 +163,4 @@ class RunFinished:
     contention: Mapping[str, Any] | None = None
     finishes: Mapping[str, int] = field(default_factory=dict)
     replicas: Sequence[Mapping[str, Any]] = ()
+    peak_bytes: int | None = None

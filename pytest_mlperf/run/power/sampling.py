@@ -104,6 +104,23 @@ class PowerLog:
         reported = f"; the driver reported XID {', '.join(xids)}" if xids else ""
         return f"{title} was lost{when}: {gpu.lost}{reported}"
 
+    def peak_memory(self, end_s: float) -> float | None:
+        """Return the bytes that were used on all GPUs at most, each at its own peak.
+
+        Args:
+            end_s: Up to this wall-clock time, from when the worker began.
+
+        Returns:
+            None where a GPU does not tell, or was not read to the end.
+        """
+        if not self.gpus or not self.offsets_s or self.unavailable:
+            return None
+        end_s = self.monotonic(end_s)
+        if (last_s := self.watched_until_s) is not None and last_s < end_s:
+            return None
+        seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
+        return sum(map(max, seen)) if all(seen) else None
+
     @property
     def watched_until_s(self) -> float | None:
         """Monotonic time up to which each GPU was read; None: the sampler ended in order."""

@@ -414,7 +414,7 @@ class EngineWorker:
         with self._reporter.blaming("engine"):
             client = self._engine.client_lateness()
             drafts = self._engine.accepted_drafts()
-        result = result_of(sink, client, drafts, window.seen, self._engine)
+        result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
@@ -468,7 +468,7 @@ def result_of(
     sink: GuardedSink,
     client: Mapping[str, float],
     drafts: int | None,
-    contention: Mapping[str, Any] | None,
+    window: Window,
     engine: Engine,
 ) -> dict[str, Any]:
     """Return a `RunFinished` as plain data."""
@@ -483,7 +483,8 @@ def result_of(
         completing_threads=len(sink.threads),
         client=client,
         accepted_drafts=drafts,
-        contention=contention,
+        contention=window.seen,
+        peak_bytes=window.peak_bytes,
         finishes=dict(sink.ends.most_common(MOST_FINISHES)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
     )
