@@ -18,7 +18,8 @@ from pytest_mlperf.core.metrics import (
 def test_every_metric_counts_what_its_unit_says() -> None:
     """SI units and dimensions agree."""
     expected = {
-        "s": {Dimension.TIME},
+        "s": {Dimension.TIME, Dimension.START},
+        "B": {Dimension.MEMORY},
         "1/s": {Dimension.SAMPLES_PER_TIME, Dimension.TOKENS_PER_TIME},
         "1/J": {Dimension.SAMPLES_PER_ENERGY, Dimension.TOKENS_PER_ENERGY},
         "J": {Dimension.ENERGY_PER_SAMPLE},

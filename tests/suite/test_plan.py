@@ -335,7 +335,8 @@ def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(
         (
             '{ latency_p99 = { max_rise = "4%" } }',
             "scenarios[0].limits.latency_p99: latency_p99 cannot be gated in Offline; "
-            "known: slowest_replica, throughput, tokens_per_second",
+            "known: build_time, load_time, peak_device_memory, peak_host_memory, slowest_replica, "
+            "throughput, tokens_per_second",
         ),
         (
             '{ throughput = { max_rise = "4%" } }',
