@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from pytest_mlperf.cli.claims import checked, write
 from pytest_mlperf.cli.claims import listing as claims_listing
@@ -15,14 +16,19 @@ from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import json_text, nearest
+from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from pytest_mlperf.reports.export.exports import cell
 from pytest_mlperf.reports.export.github import escape
-from pytest_mlperf.reports.terminal.layout import Row, fold, plural, table
+from pytest_mlperf.reports.terminal.layout import Row, fold, plural, relative, table
 from pytest_mlperf.rounds.published import (
     COLUMNS,
+    KIND,
+    SCHEMA,
     OfficialResult,
     benchmarks,
     official_results,
+    results_in,
     rounds_with_results,
 )
 
@@ -79,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="figures that four pages print instead: which hold, which are refuted, by what",
     )
+    parser.add_argument(
+        "--from",
+        type=Path,
+        metavar="FILE",
+        dest="file",
+        help="the results of a file that import mlperf --rows wrote",
+    )
     parser.add_argument("--round", metavar="ROUND", help=", ".join(rounds_with_results()))
     parser.add_argument("--scenario", choices=tuple(SHORT), metavar="NAME", help=", ".join(SHORT))
     parser.add_argument("--accelerator", metavar="NAME", help="a class, a kind or a part of a name")
@@ -112,13 +125,10 @@ def run(parsed: argparse.Namespace) -> int:
             cells = [_cell(getattr(figure.result, name)) for name in COLUMNS]
             writer.writerow((*cells, parsed.per, f"{figure.value:.9g}"))
     elif parsed.format == "json":
-        print(
-            json_text(
-                {"schema": 1, "kind": "pytest-mlperf published", "results": documents(figures)}
-            )
-        )
+        print(json_text(table_of(documents(figures))))
     else:
-        show(listing(figures, parsed.most, width(), markdown=parsed.format == "markdown"))
+        markdown = parsed.format == "markdown"
+        show(listing(figures, parsed.most, width(), markdown=markdown, file=parsed.file))
     return 0
 
 
@@ -126,6 +136,8 @@ def _claims(parsed: argparse.Namespace) -> int:
     """Print what others print of such results, and whether it holds."""
     if parsed.format == "markdown":
         raise MlperfError("--claims has no markdown: ask for table, csv or json")
+    if parsed.file:
+        raise MlperfError("--claims are held against the official results, not those --from a file")
     figures = checked(parsed.workload)
     if parsed.format == "table":
         show(claims_listing(figures, width()))
@@ -136,15 +148,17 @@ def _claims(parsed: argparse.Namespace) -> int:
 
 def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
     """Yield what fits, group by group and best first; nothing that fits is an MlperfError."""
-    rounds = rounds_with_results()
+    results = results_in(parsed.file) if parsed.file else official_results()
+    rounds = tuple(dict.fromkeys(result.round for result in results))
     if parsed.round is not None and parsed.round not in rounds:
         raise MlperfError(
             f"there are no results of round {parsed.round!r}{nearest(parsed.round, rounds)}"
         )
-    fits = [*_filters(parsed)]
+    fits = [*_filters(parsed, results)]
     figures = [
         figure
-        for result in official_results(parsed.round)
+        for result in results
+        if parsed.round in (None, result.round)
         if all(fit(result) for fit in fits)
         if (figure := figure_of(result, parsed.per)) is not None
     ]
@@ -182,9 +196,11 @@ def _order(figure: PublishedFigure) -> tuple[object, ...]:
     )
 
 
-def _filters(parsed: argparse.Namespace) -> Iterator[Callable[[OfficialResult], bool]]:
+def _filters(
+    parsed: argparse.Namespace, results: Sequence[OfficialResult]
+) -> Iterator[Callable[[OfficialResult], bool]]:
     if parsed.workload is not None:
-        names = _names(parsed.workload)
+        names = _names(parsed.workload, results)
         yield lambda result: result.benchmark in names
     if parsed.division != "all":
         yield lambda result: result.division == parsed.division
@@ -199,13 +215,13 @@ def _filters(parsed: argparse.Namespace) -> Iterator[Callable[[OfficialResult], 
         yield _has_accelerator(parsed.accelerator)
 
 
-def _names(workload: str) -> frozenset[str]:
-    """Return what the tables call a workload; nothing is an MlperfError."""
-    names = benchmarks(workload)
+def _names(workload: str, results: Sequence[OfficialResult]) -> frozenset[str]:
+    """Return what the results call a workload; nothing is an MlperfError."""
+    there = {result.benchmark for result in results if result.division == "closed"}
+    names = benchmarks(workload) | ({workload} & {result.benchmark for result in results})
     if not names:
-        closed = {result.benchmark for result in official_results() if result.division == "closed"}
         raise MlperfError(
-            f"there are no official results of {workload!r}{nearest(workload, sorted(closed))}"
+            f"there are no official results of {workload!r}{nearest(workload, sorted(there))}"
         )
     return names
 
@@ -228,22 +244,41 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
 
 
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
-    """Return results as JSON has them: by column, without what is not known."""
+    """Return results as JSON has them, with the figures that were asked for."""
     return [
-        {
-            name: value
-            for name in COLUMNS
-            if (value := getattr(figure.result, name)) not in ("", None)
-        }
-        | {"figure": figure.value, "figure_unit": figure.unit}
+        document(figure.result) | {"figure": figure.value, "figure_unit": figure.unit}
         for figure in figures
     ]
 
 
+def document(result: OfficialResult) -> dict[str, object]:
+    """Return a result by column, without what is not known."""
+    columns = {name: getattr(result, name) for name in COLUMNS}
+    return {name: value for name, value in columns.items() if value not in ("", None)}
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
+    """Return rows as the JSON that `published --format json` prints and `--from` reads."""
+    return {"schema": SCHEMA, "kind": KIND, "results": rows}
+
+
 def listing(
-    figures: Sequence[PublishedFigure], most: int, columns: int, *, markdown: bool
+    figures: Sequence[PublishedFigure],
+    most: int,
+    columns: int,
+    *,
+    markdown: bool,
+    file: Path | None = None,
 ) -> Iterator[str]:
-    """Yield a table for each group of results that can be compared."""
+    """Yield a table for each group of results that can be compared.
+
+    Args:
+        figures: Group by group.
+        most: Results of a group that are shown.
+        columns: Of the terminal.
+        markdown: For a page.
+        file: Where they are from; None: they are MLCommons' own.
+    """
     for (model, scenario, _unit, statistic, harness), group in groupby(
         figures, key=lambda figure: figure.result.kind
     ):
@@ -266,10 +301,11 @@ def listing(
             yield f"{len(rows) - most:,} more: --most {len(rows)}"
         yield ""
     marks = "~ inferred from another scenario; * open division; ^ not yet available or RDI. "
+    note = f"{relative(file)}: {LABEL}" if file else NOTE
     yield from (
-        [marks + NOTE]
+        [marks + note]
         if markdown
-        else fold(f"{plural(len(figures), 'result')}. {marks}{NOTE}", columns)
+        else fold(f"{plural(len(figures), 'result')}. {marks}{note}", columns)
     )
 
 
@@ -298,4 +334,4 @@ def _markdown(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else ""
-    return "" if value is None else value
+    return "" if value is None else cell(value)

@@ -18,9 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
+from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive
 from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
 PAGES = {
     "A": "NVIDIA's tables of MLPerf Inference v4.1, data center",
@@ -76,6 +80,12 @@ def known_claims() -> tuple[Claim, ...]:
 
 FILE = "official-results.csv.gz"
 
+SCHEMA: Literal[1] = 1
+KIND: Literal["pytest-mlperf published"] = "pytest-mlperf published"
+TITLE = "table of published results"
+WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
+"""Of files with results: what each holds, what messages call it, and how one is made."""
+
 COLUMNS = (
     *("round", "division", "category", "availability", "submitter", "system"),
     *("accelerator", "count", "nodes", "model", "used_model", "scenario", "value", "unit"),
@@ -91,6 +101,10 @@ _TECHNIQUES = {
 """What the open submissions of v4.1 used, by the end of their system's name."""
 
 _SECONDS = {"ms": 1e-3, "s": 1.0}
+
+
+Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "ms", "s"]
+PowerUnit = Literal["", "W", "mJ"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,27 +129,27 @@ class OfficialResult:
         power: Of the whole system in `power_unit`, W or mJ a query; None: not measured.
     """
 
-    round: str
-    division: str
-    category: str
-    availability: str
-    submitter: str
-    system: str
-    accelerator: str
-    count: int
-    nodes: int
+    round: str = ""
+    division: str = ""
+    category: str = ""
+    availability: str = ""
+    submitter: str = ""
+    system: str = ""
+    accelerator: str = ""
+    count: Count = 0
+    nodes: Count = 0
     model: str
-    used_model: str
-    scenario: str
-    value: float
-    unit: str
-    statistic: str
-    inferred: bool
-    harness: str
-    precision: str
-    samples_per_s: float | None
-    power: float | None
-    power_unit: str
+    used_model: str = ""
+    scenario: ScenarioName
+    value: Positive
+    unit: Unit
+    statistic: str = ""
+    inferred: bool = False
+    harness: Literal["loadgen", "endpoints"]
+    precision: str = ""
+    samples_per_s: Positive | None = None
+    power: Positive | None = None
+    power_unit: PowerUnit = ""
 
     @property
     def is_latency(self) -> bool:
@@ -176,6 +190,23 @@ def official_results(name: str | None = None) -> tuple[OfficialResult, ...]:
         return results
     content = gzip.decompress(files(__package__).joinpath(FILE).read_bytes()).decode()
     return tuple(_result(row) for row in csv.DictReader(io.StringIO(content)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """Results in a file, as `published --format json` and `import mlperf --rows` write it."""
+
+    schema: AtLeastOne = SCHEMA
+    kind: Literal["pytest-mlperf published"] = KIND
+    results: tuple[OfficialResult, ...]
+
+
+@cache
+def results_in(path: Path) -> tuple[OfficialResult, ...]:
+    """Read the results of a file; one that is no such file is an MlperfError."""
+    raw = read_foreign(path, TITLE)
+    table = as_document(path, raw, TITLE, shape_of(PublishedTable), SCHEMA, WRITE)
+    return table.results
 
 
 def rounds_with_results() -> tuple[str, ...]:

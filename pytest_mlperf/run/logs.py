@@ -27,6 +27,13 @@ An accuracy run has no "num_errors"; whether it is whole shows in the accuracy l
 COUNTS_ERRORS = (5, 0, 16)
 """The first LoadGen that writes "num_errors"."""
 
+LAST_TIME, LAST_RATE = (
+    "result_99.90_percentile_latency_ns",
+    re.compile(r"result_(inferred_)?(completed_)?tokens_per_second"),
+)
+"""What ended the log of a performance run before: the last percentile, or the rate of tokens where
+they were counted, by answers or, for GPT-J, by LoadGen itself."""
+
 CLOCK = "%m-%d-%Y %H:%M:%S.%f"
 """How LoadGen writes power_begin and power_end, in UTC."""
 
@@ -205,11 +212,22 @@ class Detail:
 
 def parse_detail(path: Path) -> Detail:
     """Parse LoadGen's detail log."""
+    return parse_text(path, _read(path))
+
+
+def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
+    """Parse the text of a detail log.
+
+    Args:
+        path: Where it lies, for messages.
+        content: The text.
+        old: Read those of releases that counted no errors as well, where they end as these did.
+    """
     values: dict[str, Any] = {}
     errors: list[str] = []
     reasons: list[str] = []
     last = None
-    for number, line in enumerate(_read(path).split("\n"), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         if not line.startswith(PREFIX):
             continue
         key, value, metadata = _entry(path, number, line)
@@ -220,7 +238,7 @@ def parse_detail(path: Path) -> Detail:
             errors.append(_shown(value))
         if metadata.get("is_warning") is not True:
             last = key
-    _require_end(path, values, last)
+    _require_end(path, values, last, old=old)
     return Detail(
         path=str(path),
         values=values,
@@ -230,7 +248,7 @@ def parse_detail(path: Path) -> Detail:
     )
 
 
-def _require_end(path: Path, values: Mapping[str, Any], last: str | None) -> None:
+def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old: bool) -> None:
     """Make sure that a log ends with its last key, which nothing but warnings may follow."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last == end:
@@ -239,6 +257,13 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None) -> Non
     written = tuple(int(part) for part in re.findall(r"\d{1,9}", version))
     if end in values:
         problem = f"goes on after {end!r}, with {last!r}: it is no log of one run"
+    elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
+        if _ended_before(values, last):
+            return
+        problem = (
+            f"is cut: LoadGen {version} ends it with {LAST_TIME!r} or a rate of tokens, here the "
+            f"last key is {last!r}; the run did not end in order"
+        )
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
         problem = (
@@ -251,6 +276,12 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None) -> Non
             "the run did not end in order"
         )
     raise RunError("loadgen", f"{path} {problem}", str(path))
+
+
+def _ended_before(values: Mapping[str, Any], last: str | None) -> bool:
+    """Whether the log of an old release is whole, which had no key of its own for it."""
+    rated = bool(last and LAST_RATE.fullmatch(last))
+    return rated or (last == LAST_TIME and not values.get("requested_use_token_latencies"))
 
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:

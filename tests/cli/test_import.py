@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli import imports
+from pytest_mlperf.cli.imports import endpoints
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
@@ -575,7 +575,7 @@ def test_files_without_a_time_need_one_by_hand(
 ) -> None:
     folder = session("day1") / "c4"
     monkeypatch.setattr(
-        imports, "read_point", lambda path: replace(read_point(path), ended_s=ended)
+        endpoints, "read_point", lambda path: replace(read_point(path), ended_s=ended)
     )
 
     code, shown = imported(say, folder)

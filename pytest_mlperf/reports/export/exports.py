@@ -43,7 +43,7 @@ def csv_table(results: Results) -> str:
         judged: Sequence[MetricVerdict | None] = figures(result) or [None]
         for metric in judged:
             writer.writerow(
-                {name: _cell(value) for name, value in _row(results, result, metric).items()}
+                {name: cell(value) for name, value in _row(results, result, metric).items()}
             )
     return out.getvalue()
 
@@ -97,7 +97,8 @@ def _unit(metric: str) -> str:
     return METRICS[metric].unit if metric in METRICS else ""
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
+    """Return what a cell of CSV holds: text that a spreadsheet takes for no formula."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""`pytest-mlperf import`: what another harness recorded, as a session that can be judged."""
+"""Run folders of MLCommons' endpoints client, as a session that can be judged."""
 
 from __future__ import annotations
 
@@ -6,97 +6,43 @@ import argparse
 import datetime as dt
 import hashlib
 import re
-import secrets
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_mlperf import __version__
-from pytest_mlperf.cli.output import as_typed, show, width
-from pytest_mlperf.cli.stored_results import add_runs_dir
+from pytest_mlperf.cli.imports._sessions import (
+    imported,
+    next_steps,
+    session_of,
+    summary,
+    written,
+)
+from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import shown
 from pytest_mlperf.core.job import MLC_ENDPOINTS
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
-from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run, Subject, moment_of
 from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
-from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
-from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
-from pytest_mlperf.reports.formats import failure_message
-from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.layout import plural, relative
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.reports.terminal.layout import plural
 from pytest_mlperf.run.curve import CurveLog, curve_figures
-from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.run.recorded import recorded_window
 from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
-from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
-
-HELP = f"""\
-results of MLCommons' endpoints client, to be judged
-
-Reads folders that `inference-endpoint benchmark` wrote with load pattern
-concurrency. A SESSION is one process of the server: a folder of run folders,
-one for each concurrency, or a single run folder. All sessions of a command are
-of one build and have the same points; another model, configuration, data set
-or client between them is refused. What was not complete, had failed requests
-or did not hold its concurrency is INVALID.
-
-Writes a results file that compare, update and report take; a baseline needs
-{GATING_RUNS} sessions. The folders stay where they are, and belong in no git.
-
-Exit 1 when a session is INVALID, 2 when a folder cannot be read.
-
-needs: pip install 'pytest-mlperf[endpoints]'; the folders as they were written
-
-examples:
-  $ pytest-mlperf import endpoints day1 --precision fp8 --accelerator 8xH100
-      one session, to compare; day1/c1, day1/c64 and so on are its points
-  $ pytest-mlperf import endpoints day* --precision fp8 --accelerator 8xH100
-      several; with five: pytest-mlperf update --baselines baselines --no-runs
-"""
 
 LONGEST_NAME = 60
 """Characters that a model's name gives to its workload."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
-    parser.add_argument("harness", choices=["endpoints"], help="who wrote the folders")
-    parser.add_argument(
-        "sessions", nargs="+", type=Path, metavar="SESSION", help="folder of one server process"
-    )
-    for name, meaning in (
-        ("precision", "of its weights, e.g. fp8"),
-        ("accelerator", "class and count: H200, 8xH100, cpu"),
-    ):
-        parser.add_argument(f"--{name}", required=True, metavar="NAME", help=meaning)
-    parser.add_argument("--engine", metavar="NAME", help="what answered (default: the API's kind)")
-    parser.add_argument("--workload", metavar="NAME", help="default: the end of the model's name")
-    parser.add_argument(
-        "--system",
-        default="",
-        metavar="NAME",
-        help="which machines served: results of different ones are never compared",
-    )
-    parser.add_argument(
-        "--started",
-        action="append",
-        default=[],
-        metavar="TIME",
-        help="when a session began, ISO 8601, once for each (default: by the files' times)",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="results file (default: in the runs dir)"
-    )
-    add_runs_dir(parser)
-
-
 def run(parsed: argparse.Namespace) -> int:
     """Read the sessions and write them as results; return 1 where one may not be judged."""
+    for option in ("precision", "accelerator"):
+        if not getattr(parsed, option):
+            raise MlperfError(f"the client's files do not say their {option}: add --{option}")
+    if parsed.rows:
+        raise MlperfError("--rows is for import mlperf: a curve is no row of a round's table")
     if parsed.started and len(parsed.started) != len(parsed.sessions):
         raise MlperfError(
             f"--started is there {plural(len(parsed.started), 'time')} for "
@@ -114,36 +60,12 @@ def run(parsed: argparse.Namespace) -> int:
         _run(points, folder, moment, case)
         for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
     ]
-    results = _results(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
-    file = parsed.output or _kept(parsed.runs_dir) / "runs" / results.run / "results.json"
-    write_results(file, results)
-    show([*_lines(results), *notes, *_next(file, results)])
+    result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
+    version = sessions[0][0].facts["harness.version"]
+    results = session_of([result], {"endpoints": version})
+    file = written(results, parsed)
+    show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))
-
-
-def _kept(runs_dir: Path) -> Path:
-    try:
-        return ignored_in_git(runs_dir)
-    except OSError as error:
-        raise MlperfError(
-            f"{runs_dir} cannot be written: {error.strerror}; name a file with -o"
-        ) from None
-
-
-def _lines(results: Results) -> list[str]:
-    message = failure_message(results, width())
-    failed = [line for r in results.cases if r.failed for line in (*message(r).splitlines(), "")]
-    return [*failed, *text.summary(results, width(), colour=False)]
-
-
-def _next(file: Path, results: Results) -> list[str]:
-    name, sessions = relative(file), len(results.cases[0].verdict.runs)
-    if results.cases[0].failed:
-        return [f"wrote {name}"]
-    compare = as_typed("compare", ["git:HEAD", name], {})
-    more = f" (a baseline needs {GATING_RUNS} sessions)" if sessions < GATING_RUNS else ""
-    update = as_typed("update", [name], {"--baselines": "baselines", "--no-runs": True})
-    return [f"wrote {name}", f"judge it: {compare}", f"as a baseline{more}: {update}"]
 
 
 # --- folders -------------------------------------------------------------------------------
@@ -276,62 +198,19 @@ def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, cas
     )
 
 
-def _results(
+def _result(
     parsed: argparse.Namespace, case: Case, runs: Sequence[Run], points: Sequence[RecordedPoint]
-) -> Results:
-    now = dt.datetime.now(dt.UTC)
+) -> CaseResult:
     facts = {**points[0].facts, "points": ", ".join(str(point.concurrency) for point in points)}
-    valid = tuple(run for run in runs if not run.invalid)
-    invalid = tuple(run for run in runs if run.invalid)
-    rated = all("tokens_per_second" in run.metrics for run in valid)
+    rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
     judged = gated_metrics(case.scenario, tokens=rated)
     names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
-    limits = {name: METRICS[name].limit for name in names}
-    headline = f"imported: {plural(len(valid), 'session')}; compare judges it"
-    if invalid:
-        headline = f"{len(invalid)} of {plural(len(runs), 'session')}, {_why_invalid(invalid[0])}"
-    verdict = Verdict(
-        case=case,
-        kind="performance",
-        outcome=Outcome.INVALID if invalid else Outcome.NOT_EVALUATED,
-        headline=headline,
-        metrics=rule_on(valid, None, limits, RuleR()).metrics if valid else (),
-        runs=valid,
-        # Further ones would be told as if they had been measured again.
-        invalid_runs=invalid[:1],
-        reasons=tuple(reason for run in invalid for reason in run.invalid),
+    return imported(
+        case,
+        runs,
         subject=Subject(identity=_identity(parsed.system), fingerprint=facts),
-        notes=(*map(_why_invalid, invalid[1:]), *(note for run in runs for note in run.notes)),
-        unchecked=Unchecked.NOT_CHECKED,
+        limits={name: METRICS[name].limit for name in names},
     )
-    result = CaseResult(
-        test=f"{IMPORTED}::test_performance[{case.id}]",
-        suite=IMPORTED,
-        line=1,
-        round=IMPORTED,
-        profile="quick",
-        verdict=verdict,
-        failed=bool(invalid),
-        limits=limits,
-        scored=False,
-        handicap=0.0,
-        pretended=False,
-        target_qps=None,
-        qps_source=None,
-    )
-    return Results(
-        run=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        started=now.isoformat(timespec="seconds"),
-        seconds=0.0,
-        commit=None,
-        versions={"pytest-mlperf": __version__, "endpoints": facts["harness.version"]},
-        deselected={},
-        cases=(result,),
-    )
-
-
-def _why_invalid(run: Run) -> str:
-    return f"{run.folder}: {'; '.join(map(str, run.invalid))}"
 
 
 def _identity(system: str) -> dict[str, Property]:

@@ -1,0 +1,123 @@
+"""Where results lie: trees of submissions, whole or in part, and folders of logs on their own.
+
+A submission is DIVISION/SUBMITTER/results/SYSTEM/MODEL/SCENARIO, in every round; what lies there
+beside performance/run_1 differs. Links are not followed, and nothing is looked for inside a result.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import shown
+from pytest_mlperf.run.logs import DETAIL
+
+SUMMARY = "mlperf_log_summary.txt"
+
+DIVISIONS = ("closed", "open", "network")
+
+Scenarios: Mapping[str, ScenarioName] = {
+    "offline": "Offline",
+    "server": "Server",
+    "interactive": "Interactive",
+    "singlestream": "SingleStream",
+    "multistream": "MultiStream",
+}
+"""By the name of a folder, in which submitters write them in capitals or not."""
+
+DEEPEST = 12
+"""Folders below the one that is named: a repository of results has eight."""
+
+_PARTS = re.compile(r"TEST\d\d.*|accuracy|ranging|power|audit|compliance|\..*", re.IGNORECASE)
+"""Folders in which no result of its own lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultPlace:
+    """Where a result lies.
+
+    Attributes:
+        folder: It has performance/run_1, or logs alone.
+        root: What is read for it lies in here.
+        division, submitter, system, model: Of a submission; "" of a folder of logs.
+        scenario: That it was submitted for; None: the log says it.
+    """
+
+    folder: Path
+    root: Path
+    division: str = ""
+    submitter: str = ""
+    system: str = ""
+    model: str = ""
+    scenario: ScenarioName | None = None
+
+    @property
+    def submission(self) -> Path:
+        """The submitter's folder, which also has systems and measurements."""
+        return self.folder.parents[3]
+
+    @property
+    def runs(self) -> list[Path]:
+        """Folders of its performance runs, the one that counts first."""
+        there = sorted((self.folder / "performance").glob("run_*"), key=lambda path: path.name)
+        return [path for path in there if path.is_dir()] or [self.folder]
+
+
+def result_folders(named: Path) -> Iterator[ResultPlace]:
+    """Yield each result in a folder, by name; no such folder, or too deep a one: MlperfError."""
+    if not named.is_dir():
+        raise MlperfError(
+            f"{shown(str(named))}: no such folder; name a tree of results, or of logs"
+        )
+    top = named.absolute()
+    at = top.parent if top.name.startswith("run_") and top.parent.name == "performance" else None
+    if at is not None:  # a run of a submission, named by itself
+        yield _place(at.parent, top)
+        return
+    yield from _below(top, top, DEEPEST)
+
+
+def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
+    if _is_result(folder):
+        yield _place(folder, top)
+        return
+    if deepest == 0:
+        raise MlperfError(f"{folder}: more than {DEEPEST} folders deep; name one of those below")
+    try:
+        inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise MlperfError(f"{folder}: cannot be read: {error.strerror}") from None
+    submitter = folder.parent.name in DIVISIONS and any(e.name == "results" for e in inside)
+    for entry in inside:
+        if not entry.is_dir(follow_symlinks=False) or _PARTS.fullmatch(entry.name):
+            continue
+        if not submitter or entry.name == "results":
+            yield from _below(Path(entry.path), top, deepest - 1)
+
+
+def _is_result(folder: Path) -> bool:
+    return (folder / "performance").is_dir() or any(
+        (folder / name).exists() for name in (DETAIL, SUMMARY)
+    )
+
+
+def _place(folder: Path, top: Path) -> ResultPlace:
+    """Return what the names of the folders above say."""
+    parts = folder.parts
+    scenario = Scenarios.get(folder.name.lower())
+    if len(parts) < 7 or parts[-4] != "results" or parts[-6] not in DIVISIONS or scenario is None:
+        return ResultPlace(folder=folder, root=top)
+    return ResultPlace(
+        folder=folder,
+        root=folder.parents[5],
+        division=parts[-6],
+        submitter=parts[-5],
+        system=parts[-3],
+        model=parts[-2],
+        scenario=scenario,
+    )

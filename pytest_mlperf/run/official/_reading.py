@@ -1,0 +1,40 @@
+"""Files of a submission: read whole or refused, and never through a link that leads out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import encodable
+from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_regular
+
+LARGEST_DESCRIPTION = 2**20
+"""Bytes of a file that describes a system or what was measured; theirs have some 4,000."""
+
+
+def text_of(path: Path, root: Path, largest: int = LARGEST) -> str:
+    """Return the text of a file in a folder; what cannot be read is an MlperfError."""
+    try:
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
+        return read_regular(path, largest).decode()
+    except UnfitError as error:
+        raise MlperfError(f"{path}: {error}, which no file of a submission is") from None
+    except UnicodeDecodeError as error:
+        raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
+    except (OSError, RuntimeError) as error:  # a ring of links is a RuntimeError
+        reason = error.strerror if isinstance(error, OSError) else "a ring of links"
+        raise MlperfError(f"{path}: cannot be read: {reason}") from None
+
+
+def object_of(path: Path, root: Path) -> dict[str, Any]:
+    """Return the JSON object of a file."""
+    try:
+        content = encodable(json.loads(text_of(path, root, LARGEST_DESCRIPTION)))
+    except (ValueError, RecursionError) as error:
+        raise MlperfError(f"{path}: no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise MlperfError(f"{path}: no JSON object")
+    return content
