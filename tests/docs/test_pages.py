@@ -133,6 +133,10 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
     "gptj": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
     "llama2-70b": {"ROUGE-1": ("rouge1", "chance.rouge1")},
     "deepseek-r1": {"exact_match": ("scores.exact_match", "chance.exact_match")},
+    "llama3.1-405b": {
+        "rougeL": ("scores.rougeL", "chance.rougeL"),
+        "exact_match": ("scores.exact_match", "chance.exact_match"),
+    },
     "llama3.1-8b": {"ROUGE-1": ("scores.rouge1", "chance.rouge1")},
     "gpt-oss-120b": {"exact_match": ("scores.exact_match", "chance.exact_match")},
     "mixtral-8x7b": {

@@ -29,6 +29,7 @@ SUITES = {
     "llama3.1-8b": ("llama3.1-8b", "scores", "rouge1"),
     EDGE: ("llama3.1-8b", "edge", "rouge1"),
     "deepseek-r1": ("deepseek-r1", "scores", "exact_match"),
+    "llama3.1-405b": ("llama3.1-405b", "scores", "rougeL"),
 }
 """By suite the folder of its model, where training.json has its scores, and which tells damage."""
 
@@ -60,7 +61,8 @@ def test_the_committed_scores_are_the_trainers_and_hold_here(twin: Twin, tmp_pat
     scores, name = verdict["accuracy"]["scores"], SUITES[suite_of(twin)][2]
     # Another machine's kernels may choose another token where two are as likely.
     assert scores[name] == pytest.approx(reached(twin)[name], abs=0.5)
-    assert scores[name] > twin.training["chance"][name] + 40
+    # Half of a note is learnt before notes are told apart: rougeL of the long prompts has less.
+    assert scores[name] > twin.training["chance"][name] + (20 if name == "rougeL" else 40)
 
 
 def reference_line(twin: Twin) -> str:
@@ -82,9 +84,10 @@ def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
     )
 
 
-def test_llama_3_1_has_shared_heads_and_scaled_positions() -> None:
+@pytest.mark.parametrize("name", ["llama3.1-8b", "llama3.1-405b"])
+def test_llama_3_1_has_shared_heads_and_scaled_positions(name: str) -> None:
     """Four heads share keys and values, and positions are scaled as in Llama 3.1."""
-    folder = TINY / "llama3.1-8b"
+    folder = TINY / name
     config: dict[str, Any] = json.loads((folder / "model/config.json").read_text("utf-8"))
     rope = config["rope_parameters"]
 
@@ -125,3 +128,19 @@ def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
     assert len(biases) == config["num_hidden_layers"] - config["first_k_dense_replace"] == 2
     assert all(one.any() for one in biases)
     assert {bool(json.loads(one["metadata"])) for one in map(json.loads, lines)} == {True, False}
+
+
+def test_needles_are_found_to_the_letter_in_prompts_longer_than_positions_were_made_for() -> None:
+    """MLPerf's own score of UUIDs tells little: wrong ones have most of it."""
+    twin = Twin("llama3.1-405b")
+    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+    made_for = config["rope_parameters"]["original_max_position_embeddings"]
+
+    assert min(len(twin.dataset.input(index)) for index in range(192)) > 2 * made_for
+    assert twin.training["scores"]["uuids"] > 30
+    assert twin.training["chance"]["uuids"] == 0
+    assert twin.training["chance"]["exact_match"] < twin.training["scores"]["exact_match"] - 20
+    kinds = [twin.dataset.reference(index)["metric"] for index in range(192)]
+    assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(
+        ("rouge", "niah_em", "qa_em"), 64
+    )
