@@ -59,6 +59,8 @@ ONLY = {
     "tritonclient": {"engines.triton"},
     "vllm": {"engines.vllm"},
     "xdist": {"plugin.xdist"},
+    "psycopg": {"stores.database"},
+    "sqlite3": {"stores.database"},
     "yaml": {"stores.endpoints"},
 }
 """Outside things that one module or package knows, or few, each for its own use."""

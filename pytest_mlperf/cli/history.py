@@ -1,4 +1,4 @@
-"""`pytest-mlperf history`: how a case's accepted baselines moved in git."""
+"""`pytest-mlperf history`: how a case's accepted baselines moved in git, and its sessions."""
 
 from __future__ import annotations
 
@@ -9,33 +9,43 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.bench.files import case_of, points_of
-from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import calibrated_roots, rule_here
+from pytest_mlperf.cli.case_sessions import histories_here, of_metric
+from pytest_mlperf.cli.output import show, whole, width
+from pytest_mlperf.cli.store import STORE
+from pytest_mlperf.cli.stored_results import add_runs_dir, calibrated_roots, rule_here
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep, grouped, proven, step, versions
 from pytest_mlperf.reports.terminal.comparison import Trend, trend
+from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
 
 HELP = """\
-what each accepted baseline in git gained
+a case over its accepted baselines in git, and over sessions
 
 Lists the accepted baselines of a case, each with its change from the one
 before and the interval of that change, and the total. Where versions have
 engine entries of their own, name the cases of all: they are one history.
 What cannot be compared has no ratio, and the reason is printed.
 
+Below it stand the sessions of each case, from the store (pytest
+--mlperf-store), else from the results files here: a table, a plot, and where
+the level changed. Every session is one value; an unchanged case shows a
+change at most once in 100 histories of 100 sessions (docs/history.md).
+
 Exit 2 when no ratio to the newest baseline can be formed.
 
-needs: a baseline file; git for those before it
+needs: a baseline file, and git for those before it; or sessions
 
 examples:
   $ pytest-mlperf history resnet50-Offline-onnxruntime-fp16-H200
       what each engine version gained: the case's accepted baselines in git
   $ pytest-mlperf history llama-Offline-trtllm --metric latency_p99
       a part of the case's id is enough where it fits one; another metric
+  $ pytest-mlperf history llama-Offline-trtllm --store postgresql://ci@db/perf
+      the sessions of all machines that write there
 """
 
 
@@ -56,10 +66,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the calibration (default: those of the files and in git)",
     )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"sessions of this store (default {STORE} where it is, else the results files)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),
+        default=ROWS,
+        metavar="N",
+        help=f"sessions that a table lists, the newest (default {ROWS})",
+    )
+    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show how the accepted baselines of cases moved."""
+    """Show how the accepted baselines of cases moved, and what sessions measured."""
+    notes: list[str] = []
+    histories = histories_here(parsed.cases, parsed.store, parsed.runs_dir, notes)
+    shown = of_metric(histories, parsed.metric)
+    code = 0
+    lines: list[str] = []
+    try:
+        code, lines = _baselines(parsed)
+    except MlperfError:
+        if not shown:
+            raise
+    show(lines)
+    for number, history in enumerate(shown):
+        show([""] if lines or number else [])
+        show(session_lines(history, width(), rows=parsed.rows))
+    show(f"note      {note}" for note in (notes if shown else ()))
+    return code
+
+
+def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of what was accepted in git."""
     names = ", ".join(parsed.cases)
     notes: list[str] = []
     points: list[TrendPoint] = []
@@ -76,8 +119,8 @@ def run(parsed: argparse.Namespace) -> int:
     roots = calibrated_roots(parsed.baselines, (), files)
     rule, source = rule_here(roots, last.case.accelerator, last.identity)
     line = trend_of(points, parsed.metric, rule, notes)
-    show(trend(replace(line, noise=source), width()))
-    return 2 if len(points) > 1 and line.since is None else 0
+    code = 2 if len(points) > 1 and line.since is None else 0
+    return code, trend(replace(line, noise=source), width())
 
 
 def trend_of(

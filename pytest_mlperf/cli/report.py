@@ -6,10 +6,14 @@ import argparse
 from pathlib import Path
 
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.store import add_store
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import absent
 from pytest_mlperf.reports.export.github import Links
-from pytest_mlperf.reports.formats import FORMATS, ReportedSession, make_report
+from pytest_mlperf.reports.formats import FORMATS, ReportedSession, make_report, require
 from pytest_mlperf.stores.atomic import write_whole
+from pytest_mlperf.stores.database import opened, shown_url
 from pytest_mlperf.stores.results import read_manifest, read_results
 
 HELP = """\
@@ -28,6 +32,10 @@ html is one page that loads nothing, with plots; it also reads the baselines
 that the verdicts name, and the runs' logs where they lie below the results
 file's folder.
 
+site is a folder of pages made of a store: all cases with their newest
+verdicts, machines, histories and where levels changed, to search, to publish
+as it is with GitHub Pages. Results are not named then: the store has them.
+
 needs: a results.json, as in .mlperf/runs/<id>/ or written by --mlperf-json
 
 examples:
@@ -39,18 +47,24 @@ examples:
       the page for a CI's artifacts
   $ pytest-mlperf report r.json --format markdown -o summary.md
       append it to $GITHUB_STEP_SUMMARY
+  $ pytest-mlperf report --format site -o site
+      open site/index.html
 """
+
+
+SITE = "site"
+"""The one format that is made of a store, and is a folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("results", type=Path, help="results.json")
+    parser.add_argument("results", type=Path, nargs="?", help="results.json")
     parser.add_argument(
         "--format",
-        choices=sorted(FORMATS),
+        choices=sorted({*FORMATS, SITE}),
         default="text",
         metavar="FORMAT",
-        help=f"{', '.join(FORMATS)} (default: text)",
+        help=f"{', '.join([*FORMATS, SITE])} (default: text)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
@@ -62,12 +76,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `plan --format json` printed: planned tests without a result are told "
         "(html, markdown, comment, annotations)",
     )
+    add_store(parser)
     parser.add_argument("--run-url", metavar="URL", help="comment: where the run is")
     parser.add_argument("--report-url", metavar="URL", help="comment: where the HTML report is")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the report; the verdicts in it do not change the exit code."""
+    if parsed.format == SITE:
+        return _site(parsed)
+    if parsed.results is None:
+        raise MlperfError(f"name a results.json; only --format {SITE} is made of a store")
     results = read_results(parsed.results)
     planned = read_manifest(parsed.manifest).tests if parsed.manifest else ()
     session = ReportedSession(
@@ -83,4 +102,17 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     write_whole(parsed.output, content)
     show([f"wrote {parsed.output}"])
+    return 0
+
+
+def _site(parsed: argparse.Namespace) -> int:
+    if parsed.results or not parsed.output:
+        raise MlperfError(f"--format {SITE} takes a store and a folder: --store URL -o FOLDER")
+    require("html")
+    from pytest_mlperf.reports.html import site_cases, write_site
+
+    with opened(parsed.store) as store:
+        cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
+    pages = write_site(cases, parsed.output, shown_url(parsed.store))
+    show([f"wrote {parsed.output / 'index.html'}: {plural(pages, 'page')}"])
     return 0

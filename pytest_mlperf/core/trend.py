@@ -158,31 +158,39 @@ def _rate(point: TrendPoint) -> str:
 
 
 def versions(points: Sequence[TrendPoint]) -> list[str]:
-    """Return what tells each point's engine from the others': "onnxruntime 1.20.1".
+    """Return what tells each point's engine from the others', see `engine_versions`."""
+    return engine_versions([(point.fingerprint, point.case.engine) for point in points])
+
+
+def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
+    """Return what tells engines from each other: "onnxruntime 1.20.1".
 
     Of all versions in the fingerprints, those that are not the same everywhere; where all are the
     same, the engine's own. "not known" where there is no fingerprint.
+
+    Args:
+        engines: Of each its fingerprint and the name that its suite gives it.
     """
     keys = dict.fromkeys(
         key
-        for point in points
-        for key, value in point.fingerprint.items()
+        for fingerprint, _ in engines
+        for key, value in fingerprint.items()
         if key.startswith("engine.") and _VERSION.fullmatch(value)
     )
-    recorded = [point for point in points if point.fingerprint]
-    moving = [key for key in keys if len({point.fingerprint.get(key) for point in recorded}) > 1]
+    recorded = [fingerprint for fingerprint, _ in engines if fingerprint]
+    moving = [key for key in keys if len({one.get(key) for one in recorded}) > 1]
     shown = moving or [next((k for k in keys if k == "engine.version"), next(iter(keys), ""))]
-    return [_version(point, shown) if point.fingerprint else "not known" for point in points]
+    return [_version(*one, shown) if one[0] else "not known" for one in engines]
 
 
-def _version(point: TrendPoint, keys: Sequence[str]) -> str:
-    engine = point.fingerprint.get("engine", point.case.engine).rpartition(":")[2]
-    versions = []
+def _version(fingerprint: Mapping[str, str], name: str, keys: Sequence[str]) -> str:
+    engine = fingerprint.get("engine", name).rpartition(":")[2]
+    shown = []
     for key in filter(None, keys):
-        name = engine if key == "engine.version" else key.removeprefix("engine.")
-        if key in point.fingerprint:
-            versions.append(f"{name} {point.fingerprint[key]}")
-    return ", ".join(versions) or engine
+        part = engine if key == "engine.version" else key.removeprefix("engine.")
+        if key in fingerprint:
+            shown.append(f"{part} {fingerprint[key]}")
+    return ", ".join(shown) or engine
 
 
 def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:

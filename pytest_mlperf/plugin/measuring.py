@@ -204,7 +204,8 @@ def stored(root: Path, value: T) -> T:
 
 
 _NOT_REPRODUCED = tuple(
-    f"--mlperf-{name}" for name in ("update", "reason", "json", "report", "plan", "resume", "sign")
+    f"--mlperf-{name}"
+    for name in ("update", "reason", "json", "report", "plan", "resume", "sign", "store")
 )
 
 OPTIONAL: dict[str, set[str]] = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +58,13 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return convert
+
+
+def _day(text: str) -> str:
+    """Return a day as ISO 8601 writes it; nothing stays nothing."""
+    import datetime as dt
+
+    return dt.date.fromisoformat(text).isoformat() if text else ""
 
 
 FAIL_ON = ("skips", "inconclusive", "no-baseline")
@@ -352,6 +359,25 @@ class Options:
         convert=Path,
         beside=True,
     )
+    drift: Literal["fail", "warn"] | None = _set_by(
+        "fail|warn",
+        "also judge the sum of all accepted baselines in git: a drop that is proven and beyond the "
+        "limit fails, or is told, though each step was accepted within it",
+    )
+    drift_since: str = _set_by(
+        "DAY",
+        "baselines accepted before this day (2026-11-01) do not count for --mlperf-drift",
+        "",
+        convert=_day,
+        ini_only=True,
+    )
+    store: str | None = _set_by(
+        "URL",
+        "keep every session in a database: sqlite (results.db in the folder of results), "
+        "sqlite:///FILE or postgresql://USER@HOST/DATABASE; no verdict depends on it, and what it "
+        "cannot take now it gets after the next session",
+        beside=True,
+    )
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
 
@@ -422,7 +448,24 @@ def read_options(config: pytest.Config) -> Options:
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
     options = Options(**values, plan=plan, report=_reports(config))
     _check(options)
-    return options
+    return replace(options, store=_store(config, options)) if options.store else options
+
+
+def _store(config: pytest.Config, options: Options) -> str:
+    """Return the URL of the store; a path starts where other paths of its setting do."""
+    from pytest_mlperf.core.errors import MlperfError
+    from pytest_mlperf.stores.database import require_url
+
+    url = str(options.store)
+    if url == "sqlite":
+        return str(options.runs_dir / "results.db")
+    try:
+        require_url(url)
+    except MlperfError as error:
+        raise pytest.UsageError(f"--mlperf-store: {error}") from None
+    if url.startswith("sqlite:///"):
+        url = url.removeprefix("sqlite:///")
+    return url if "://" in url else str(_setting(config, "store")[1] / url)
 
 
 def _value(config: pytest.Config, one: Field[Any], option: _Option) -> object:

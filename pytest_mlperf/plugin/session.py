@@ -23,7 +23,8 @@ from pytest_mlperf.bench.bench import (
     require_power_source,
     unjudged_told,
 )
-from pytest_mlperf.bench.policy import ALONE, Phase
+from pytest_mlperf.bench.creep import with_creep
+from pytest_mlperf.bench.policy import ALONE, Phase, rule_for
 from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
@@ -255,8 +256,18 @@ class MlperfSession:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
+        if not self.waits(planned, verdict):
+            verdict = self.with_creep(verdict)
         fail_on, named = self.options.fail_on, self._named(planned)
         return unjudged_told(verdict, fail_on=fail_on, named=named)
+
+    def with_creep(self, verdict: Verdict) -> Verdict:
+        """Return a last word in the light of all accepted baselines, where that is asked for."""
+        options = self.options
+        if options.drift is None:
+            return verdict
+        rule, root = rule_for(verdict.case.accelerator), self.config.rootpath
+        return with_creep(verdict, rule, options.drift, options.drift_since, root)
 
     @cached_property
     def holding(self) -> Holding:
@@ -402,6 +413,8 @@ class MlperfSession:
             if (key := self.options.sign) and path.exists():
                 signed = f"signature: {relative(signature_of(path))}"
                 self._keep(session, "the signature", partial(sign, path, key), signed)
+        if self.options.store and self.results:
+            self._keeping.keep("the results in the store", partial(self._send, summary, kept))
         if self.suspicion.is_any(self.results):
             remember = partial(self.suspicion.remember, self.results)
             self._keeping.keep("the tests that are SUSPECT", remember)
@@ -415,6 +428,13 @@ class MlperfSession:
         self.progress.end(over=over and not stopped)
         if self.results and not (over and not stopped):
             self._keeping.lines.append("interrupted: the same command with --mlperf-resume goes on")
+
+    def _send(self, summary: Results, stored: Path) -> None:
+        """Keep the session in the store; whatever becomes of that, the exit code is as it was."""
+        from pytest_mlperf.stores.spool import deliver
+
+        delivery = deliver(str(self.options.store), self.options.runs_dir, summary, stored)
+        self._keeping.lines.append(delivery.line)
 
     def _write_reports(
         self,

@@ -147,7 +147,7 @@ def migrated(
 
 
 def as_document(
-    path: Path,
+    path: Path | str,
     raw: Any,
     title: str,
     shape: TypeAdapter[tuple[Document]],
@@ -158,6 +158,7 @@ def as_document(
     """Return what a JSON document says, if it has the shape and its schema is known here.
 
     Args:
+        path: Where it lies, for messages.
         title: What it should be, for messages: "results file".
         newest: The newest schema that is known here.
         cure: What to do about one that is something else, for messages.

@@ -57,6 +57,23 @@ def write_results(path: Path, results: Results) -> None:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
 
 
+def as_bytes(results: Results) -> bytes:
+    """Return a session as JSON without layout; equal sessions give equal bytes."""
+    try:
+        return _results().dump_json(results)
+    except ValueError:  # a text that no file can hold, as a file name that is no UTF-8
+        return _results().dump_json(encodable(results))
+
+
+def from_bytes(place: str, content: bytes) -> Results:
+    """Return the session that `as_bytes` made; what is none is an MlperfError."""
+    try:
+        raw = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise MlperfError(f"{place}: no results: {error}") from None
+    return _checked(place, raw)
+
+
 DIGEST = "digest"
 """The key of a results file whose value vouches for all others."""
 
@@ -98,9 +115,12 @@ def require_readable(verdict: Verdict) -> None:
 
 def read_results(path: Path) -> Results:
     """Read a results file; what is none, or holds what no run can measure, is an MlperfError."""
-    raw = read_foreign(path, "results file")
+    return _checked(path, read_foreign(path, "results file"))
+
+
+def _checked(place: Path | str, raw: Any) -> Results:
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
-    return _completed(as_document(path, raw, "results file", _SHAPE, SCHEMA, cure, MIGRATIONS))
+    return _completed(as_document(place, raw, "results file", _SHAPE, SCHEMA, cure, MIGRATIONS))
 
 
 def _completed(results: Results) -> Results:

@@ -30,6 +30,7 @@ NAMES = (
     "merge",
     "import",
     "export",
+    "store",
     "submission",
     "report",
     "options",
@@ -74,12 +75,13 @@ commands:
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
     turns        two engine entries or builds, measured now in turns
-    history      what each accepted baseline in git gained
+    history      a case over its accepted baselines in git, and over sessions
     update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
     import       results of MLCommons' endpoints client, to be judged
     export       a curve as a submission that MLPerf Endpoints' checker takes
+    store        results of sessions into the store that keeps them, or out
     submission   results as a tree that MLPerf's submission checker takes
     report       results as text, HTML, Markdown, CSV and for other tools
     options      options of engines, data sets and scorers
@@ -167,7 +169,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
         ["plan", "--format", "pbs"],
         ["compare", "only-one"],
         ["explain"],
-        ["report"],
+        ["report", "--format", "nothing"],
         ["round"],
     ],
 )

@@ -173,19 +173,9 @@ def render(
 
     Older history is left out first, then cases that are fine, and the page says so.
     """
-    import jinja2
-    import vl_convert
-
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: _shown(value) if type(value) is str else value,  # Markup is our own
-    )
-    template = environment.from_string(_text("page.html.j2"))
-    style, library = _text("page.css"), _library(vl_convert)
-    script = "\n".join(map(_text, ("plots.js", "page.js")))
+    template = page_environment().from_string(text_of("page.html.j2"))
+    style, library = text_of("page.css"), bundled()
+    script = "\n".join(map(text_of, ("plots.js", "page.js")))
     fixed = {
         "policy": _policy(style, script, library),
         "style": style,
@@ -232,7 +222,7 @@ def _of_cases(
         "more_subjects": len(subjects[ENVIRONMENTS:]),
         "workloads": sorted({one.case.workload for one in cases}),
         "accelerators": sorted({one.case.accelerator for one in cases}),
-        "data": _json(every_text(_data(cases, figures, drawn), _shown)),
+        "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
         "figures": [figure for figure in figures if figure.rows],
         "without": [
             *((figure.title, figure.without) for figure in figures if not figure.rows),
@@ -252,7 +242,7 @@ def _case_figures(
     for one in cases:
         figures = figures_of(one, beside, points)
         heavy = [figure for figure in figures if figure["plot"] in {"power", "moments"}]
-        size += sum(len(_json(figure)) for figure in heavy)
+        size += sum(len(as_json(figure)) for figure in heavy)
         if heavy and size > TRACES:
             left_out += 1
             figures = [figure for figure in figures if figure not in heavy]
@@ -320,16 +310,29 @@ def _data(
 # --- parts -----------------------------------------------------------------------------------
 
 
-def _json(content: Any) -> str:
+def page_environment() -> Any:
+    """Return what makes pages of templates: every text in it is escaped and inert."""
+    import jinja2
+
+    return jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: safe_text(value) if type(value) is str else value,  # Markup is ours
+    )
+
+
+def as_json(content: Any) -> str:
     """Return JSON that cannot end the script element it stands in, nor begin another."""
     try:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a figure of a file from elsewhere is no number
-        return _json(_finite(content))
+        return as_json(_finite(content))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _shown(text: str) -> str:
+def safe_text(text: str) -> str:
     """Return a text as the page shows it: nothing in it turns a line round or hides in it."""
     return visible(text, keep="\n\t\u00a0")
 
@@ -343,13 +346,16 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """Return a file of this package: a template, a style, a script."""
     return files("pytest_mlperf.reports.html").joinpath(name).read_text("utf-8").strip()
 
 
 @cache
-def _library(vl_convert: Any) -> str:
+def bundled() -> str:
     """Return Vega-Lite, Vega and their expression interpreter as one script."""
+    import vl_convert
+
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return script.strip()
 

@@ -1,0 +1,51 @@
+"""Histories of cases, from the store where there is one, else from results files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_mlperf.cli.store import STORE
+from pytest_mlperf.cli.stored_results import Sessions
+from pytest_mlperf.core.history import CaseHistory, histories_of
+from pytest_mlperf.stores.database import opened
+
+
+def histories_here(
+    names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
+) -> list[CaseHistory]:
+    """Return the histories of cases by id or a part of it, those with the newest points last.
+
+    Args:
+        names: Ids, or parts of them that fit one case; a file is no case.
+        url: The store; None: the usual one where it is, else the results files of the runs folder.
+        notes: Takes what could not be read.
+    """
+    if url or STORE.exists():
+        with opened(url or str(STORE)) as store:
+            cases = _fitting(names, store.cases())
+            histories = [one for case in cases for one in store.histories(case)]
+    else:
+        sessions = Sessions(runs_dir)
+        every = histories_of(results for _, results in sessions)
+        notes += sessions.notes
+        cases = _fitting(names, list(dict.fromkeys(one.series.case.id for one in every)))
+        histories = [one for one in every if one.series.case.id in cases]
+    return sorted(histories, key=lambda one: one.points[-1].started)
+
+
+def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
+    """Return the cases that are named, or fit a part; a part that fits several says nothing."""
+    fitting = []
+    for name in names:
+        parts = [case for case in cases if name.lower() in case.lower()]
+        fitting += [name] if name in cases else parts if len(parts) == 1 else []
+    return list(dict.fromkeys(fitting))
+
+
+def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
+    """Return the histories of one metric: the one that is named, else the first of speed."""
+    if metric is None:
+        kinds = sorted(histories, key=lambda one: one.series.kind != "performance")
+        metric = kinds[0].series.metric if kinds else ""
+    return [one for one in histories if one.series.metric == metric]

@@ -1,0 +1,219 @@
+"""Where a history of sessions changed its level: rank tests at every split, exact in their tails.
+
+A session is one value, so what sessions differ by is part of the noise and not of the evidence.
+Ranks bear any distribution: one outlier session moves a rank sum by one rank's worth, and heavy
+tails move nothing. `tools/drift.py` measures how often this errs, with this very code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise
+from statistics import NormalDist, median
+
+ALPHA = 5e-6
+"""The p below which a change is proven. Every session looks at the whole history anew, at every
+split: at this p an unchanged case of independent sessions alarms in at most 1 of 100 histories of
+100 further sessions, which is measured, not derived."""
+
+FEWEST = 4
+"""Sessions on each side of a split."""
+
+SHORTEST = 20
+"""Sessions of the shortest window, counted from the end, that is looked at for itself: what went
+down and came up again long ago does not hide what is down now."""
+
+SMALLEST = 0.005
+"""A change of less is not told, however certain."""
+
+MEMORY = 200
+"""Sessions, the newest ones, that are looked at."""
+
+RARE, EDGE = 3.7, 0.16
+"""Standard deviations of a rank sum, and the square of its share of the largest one with a half,
+from which its chance is computed."""
+
+_Z = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelChange:
+    """One change of level.
+
+    Attributes:
+        index: The first session of the new level.
+        change: Relative change of the level, of medians of pairs.
+        low, high: Its interval of 95 %.
+        p: Chance of so uneven a split where nothing changed, dependence of neighbours considered.
+    """
+
+    index: int
+    change: float
+    low: float
+    high: float
+    p: float
+
+
+def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelChange]:
+    """Return where a history of positive values changed its level, oldest first.
+
+    Windows that end with the history, each half of the one before, are searched for the split with
+    the smallest p; what is before a split that is proven, and after it, is searched likewise. A
+    slow ramp is some steps of it.
+
+    Source: binary segmentation (A. J. Scott, M. Knott, Biometrics 30, 1974) with H. B. Mann's and
+        D. R. Whitney's test at every split (A. N. Pettitt, Applied Statistics 28, 1979).
+    """
+    begin = max(0, len(values) - MEMORY)
+    logs = [math.log(value) for value in values[begin:]]
+    splits = sorted(_splits(logs, 0, len(logs), alpha))
+    ends = [0, *splits, len(logs)]
+    changes = []
+    for (low, at), (_, high) in pairwise(pairwise(ends)):
+        before, after = logs[low:at], logs[at:high]
+        change = _shift(before, after)
+        if abs(change[1]) >= SMALLEST:
+            ends_of = [math.expm1(x) for x in change]
+            p = _adjusted(_p_of(before, after), before, after)
+            changes.append(
+                LevelChange(
+                    index=begin + at, low=ends_of[0], change=ends_of[1], high=ends_of[2], p=p
+                )
+            )
+    return changes
+
+
+def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[int]:
+    """Return every proven split between two places."""
+    length = high - low
+    while length >= 2 * FEWEST:
+        at = _split(logs[high - length : high], alpha)
+        if at is not None:
+            at += high - length
+            return [*_splits(logs, low, at, alpha), at, *_splits(logs, at, high, alpha)]
+        if length // 2 < SHORTEST:
+            return []
+        length //= 2
+    return []
+
+
+def _split(xs: Sequence[float], alpha: float) -> int | None:
+    """Return the split of a window with the smallest p, where that is proven."""
+    count = len(xs)
+    best, smallest = None, alpha
+    sums = islice(accumulate(_ranks(xs)), FEWEST - 1, count - FEWEST)
+    for at, (total, (middle, least)) in enumerate(zip(sums, _rare(count), strict=True), FEWEST):
+        if (total - middle) ** 2 < least:
+            continue
+        p = _p(total - at * (at + 1) / 2, at, count - at)
+        if p < smallest:
+            best, smallest = at, p
+    if best is None or _adjusted(smallest, xs[:best], xs[best:]) >= alpha:
+        return None
+    return best
+
+
+@lru_cache(maxsize=1024)
+def _rare(count: int) -> tuple[tuple[float, float], ...]:
+    """Return, for each split, the middle of its rank sum and the square of how far from it is far.
+
+    Only there a chance is computed: no sum that is rare enough is nearer.
+    """
+    pairs = [at * (count - at) for at in range(FEWEST, count - FEWEST + 1)]
+    most = RARE**2 * (count + 1) / 12
+    return tuple(
+        (at * (count + 1) / 2, both * min(EDGE * both, most))
+        for at, both in enumerate(pairs, FEWEST)
+    )
+
+
+def _sd(m: int, n: int) -> float:
+    return math.sqrt(m * n * (m + n + 1) / 12)
+
+
+def _ranks(xs: Sequence[float]) -> list[float]:
+    """Return the rank of each value, ties the mean of theirs."""
+    order = sorted(range(len(xs)), key=xs.__getitem__)
+    ranks = [0.0] * len(xs)
+    for number, place in enumerate(order, start=1):
+        ranks[place] = number
+    begin = 0 if len(set(xs)) < len(xs) else len(order)
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and xs[order[end]] == xs[order[begin]]:
+            end += 1
+        for place in order[begin:end]:
+            ranks[place] = (begin + end + 1) / 2
+        begin = end
+    return ranks
+
+
+def _p_of(before: Sequence[float], after: Sequence[float]) -> float:
+    ranks = _ranks([*before, *after])
+    m = len(before)
+    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(after))
+
+
+def _p(u: float, m: int, n: int) -> float:
+    """Return the two-sided p of Mann and Whitney's U, exact; half a rank counts against a change.
+
+    Source: the number of ways to a U is a coefficient of the Gaussian binomial (m+n over m).
+    """
+    tail = math.ceil(min(u, m * n - u))
+    return min(1.0, 2 * _tail(tail, min(m, n), max(m, n)))
+
+
+@lru_cache(maxsize=16_384)
+def _tail(u: int, m: int, n: int) -> float:
+    """Return the chance of a U of so much or less."""
+    ways = [1.0] + [0.0] * u
+    for i in range(1, m + 1):
+        step = n + i
+        for k in range(u, step - 1, -1):
+            ways[k] -= ways[k - step]
+        for k in range(i, u + 1):
+            ways[k] += ways[k - i]
+    log_all = math.lgamma(m + n + 1) - math.lgamma(m + 1) - math.lgamma(n + 1)
+    return min(1.0, math.exp(math.log(math.fsum(ways)) - log_all))
+
+
+def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> float:
+    """Return p as it is where neighbouring sessions are alike beyond the change.
+
+    Machines stay in a state for some days: sums of such values scatter by √((1+r)/(1-r)) more, with
+    the correlation r of neighbours about their side's median.
+
+    Source: the long-run variance of an autoregressive process of the first order.
+    """
+    r = _neighbours(before, after)
+    z = -_Z.inv_cdf(max(p, 1e-300) / 2) * math.sqrt((1 - r) / (1 + r))
+    return 2 * _Z.cdf(-z)
+
+
+def _neighbours(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return the correlation of neighbours by signs and sizes of ranks, from 0 to 0.9."""
+    products = squares = 0.0
+    for side in (before, after):
+        middle = (len(side) + 1) / 2
+        ranks = [(rank - middle) / len(side) for rank in _ranks(side)]
+        squares += sum(x * x for x in ranks)
+        products += sum(x * y for x, y in pairwise(ranks))
+    count = len(before) + len(after)
+    # The estimate is too low by about (1+3r)/n of each side, and scatters by 1/√n.
+    return min(0.9, max(0.0, products / squares if squares else 0.0)) if count else 0.0
+
+
+def _shift(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """Return lower end, middle and upper end of the difference of levels.
+
+    Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); its interval
+        by the normal limit of U.
+    """
+    apart = sorted(y - x for x in before for y in after)
+    m, n = len(before), len(after)
+    reach = math.floor(m * n / 2 - _Z.inv_cdf(0.975) * _sd(m, n))
+    place = min(max(reach, 0), len(apart) // 2)
+    return apart[place], median(apart), apart[-1 - place]

@@ -1,0 +1,138 @@
+"""A case over sessions in a terminal: its table, a line of blocks, a plot, and what changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from pytest_mlperf.core.history import CaseHistory, SessionPoint
+from pytest_mlperf.core.judge.drift import LevelChange
+from pytest_mlperf.core.numbers import change, interval, quantity
+from pytest_mlperf.reports.terminal.figures import shown, title
+from pytest_mlperf.reports.terminal.layout import paragraph, paragraphs, plural, table
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+ROWS = 20
+"""Sessions that the table lists, the newest ones."""
+
+HEIGHT = 6
+"""Lines of a plot."""
+
+COLUMNS = ("session", "commit", "engine", "runs", "value", "says")
+
+
+def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list[str]:
+    """Return a history of at least one session: a table of the newest, a plot of all, changes."""
+    series, points = history.series, history.points
+    name = title(series.metric)
+    first, last = points[0].started[:10], points[-1].started[:10]
+    heading = (
+        f"{series.case.id}, {series.profile}, machine {series.machine}: {name}, "
+        f"{plural(len(points), 'session')}, {first} to {last}"
+    )
+    columns = [name if column == "value" else column for column in COLUMNS]
+    return [
+        *paragraph("sessions", heading, width),
+        "",
+        *table(
+            columns,
+            _rows(history)[-rows:],
+            width,
+            left=["session", "commit", "engine", "says"],
+            spare=["runs", "commit", "engine"],
+        ),
+        "",
+        *(_plot(history, width) if len(points) > 2 else ()),
+        *paragraphs("changed", list(_changes(history)), width),
+    ]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return values as blocks between their least and their largest, each of some sessions."""
+    drawn = _thinned(values, width)
+    low, high = min(drawn), max(drawn)
+    reach = (high - low) or 1.0
+    return "".join(BLOCKS[min(7, int(8 * (value - low) / reach))] for value in drawn)
+
+
+def _thinned(values: Sequence[float], width: int) -> list[float]:
+    """Return at most so many values: means of neighbours."""
+    each = math.ceil(len(values) / max(width, 1))
+    parts = [values[begin : begin + each] for begin in range(0, len(values), each)]
+    return [math.fsum(part) / len(part) for part in parts]
+
+
+def _rows(history: CaseHistory) -> list[dict[str, str]]:
+    changed = {one.index: one for one in history.changes}
+    name = title(history.series.metric)
+    return [
+        {
+            "session": point.started[:16].replace("T", " "),
+            "commit": (point.commit or "")[:9],
+            "engine": version,
+            "runs": str(point.runs),
+            name: shown(point.value, partial(quantity, history.series.metric)),
+            "says": "; ".join(_says(point, changed.get(n), accepted=accepted)),
+        }
+        for n, (point, version, accepted) in enumerate(
+            zip(history.points, history.versions, history.accepted, strict=True)
+        )
+    ]
+
+
+def _says(point: SessionPoint, changed: LevelChange | None, *, accepted: bool) -> Iterator[str]:
+    if changed:
+        yield f"{change(changed.change)} from here on"
+    if accepted:
+        yield "baseline accepted"
+    if point.failed:
+        yield point.outcome
+
+
+def _plot(history: CaseHistory, width: int) -> list[str]:
+    """Return the level over sessions; "A" below marks accepted baselines, "^" changes."""
+    values = history.values
+    metric = history.series.metric
+    drawn = _thinned(values, width - 12)
+    low, high = min(drawn), max(drawn)
+    reach = (high - low) or 1.0
+    places = [min(HEIGHT - 1, int(HEIGHT * (value - low) / reach)) for value in drawn]
+    labels = {HEIGHT - 1: quantity(metric, high), 0: quantity(metric, low)}
+    each = math.ceil(len(values) / len(drawn))
+    marks = [" "] * len(drawn)
+    for place, accepted in enumerate(history.accepted):
+        if accepted:
+            marks[place // each] = "A"
+    for one in history.changes:
+        marks[one.index // each] = "^"
+    lines = [
+        f"{labels.get(row, ''):>10}  " + "".join("•" if p == row else " " for p in places)
+        for row in reversed(range(HEIGHT))
+    ]
+    keys = {"A": "A baseline accepted", "^": "^ level changed"}
+    key = ", ".join(text for mark, text in keys.items() if mark in marks)
+    return [
+        f"{'':10}  {sparkline(values, width - 12)}",
+        "",
+        *(line.rstrip() for line in lines),
+        *([f"{'':10}  {''.join(marks)}".rstrip(), f"{'':10}  {key}"] if key else []),
+        "",
+    ]
+
+
+def _changes(history: CaseHistory) -> Iterator[str]:
+    changes = history.changes
+    for one in changes:
+        before, point = history.points[one.index - 1], history.points[one.index]
+        versions = history.versions
+        engines = f"{versions[one.index - 1]} → {versions[one.index]}"
+        same = versions[one.index - 1] == versions[one.index]
+        commits = f"{(before.commit or '?')[:9]} → {(point.commit or '?')[:9]}"
+        word = {True: "worse", False: "better", None: "changed"}[history.is_worse(one.change)]
+        text = f"{change(one.change)} ({interval(one.low, one.high)}), {word}"
+        where = f"{before.started[:10]} → {point.started[:10]}, {commits}"
+        yield f"{text}: {where}{'' if same else f', {engines}'}"
+    if not changes:
+        yield "nothing that these sessions prove"

@@ -1,0 +1,254 @@
+"""SQLite and PostgreSQL as one: statements with "?", and errors that a user can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
+from pytest_mlperf.core.foreign_text import visible
+
+WAIT_S = 10.0
+"""Longest wait for another writer, and for a server to answer."""
+
+SQLITE, POSTGRES = "sqlite", ("postgresql", "postgres")
+
+Row = Sequence[Any]
+
+
+class StoreError(MlperfError):
+    """A store cannot be used now; the results are elsewhere, and no verdict depends on it."""
+
+
+class Backend(Protocol):
+    """One connection; a statement outside `transaction` stands alone."""
+
+    words: Mapping[str, str]
+    """What the schema's placeholders are here."""
+    shared: bool
+    """Other programs keep tables in it."""
+
+    def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows."""
+        ...
+
+    def many(self, statement: str, rows: Iterable[Row]) -> None:
+        """Run a statement once for each row."""
+        ...
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """Let all statements inside happen or none, with no other writer beside them."""
+        ...
+
+    def tables(self) -> set[str]:
+        """Return the names of the tables that are there."""
+        ...
+
+    def tune(self) -> None:
+        """Set what is kept with the database; only once it is known to be a store."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+def require_url(url: str) -> None:
+    """Refuse a URL of nothing that can be a store, and one whose library is not here."""
+    scheme = _scheme(url)
+    if scheme in POSTGRES:
+        if find_spec("psycopg") is None:
+            raise EnvironmentFault("PostgreSQL needs: pip install 'pytest-mlperf[store]'")
+    elif scheme not in {SQLITE, ""}:
+        raise MlperfError(
+            f"{shown_url(url)!r} is no store: sqlite:///FILE, postgresql://USER@HOST/DATABASE, "
+            "or the path of a SQLite file"
+        )
+    elif not _file(url).name:
+        raise MlperfError(f"{shown_url(url)!r} names no file: sqlite:///FILE")
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without its password, for messages and files; a file from the working folder."""
+    if _scheme(url) in {SQLITE, ""}:
+        file = _file(url)
+        with contextlib.suppress(ValueError):
+            file = file.absolute().relative_to(Path.cwd())
+        return str(file)
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = "&".join(p for p in parts.query.split("&") if not p.lower().startswith("password="))
+    address = f"{user.partition(':')[0]}{at}{host}"
+    return urlunsplit((parts.scheme, address, parts.path, query, ""))
+
+
+def connect(url: str, *, write: bool) -> Backend:
+    """Return a connection; without `write` a SQLite file must be there."""
+    require_url(url)
+    if _scheme(url) in POSTGRES:
+        return _Postgres(url)
+    return _Sqlite(_file(url), write=write)
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _file(url: str) -> Path:
+    if not _scheme(url):
+        return Path(url)
+    # As SQLAlchemy has it: sqlite:///relative, sqlite:////absolute.
+    return Path(unquote(url.partition("://")[2].removeprefix("/").partition("?")[0]))
+
+
+_SQLITE_REASONS = {
+    "SQLITE_BUSY": "it is locked by another program",
+    "SQLITE_LOCKED": "it is locked by another program",
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_NOTADB": "the file is no SQLite database; name another",
+    "SQLITE_CORRUPT": "the file is damaged; move it away, and import the results files again",
+    "SQLITE_READONLY": "the file may not be written",
+    "SQLITE_CANTOPEN": "the file cannot be opened",
+}
+
+
+class _Sqlite:
+    shared = False
+    words: Mapping[str, str] = {
+        "serial": "INTEGER PRIMARY KEY",
+        "blob": "BLOB",
+        "clustered": "WITHOUT ROWID",
+    }
+
+    def __init__(self, file: Path, *, write: bool) -> None:
+        self._file = file
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{file}: is no file, and a store is one")
+        if not write and not file.exists():
+            raise StoreError(
+                f"{file}: is not there; pytest --mlperf-store makes it, or "
+                "pytest-mlperf store import"
+            )
+        with self._in_words():
+            if write:
+                _make(file.parent)
+            self._connection = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None)
+        try:
+            with self._in_words():
+                self._connection.execute("PRAGMA synchronous = FULL")
+        except StoreError:
+            self._connection.close()
+            raise
+
+    def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        with self._in_words():
+            return self._connection.execute(statement, values).fetchall()
+
+    def many(self, statement: str, rows: Iterable[Row]) -> None:
+        with self._in_words():
+            self._connection.executemany(statement, rows)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            # A full disk may have rolled it back already.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def tables(self) -> set[str]:
+        rows = self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {str(name) for (name,) in rows if not name.startswith("sqlite_")}
+
+    def tune(self) -> None:
+        # Readers and a writer do not wait for each other.
+        self.execute("PRAGMA journal_mode = WAL")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            # SQLITE_BUSY_SNAPSHOT and its like extend the name of what they are.
+            name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+            reason = _SQLITE_REASONS.get(name, text_of(error))
+            raise StoreError(f"{self._file}: {reason}") from None
+        except OSError as error:
+            raise StoreError(f"{self._file}: {error.strerror or error}") from None
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+class _Postgres:
+    shared = True
+    words: Mapping[str, str] = {
+        "serial": "INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "blob": "BYTEA",
+        "clustered": "",
+    }
+
+    _ALONE = 0x6D6C7065  # "mlpe": the advisory lock of whoever writes
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+        self._shown, self._error = shown_url(url), psycopg.Error
+        with self._in_words():
+            usual = {
+                "connect_timeout": str(round(WAIT_S)),
+                "application_name": "pytest-mlperf",
+                "options": f"-c lock_timeout={round(WAIT_S * 1e3)} -c client_min_messages=error",
+            }
+            address = make_conninfo(**{**usual, **conninfo_to_dict(url)})
+            self._connection = psycopg.connect(address, autocommit=True)
+
+    def execute(self, statement: str, values: Row = ()) -> list[tuple[Any, ...]]:
+        with self._in_words():
+            cursor = self._connection.execute(statement.replace("?", "%s"), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def many(self, statement: str, rows: Iterable[Row]) -> None:
+        with self._in_words(), self._connection.cursor() as cursor:
+            cursor.executemany(statement.replace("?", "%s"), list(rows))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._in_words(), self._connection.transaction():
+            self.execute("SELECT pg_advisory_xact_lock(?)", (self._ALONE,))
+            yield
+
+    def tables(self) -> set[str]:
+        rows = self.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = ANY (current_schemas(false))"
+        )
+        return {str(name) for (name,) in rows}
+
+    def tune(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            # What follows the first line is advice on other ways to connect.
+            reason = text_of(error) if not str(error).strip() else str(error).splitlines()[0]
+            raise StoreError(f"{self._shown}: {visible(reason)}") from None

@@ -1,0 +1,292 @@
+"""Sessions go in whole and once; series of points come out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from pytest_mlperf.core.history import (
+    CaseHistory,
+    CaseSeries,
+    LatestVerdict,
+    SessionPoint,
+    latest_of,
+    points_of_session,
+)
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.stores.database._backends import Backend, StoreError, connect, shown_url
+from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.results import as_bytes, from_bytes
+
+VERSION = "mlperf_schema"
+"""The table with the version of all the others, in one row."""
+
+Key = TypeVar("Key", str, int)
+
+AT_ONCE = 500
+"""Keys that one statement asks for; SQLite takes some thousand."""
+
+
+@contextmanager
+def opened(
+    url: str, *, write: bool = False, migrations: Sequence[str] = MIGRATIONS
+) -> Iterator[Store]:
+    """Open a store, made or brought up to date where it is to be written.
+
+    Raises:
+        StoreError: It cannot be reached or used; of a newer schema; another program's.
+    """
+    backend = connect(url, write=write)
+    try:
+        _require_schema(backend, shown_url(url), migrations, write=write)
+        if write:
+            backend.tune()
+        yield Store(backend, shown_url(url))
+    finally:
+        backend.close()
+
+
+def _require_schema(
+    backend: Backend, place: str, migrations: Sequence[str], *, write: bool
+) -> None:
+    version = _version(backend, place)
+    if version > len(migrations):
+        raise StoreError(
+            f"{place}: written by a newer pytest-mlperf (schema {version}; this one knows up to "
+            f"{len(migrations)}): upgrade"
+        )
+    if version == len(migrations):
+        return
+    if not write and not version:
+        raise StoreError(f"{place}: holds no sessions yet")
+    with backend.transaction():  # another writer may have been first
+        for number in range(_version(backend, place), len(migrations)):
+            for statement in migrations[number].format(**backend.words).split(";"):
+                backend.execute(statement)
+            if not number:
+                backend.execute(f"CREATE TABLE {VERSION} (version INTEGER NOT NULL)")
+                backend.execute(f"INSERT INTO {VERSION} VALUES (0)")
+            backend.execute(f"UPDATE {VERSION} SET version = ?", (number + 1,))
+
+
+def _version(backend: Backend, place: str) -> int:
+    tables = backend.tables()
+    if VERSION in tables:
+        ((version,),) = backend.execute(f"SELECT version FROM {VERSION}")
+        return int(version)
+    # A database of PostgreSQL is shared with others; a file of SQLite is one program's.
+    if tables and not backend.shared:
+        raise StoreError(f"{place}: is another program's database; name another file")
+    return 0
+
+
+class Store:
+    """One connection to a store."""
+
+    def __init__(self, backend: Backend, place: str) -> None:
+        """Work with a connection; the place is for messages."""
+        self._backend, self.place = backend, place
+
+    # --- sessions ------------------------------------------------------------------------
+
+    def add(self, results: Results) -> bool:
+        """Keep a session, in one transaction; False where it is here already, as it is.
+
+        Raises:
+            StoreError: Also where another session of the same id is here.
+        """
+        content = as_bytes(results)
+        digest = hashlib.sha256(content).hexdigest()
+        points, latest = list(points_of_session(results)), list(latest_of(results))
+        with self._backend.transaction():
+            there = self._backend.execute(
+                "SELECT digest FROM mlperf_session WHERE run = ?", (results.run,)
+            )
+            if there:
+                if there[0][0] != digest:
+                    raise StoreError(
+                        f"{self.place}: session {results.run} is in it with other results, which "
+                        "stay"
+                    )
+                return False
+            self._backend.execute(
+                "INSERT INTO mlperf_session (run, started, commit_id, digest, document) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (results.run, results.started, results.commit, digest, zlib.compress(content, 1)),
+            )
+            self._add_points(points)
+            self._add_latest(latest)
+        return True
+
+    def sessions(self) -> list[str]:
+        """Return the ids of all sessions, oldest first."""
+        rows = self._backend.execute("SELECT run FROM mlperf_session ORDER BY started, run")
+        return [str(run) for (run,) in rows]
+
+    def session(self, run: str) -> Results:
+        """Return a session as it was kept."""
+        rows = self._backend.execute("SELECT document FROM mlperf_session WHERE run = ?", (run,))
+        if not rows:
+            raise StoreError(f"{self.place}: has no session {run!r}")
+        return from_bytes(f"{self.place}: session {run}", zlib.decompress(bytes(rows[0][0])))
+
+    # --- histories -----------------------------------------------------------------------
+
+    def cases(self) -> list[str]:
+        """Return the ids of all cases."""
+        rows = self._backend.execute("SELECT DISTINCT case_id FROM mlperf_series ORDER BY 1")
+        return [str(case) for (case,) in rows]
+
+    def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
+        """Return the history of one case or all, of one metric or all, as `histories_of` does."""
+        asked = {"s.case_id = ?": case, "s.metric = ?": metric}
+        where = {column: value for column, value in asked.items() if value is not None}
+        condition = f"WHERE {' AND '.join(where)}" if where else ""
+        points = self._points(condition, list(where.values()))
+        about = self._backend.execute(
+            f"SELECT s.id, s.about FROM mlperf_series s {condition} ORDER BY s.id",
+            list(where.values()),
+        )
+        return [
+            CaseHistory(series=_SERIES.validate_json(text), points=points[number])
+            for number, text in about
+            if number in points
+        ]
+
+    def _points(self, condition: str, values: Sequence[str]) -> dict[int, list[SessionPoint]]:
+        rows = self._backend.execute(
+            "SELECT p.series, p.started, p.run, p.commit_id, p.value, p.runs, p.baseline, "
+            "p.outcome, p.failed, p.accepted, p.build "
+            "FROM mlperf_point p JOIN mlperf_series s ON s.id = p.series "
+            f"{condition} ORDER BY p.series, p.started, p.run",
+            values,
+        )
+        builds = self._builds({row[-1] for row in rows})
+        points: dict[int, list[SessionPoint]] = {}
+        for number, started, run, commit, value, runs, base, outcome, failed, accepted, b in rows:
+            point = SessionPoint(
+                run=run,
+                started=started,
+                commit=commit,
+                value=value,
+                runs=runs,
+                baseline=base,
+                outcome=outcome,
+                failed=bool(failed),
+                accepted=bool(accepted),
+                fingerprint=builds[b],
+            )
+            points.setdefault(number, []).append(point)
+        return points
+
+    def _builds(self, numbers: set[int]) -> dict[int, dict[str, str]]:
+        texts: dict[int, str] = {}
+        for part in _parts(sorted(numbers)):
+            marks = ", ".join("?" * len(part))
+            statement = f"SELECT id, fingerprint FROM mlperf_build WHERE id IN ({marks})"
+            texts |= dict(self._backend.execute(statement, part))
+        return {number: json.loads(text) for number, text in texts.items()}
+
+    def latest(self) -> list[LatestVerdict]:
+        """Return the newest verdict of each test on each class of accelerator."""
+        rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
+        return [LatestVerdict(**json.loads(text)) for (text,) in rows]
+
+    # --- writing -------------------------------------------------------------------------
+
+    def _add_points(self, points: Sequence[tuple[CaseSeries, SessionPoint]]) -> None:
+        keys = [one.key for one, _ in points]
+        series = {key: one for key, (one, _) in zip(keys, points, strict=True)}
+        builds = [_text(point.fingerprint) for _, point in points]
+        numbers = self._numbers(
+            "mlperf_series",
+            ("series_key", "case_id", "metric", "about"),
+            {
+                key: (key, one.case.id, one.metric, _SERIES.dump_json(one).decode())
+                for key, one in series.items()
+            },
+        )
+        build_keys = {text: hashlib.sha256(text.encode()).hexdigest()[:32] for text in builds}
+        build_numbers = self._numbers(
+            "mlperf_build",
+            ("build_key", "fingerprint"),
+            {key: (key, text) for text, key in build_keys.items()},
+        )
+        self._backend.many(
+            "INSERT INTO mlperf_point (series, started, run, commit_id, value, runs, baseline, "
+            "outcome, failed, accepted, build) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            [
+                (
+                    numbers[key],
+                    point.started,
+                    point.run,
+                    point.commit,
+                    point.value,
+                    point.runs,
+                    point.baseline,
+                    point.outcome,
+                    int(point.failed),
+                    int(point.accepted),
+                    build_numbers[build_keys[build]],
+                )
+                for key, build, (_, point) in zip(keys, builds, points, strict=True)
+            ],
+        )
+
+    def _numbers(
+        self, table: str, columns: Sequence[str], rows: Mapping[str, Sequence[Any]]
+    ) -> dict[str, int]:
+        """Return the number of each key of a table, with the rows added that it lacks."""
+        numbers = self._looked_up(table, columns[0], list(rows))
+        missing = [row for key, row in rows.items() if key not in numbers]
+        if missing:
+            marks = ", ".join("?" * len(columns))
+            self._backend.many(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", missing
+            )
+            numbers |= self._looked_up(table, columns[0], [row[0] for row in missing])
+        return numbers
+
+    def _looked_up(self, table: str, column: str, keys: Sequence[str]) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for part in _parts(keys):
+            marks = ", ".join("?" * len(part))
+            numbers |= dict(
+                self._backend.execute(
+                    f"SELECT {column}, id FROM {table} WHERE {column} IN ({marks})", part
+                )
+            )
+        return numbers
+
+    def _add_latest(self, verdicts: Sequence[LatestVerdict]) -> None:
+        self._backend.many(
+            "INSERT INTO mlperf_latest (test, accelerator, started, about) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (test, accelerator) DO UPDATE SET started = excluded.started, "
+            "about = excluded.about WHERE excluded.started >= mlperf_latest.started",
+            [
+                (one.test, one.accelerator, one.started, _LATEST.dump_json(one).decode())
+                for one in verdicts
+            ],
+        )
+
+
+_SERIES = TypeAdapter(CaseSeries)
+
+
+_LATEST = TypeAdapter(LatestVerdict)
+
+
+def _parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    for begin in range(0, len(keys), AT_ONCE):
+        yield keys[begin : begin + AT_ONCE]
+
+
+def _text(fingerprint: Mapping[str, str]) -> str:
+    return json.dumps(dict(fingerprint), sort_keys=True)

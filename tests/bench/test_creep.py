@@ -1,0 +1,143 @@
+"""Creep by acceptance: baselines in a real repository, each step within the limit."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench.creep import with_creep
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from tests.cli.lab import git
+from tests.cli.test_history import FILE, accept, measured
+
+pytestmark = pytest.mark.process
+
+DAYS = ("2026-03-02", "2026-05-11", "2026-08-20")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    git(tmp_path, "init", "-q", "-b", "main")
+    return tmp_path
+
+
+def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
+    """A session half a per cent below the baseline in force, which passes."""
+    metric = MetricVerdict(
+        metric="tokens_per_second",
+        outcome=outcome,
+        now=19_000.0,
+        baseline=19_000.0 / (1 + share),
+        change=share,
+        low=share - 0.01,
+        high=share + 0.01,
+        limit=0.03,
+        runs=3,
+        runs_baseline=8,
+    )
+    return Verdict(
+        case=Case(
+            workload="llama",
+            scenario="Offline",
+            engine="trtllm",
+            precision="fp8",
+            accelerator="H200",
+        ),
+        kind="performance",
+        outcome=outcome,
+        headline="tokens/s −0.5 %",
+        metrics=(metric,),
+        subject=Subject(
+            identity={"gpu": "H200", "power_limit_w": 700}, fingerprint={}, surroundings={}
+        ),
+        baseline_file=str(FILE),
+    )
+
+
+def accepted(*values: float) -> None:
+    for day, value in zip(DAYS, values, strict=True):
+        accept(FILE, day, day, measured(day, value))
+
+
+def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
+    return with_creep(one, RuleR(), mode, since, Path())  # type: ignore[arg-type]
+
+
+def test_steps_within_the_limit_fail_together(here: Path) -> None:
+    accepted(20_000.0, 19_600.0, 19_200.0)
+
+    found = judged(verdict())
+
+    assert found.outcome is Outcome.PERF_DROP
+    assert found.fails
+    assert found.headline.startswith("tokens/s −4.")
+    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in found.headline
+    assert found.notes[0] == "against the pinned baseline alone: ok tokens/s −0.5 %"
+
+
+def test_a_warning_leaves_the_word(here: Path) -> None:
+    accepted(20_000.0, 19_600.0, 19_200.0)
+
+    found = judged(verdict(), "warn")
+
+    assert found.outcome is Outcome.OK
+    assert found.notes[0].startswith("drift: tokens/s −4.")
+
+
+def test_a_drop_of_its_own_keeps_its_word(here: Path) -> None:
+    accepted(20_000.0, 19_600.0, 19_200.0)
+
+    found = judged(verdict(-0.06, Outcome.PERF_DROP))
+
+    assert found.headline == "tokens/s −0.5 %"
+    assert found.notes[0].startswith("drift: ")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (20_000.0, 20_000.0, 20_000.0),
+        (20_000.0, 19_900.0, 19_800.0),
+        (19_000.0, 19_400.0, 20_000.0),
+    ],
+    ids=["nothing", "less than the limit", "better"],
+)
+def test_what_did_not_creep_passes_as_it_was(here: Path, values: tuple[float, ...]) -> None:
+    accepted(*values)
+
+    assert judged(verdict()) == verdict()
+
+
+def test_a_day_begins_anew(here: Path) -> None:
+    accepted(20_000.0, 19_600.0, 19_200.0)
+
+    assert judged(verdict(), since="2026-05-11") == verdict()
+
+
+def test_other_data_begin_anew(here: Path) -> None:
+    for day, value, data in zip(DAYS, (20_000.0, 19_600.0, 19_200.0), "aab", strict=True):
+        fingerprint = {"dataset": data}
+        accept(FILE, day, day, measured(day, value), action="replace", fingerprint=fingerprint)
+
+    assert judged(verdict()) == verdict()
+
+
+def test_what_few_noisy_runs_say_proves_nothing(here: Path) -> None:
+    rng = random.Random(1)
+    for day, value in zip(DAYS, (20_000.0, 19_600.0, 19_200.0), strict=True):
+        runs = tuple(
+            replace(run, metrics={"tokens_per_second": value * math.exp(rng.gauss(0, 0.05))})
+            for run in measured(day, value, count=4)
+        )
+        accept(FILE, day, day, runs)
+
+    assert judged(verdict()).outcome is Outcome.OK

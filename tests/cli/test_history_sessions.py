@@ -1,0 +1,99 @@
+"""`pytest-mlperf history` over sessions: from the store, and from results files."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.stores.database import opened
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.stores.test_database import RECORDED
+
+pytestmark = pytest.mark.process  # asks git
+
+Say = Callable[..., tuple[int, str]]
+
+COUNT = 40
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Results]:
+    """Sessions of a case whose speed falls by 4 % at the 31st; a baseline was accepted at 11."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    recorded = read_results(RECORDED)
+    result = next(r for r in recorded.cases if r.verdict.kind == "performance")
+    rng = random.Random(1)
+    made = []
+    for n in range(COUNT):
+        value = 100 * math.exp(rng.gauss(0, 0.005)) * (0.96 if n >= 30 else 1)
+        (metric,) = result.verdict.metrics
+        metric = replace(metric, now=value, baseline=100.0 if n < 10 else 101.0)
+        one = replace(result, verdict=replace(result.verdict, metrics=(metric,)))
+        day = f"2026-{1 + n // 28:02}-{1 + n % 28:02}"
+        made.append(
+            replace(
+                recorded,
+                run=f"run-{n:02}",
+                started=f"{day}T06:00:00+00:00",
+                commit=f"{n:02}aaaaaaaaaa",
+                cases=(one,),
+            )
+        )
+    return made
+
+
+def name(sessions: list[Results]) -> str:
+    return sessions[0].cases[0].verdict.case.id
+
+
+def test_a_store_tells_the_history_of_a_case(sessions: list[Results], say: Say) -> None:
+    with opened(".mlperf/results.db", write=True) as store:
+        for one in sessions:
+            store.add(one)
+
+    code, shown = say("history", name(sessions), "--rows", "12")
+
+    assert code == 0
+    assert f"samples/s, {COUNT} sessions," in " ".join(shown.split())
+    rows = [line for line in shown.splitlines() if line.startswith("2026-")]
+    assert len(rows) == 12
+    assert [row for row in rows if "from here on" in row] == [rows[2]]
+    assert any(set(line.strip()) <= set("▁▂▃▄▅▆▇█") and line.strip() for line in shown.splitlines())
+    assert "A baseline accepted, ^ level changed" in shown
+    (changed,) = [line for line in shown.splitlines() if line.startswith("changed ")]
+    assert "worse: 2026-02-02 → 2026-02-03, 29aaaaaaa → 30aaaaaaa" in changed
+    assert max(map(len, shown.splitlines())) <= 90
+
+
+def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say) -> None:
+    for one in sessions:
+        write_results(Path(".mlperf/runs") / one.run / "results.json", one)
+    (Path(".mlperf/runs/run-05/results.json")).write_text("{", "utf-8")
+
+    code, shown = say("history", name(sessions))
+
+    assert code == 0
+    assert f"samples/s, {COUNT - 1} sessions," in " ".join(shown.split())
+    assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in shown
+
+
+def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Say) -> None:
+    with opened("s.db", write=True) as store:
+        store.add(read_results(RECORDED))
+
+    code, shown = say("history", "speed-Offline", "--store", "s.db")
+
+    assert code == 2
+    assert "no baseline of 'speed-Offline' is in git here" in shown
+
+
+def test_a_store_that_is_named_must_be_there(sessions: list[Results], say: Say) -> None:
+    assert say("history", "x", "--store", "none.db")[0] == 2

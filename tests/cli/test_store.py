@@ -1,0 +1,90 @@
+"""`pytest-mlperf store`: results files in, results files out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.stores.database import opened
+from pytest_mlperf.stores.results import read_results, write_results
+from tests.stores.test_database import RECORDED, numbered
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Results files of three sessions, as pytest writes them."""
+    monkeypatch.chdir(tmp_path)
+    session = read_results(RECORDED)
+    files = [Path(f"in/run-{number}/results.json") for number in (1, 2, 3)]
+    for number, file in enumerate(files, start=1):
+        write_results(file, numbered(session, number))
+    return files
+
+
+def test_what_is_imported_is_exported_byte_for_byte(files: list[Path], say: Say) -> None:
+    assert say("store", "import", *files) == (0, ".mlperf/results.db: 3 sessions more\n")
+    assert say("store", "import", *files) == (
+        0,
+        ".mlperf/results.db: 0 sessions more, 3 were there already\n",
+    )
+    assert say("store", "export", "-o", "out") == (0, "wrote 3 sessions below out\n")
+
+    for file in files:
+        assert (Path("out") / file.parent.name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_one_session_is_exported_by_its_id(files: list[Path], say: Say) -> None:
+    say("store", "import", *files, "--store", "sqlite:///kept.db")
+
+    code, _ = say("store", "export", "run-2", "-o", "out", "--store", "kept.db")
+
+    assert code == 0
+    assert [file.parent.name for file in Path("out").glob("*/results.json")] == ["run-2"]
+
+
+def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: Say) -> None:
+    Path("broken.json").write_text("{", "utf-8")
+    write_results(Path("other.json"), replace(read_results(files[0]), seconds=1.0))
+
+    code, shown = say("store", "import", "broken.json", files[0], "other.json", files[1])
+
+    assert code == 2
+    assert ".mlperf/results.db: 2 sessions more\n" in shown
+    assert "not imported: broken.json: not a results file" in shown
+    assert "session run-1 is in it with other results, which stay" in shown
+
+
+def test_the_id_of_a_session_leads_nowhere_else(files: list[Path], say: Say) -> None:
+    write_results(files[0], replace(read_results(files[0]), run="../../away"))
+    say("store", "import", files[0])
+
+    code, shown = say("store", "export", "-o", "out")
+
+    assert code == 2
+    assert "cannot be part of a file's path" in shown
+    assert not Path("../away").exists()
+
+
+def test_what_is_no_store_is_said_in_one_line(files: list[Path], say: Say) -> None:
+    shutil.copy(files[0], "results.db")
+
+    assert say("store", "export", "-o", "out", "--store", "results.db") == (
+        2,
+        "pytest-mlperf: results.db: the file is no SQLite database; name another\n",
+    )
+
+
+def test_an_empty_store_has_nothing(files: list[Path], say: Say) -> None:
+    with opened("results.db", write=True):
+        pass
+
+    assert say("store", "export", "-o", "out", "--store", "results.db") == (
+        0,
+        "wrote 0 sessions below out\n",
+    )

@@ -1,0 +1,291 @@
+"""The store: sessions go in once and come out as they were, whatever is in the way."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.history import histories_of
+from pytest_mlperf.core.results import Results
+from pytest_mlperf.stores.database import StoreError, _backends, opened, shown_url
+from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.results import read_results, write_results
+from pytest_mlperf.stores.spool import deliver, folder_of
+
+RECORDED = Path(__file__).parents[1] / "data" / "replay" / "unchanged" / "results.json"
+
+
+@pytest.fixture(scope="module")
+def session() -> Results:
+    """A session as pytest wrote it."""
+    return read_results(RECORDED)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "deep" / "results.db")
+
+
+def numbered(session: Results, number: int) -> Results:
+    return replace(session, run=f"run-{number}", started=f"2026-11-{number:02}T00:00:00+00:00")
+
+
+def add(url: str, *sessions: Results) -> list[bool]:
+    with opened(url, write=True) as store:
+        return [store.add(one) for one in sessions]
+
+
+def test_a_session_comes_out_as_it_went_in(session: Results, url: str) -> None:
+    assert add(url, session) == [True]
+
+    with opened(url) as store:
+        assert store.sessions() == [session.run]
+        assert store.session(session.run) == session
+
+
+def test_a_session_is_kept_once(session: Results, url: str) -> None:
+    assert add(url, session, session) == [True, False]
+    assert add(url, session) == [False]
+
+    with opened(url) as store:
+        assert store.histories() == histories_of([session])
+
+
+def test_another_session_of_the_same_id_is_refused(session: Results, url: str) -> None:
+    add(url, session)
+
+    with pytest.raises(StoreError, match="with other results, which stay"):
+        add(url, replace(session, seconds=1.0))
+
+    with opened(url) as store:
+        assert store.session(session.run) == session
+
+
+def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
+    sessions = [numbered(session, number) for number in (3, 1, 2)]
+    add(url, *sessions)
+
+    with opened(url) as store:
+        histories = store.histories()
+        (one,) = store.histories(histories[0].series.case.id, "throughput")
+
+    by_key = {each.series.key: each for each in histories_of(sessions)}
+    assert {each.series.key: each for each in histories} == by_key
+    assert [point.run for point in one.points] == ["run-1", "run-2", "run-3"]
+
+
+def test_what_was_slowed_or_pretended_is_no_history(session: Results) -> None:
+    slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
+    pretended = [replace(case, pretended=True) for case in session.cases[2:]]
+
+    assert histories_of([session])
+    assert not histories_of([replace(session, cases=(*slowed, *pretended))])
+
+
+def test_the_latest_verdict_is_that_of_the_newest_session(session: Results, url: str) -> None:
+    add(url, numbered(session, 2), numbered(session, 1))
+
+    with opened(url) as store:
+        latest = store.latest()
+
+    assert {one.run for one in latest} == {"run-2"}
+    assert {one.test for one in latest} == {case.test for case in session.cases}
+
+
+def test_writers_wait_for_each_other(session: Results, url: str) -> None:
+    together = threading.Barrier(4)
+
+    def write(first: int) -> None:
+        together.wait()
+        for number in range(first, first + 3):
+            add(url, numbered(session, number))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in (1, 4, 7, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    with opened(url) as store:
+        assert store.sessions() == [f"run-{number}" for number in range(1, 10)]
+        assert all(len(one.points) == 9 for one in store.histories())
+
+
+def test_an_older_store_is_brought_up_to_date_with_all_that_it_holds(
+    session: Results, url: str
+) -> None:
+    add(url, session)
+    newer = (*MIGRATIONS, "ALTER TABLE mlperf_session ADD COLUMN host TEXT")
+
+    with opened(url, write=True, migrations=newer) as store:
+        assert store.session(session.run) == session
+    with pytest.raises(StoreError, match=r"newer pytest-mlperf \(schema 2; .* up to 1\): upgrade"):
+        add(url, session)
+
+
+def test_a_migration_that_breaks_leaves_the_store_as_it_was(session: Results, url: str) -> None:
+    add(url, session)
+    broken = (*MIGRATIONS, "ALTER TABLE mlperf_session ADD COLUMN host TEXT; SELECT nonsense")
+
+    with pytest.raises(StoreError, match="nonsense"), opened(url, write=True, migrations=broken):
+        pass
+
+    with opened(url) as store:
+        assert store.session(session.run) == session
+
+
+def _a_text(file: Path) -> None:
+    file.write_text("no database\n" * 100, "utf-8")
+
+
+def _anothers(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+
+
+def _cut_off(file: Path) -> None:
+    add(str(file), read_results(RECORDED))
+    content = bytearray(file.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_a_text, "is no SQLite database; name another"),
+        (_anothers, "is another program's database"),
+        (_cut_off, "is damaged; move it away"),
+        (Path.mkdir, "is no file"),
+    ],
+)
+def test_what_is_no_store_is_refused_and_stays(
+    tmp_path: Path, session: Results, damage: Callable[[Path], None], reason: str
+) -> None:
+    file = tmp_path / "results.db"
+    damage(file)
+    before = file.read_bytes() if file.is_file() else None
+
+    with pytest.raises(StoreError, match=reason):
+        add(str(file), numbered(session, 1))
+
+    assert (file.read_bytes() if file.is_file() else None) == before
+
+
+def test_reading_makes_no_store(url: str) -> None:
+    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
+        pass
+
+    assert not Path(url).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ci:secret@db:5432/perf", "postgresql://ci@db:5432/perf"),
+        ("postgres://ci@db/perf?password=secret&sslmode=off", "postgres://ci@db/perf?sslmode=off"),
+        ("mysql://a:secret@c/d", "mysql://a@c/d"),
+        ("sqlite:////srv/results.db", "/srv/results.db"),
+        ("some/results.db", "some/results.db"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize("url", ["mysql://a@c/d", "sqlite://", "http://x/y.db"])
+def test_a_url_of_no_store_is_refused(url: str) -> None:
+    with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(url):
+        pass
+
+
+# --- the spool ---------------------------------------------------------------------------------
+
+
+def written(tmp_path: Path, session: Results) -> Path:
+    file = tmp_path / "runs" / session.run / "results.json"
+    write_results(file, session)
+    return file
+
+
+def test_what_a_locked_store_missed_it_gets_after_the_next_session(
+    tmp_path: Path, session: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_backends, "WAIT_S", 0.05)
+    monkeypatch.chdir(tmp_path)
+    one, two = numbered(session, 1), numbered(session, 2)
+    add("results.db", session)
+    other = sqlite3.connect("results.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    missed = deliver("results.db", tmp_path, one, written(tmp_path, one))
+    other.close()
+    after = deliver("results.db", tmp_path, two, written(tmp_path, two))
+
+    folder = folder_of(tmp_path, "results.db").relative_to(tmp_path)
+    assert missed.line == (
+        "store: results not sent: results.db: it is locked by another program; kept in "
+        f"{folder}; the next session sends them"
+    )
+    assert after.line == "store: results.db, with 1 before it that it lacked"
+    assert not (tmp_path / "unsent").exists()
+    with opened("results.db") as store:
+        assert set(store.sessions()) == {session.run, "run-1", "run-2"}
+
+
+def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
+    tmp_path: Path, session: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    add("results.db", session)
+    connect = sqlite3.connect
+
+    def full(*arguments: object, **named: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **named)  # type: ignore[call-overload]
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # as SQLite sees a full disk
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    one = numbered(session, 1)
+    delivery = deliver("results.db", tmp_path, one, written(tmp_path, one))
+    monkeypatch.setattr(sqlite3, "connect", connect)
+
+    assert delivery.reason == "results.db: the disk is full"
+    assert delivery.waiting
+    with opened("results.db") as store:
+        assert store.sessions() == [session.run]
+
+
+def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Results) -> None:
+    url = str(tmp_path / "results.db")
+    folder = folder_of(tmp_path, url)
+    folder.mkdir(parents=True)
+    (folder / "run-0.json").write_text("{", "utf-8")
+
+    first = deliver(url, tmp_path, session, written(tmp_path, session))
+    one = numbered(session, 1)
+    second = deliver(url, tmp_path, one, written(tmp_path, one))
+
+    assert first.sent == 1
+    assert "can never be sent" in first.line
+    assert (folder / "run-0.json.refused").exists()
+    assert second.notes == []
+
+
+def test_a_session_whose_file_could_not_be_written_is_sent_all_the_same(
+    tmp_path: Path, session: Results
+) -> None:
+    url = str(tmp_path / "results.db")
+
+    delivery = deliver(url, tmp_path, session, tmp_path / "never" / "results.json")
+
+    assert not delivery.reason
+    with opened(url) as store:
+        assert store.sessions() == [session.run]
