@@ -416,4 +416,6 @@ def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab,
 
     assert code == 0
     assert [row[2].strip() for row in rows(shown)] == ["acme 1.0"]
-    assert shown.endswith("total     one accepted baseline: nothing to compare it with yet\n")
+    baselines, _, sessions = shown.partition("\nsessions  ")
+    assert baselines.endswith("total     one accepted baseline: nothing to compare it with yet\n")
+    assert "3 sessions" in " ".join(sessions.split())

@@ -28,6 +28,7 @@ NAMES = [
     ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
     ("resume", "last", "last"),
+    ("drift", "warn", "warn"),
 ]
 SETTINGS = [
     ("baseline-runs", "6", 6),
@@ -42,6 +43,7 @@ SETTINGS = [
     ("benchmark-metric", "min", "min"),
     ("benchmark-accelerator", "H200", "H200"),
     ("timeout", "30", 30.0),
+    ("drift-since", "2026-11-01", "2026-11-01"),
 ]
 """Of ini files alone."""
 
@@ -188,9 +190,24 @@ def test_a_reproduction_keeps_the_value_of_an_option_and_no_file(
 
 def test_every_option_is_covered_here() -> None:
     covered = {name for name, *_ in NAMES} | {name for name, *_ in SETTINGS} | set(PATHS)
-    covered |= {"plan", "report", "dcgm"}
+    covered |= {"plan", "report", "dcgm", "store"}
 
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [("sqlite", ".mlperf/results.db"), ("a.db", "a.db"), ("sqlite:///a.db", "a.db")],
+)
+def test_a_store_in_a_file_starts_at_the_ini_file(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, text: str, file: str
+) -> None:
+    pytester.makeini(f"[pytest]\nmlperf_store = {text}\n")
+    monkeypatch.chdir(pytester.mkdir("below"))
+
+    options = read_options(pytester.parseconfig("--rootdir", pytester.path))
+
+    assert options.store == str(pytester.path / file)
 
 
 def test_the_command_line_wins_over_the_ini_file(pytester: pytest.Pytester) -> None:

@@ -170,8 +170,10 @@ class _Sqlite:
         return {str(name) for (name,) in rows if not name.startswith("sqlite_")}
 
     def tune(self) -> None:
-        # Readers and a writer do not wait for each other.
-        self.execute("PRAGMA journal_mode = WAL")
+        # Readers and a writer do not wait for each other. It is kept in the file; where others are
+        # at work SQLite refuses without waiting, and a later writer sets it.
+        with contextlib.suppress(StoreError):
+            self.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
         self._connection.close()
