@@ -108,7 +108,10 @@ class CaseHistory:
     @cached_property
     def versions(self) -> list[str]:
         """The engine of each point, by what tells them apart."""
-        return engine_versions([(p.fingerprint, self.series.case.engine) for p in self.points])
+        builds = {id(point.fingerprint): point.fingerprint for point in self.points}
+        names = engine_versions([(build, self.series.case.engine) for build in builds.values()])
+        by_build = dict(zip(builds, names, strict=True))
+        return [by_build[id(point.fingerprint)] for point in self.points]
 
     @cached_property
     def accepted(self) -> list[bool]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import every_text
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
 from pytest_mlperf.core.judge.drift import LevelChange
 from pytest_mlperf.core.metrics import METRICS
@@ -27,7 +26,7 @@ from pytest_mlperf.reports.terminal.sessions import sparkline
 LISTED = 1000
 """Cases of a page."""
 
-ROWS = 50
+ROWS = 20
 """Sessions that a case's table lists, the newest ones; its plot has all."""
 
 DRIFTS = 30
@@ -230,7 +229,7 @@ def _of_case(one: SiteCase) -> dict[str, Any]:
             for history in one.histories
         ],
         "identities": {h.series.machine: _in_words(h.series.identity) for h in one.histories},
-        "data": as_json(every_text(drawn, safe_text)),
+        "data": as_json(drawn),
     }
 
 
@@ -240,7 +239,7 @@ def _drawn(history: CaseHistory) -> dict[str, Any]:
     scale, unit = (1e3, "milliseconds") if metric.unit == "s" else (1.0, metric.title)
     return {
         "unit": unit,
-        "at": [point.started for point in history.points],
+        "at": [safe_text(point.started) for point in history.points],
         "value": [float(f"{scale * point.value:.5g}") for point in history.points],
         "base": [
             point.baseline and float(f"{scale * point.baseline:.5g}") for point in history.points

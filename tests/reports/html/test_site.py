@@ -123,7 +123,7 @@ def test_a_case_has_its_sessions_and_what_changed(index: Path) -> None:
     text = case_page(index, "fallen").read_text("utf-8")
 
     assert "trtllm 1.1.0" in text
-    assert "baseline accepted" in text
+    assert '"accepted":[10]' in text
     assert "% from here on" in text
 
 
