@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
+from pytest_mlperf.cli._kubernetes import Cluster, mounts_of, objects, text_of_list
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.suites import (
@@ -37,6 +38,7 @@ from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, plural, relative
 from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
+from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.suite.model import PHASES
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
@@ -67,6 +69,8 @@ examples:
       a matrix for GitHub Actions: accelerator, suite, runner, minutes
   $ pytest-mlperf plan --format slurm > mlperf.sh && bash mlperf.sh
       arrays of Slurm jobs, and a last one that joins and judges
+  $ pytest-mlperf plan --format kubernetes --image lab/mlperf:7 --claim results
+      an indexed Job for each accelerator, and one that joins: kubectl apply -f
 """
 
 
@@ -75,9 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_suites(parser)
     parser.add_argument(
         "--format",
-        choices=["table", "json", "github", "slurm"],
+        choices=["table", "json", "github", "slurm", "kubernetes"],
         default="table",
-        help="table to read, json manifest, GitHub matrix on one line, or a script for Slurm",
+        help="table to read, json manifest, GitHub matrix on one line, a script for Slurm, or jobs "
+        "of Kubernetes",
     )
     add_accelerators(parser)
     parser.add_argument(
@@ -97,7 +102,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most runs of a case (default 5)",
     )
+    parser.add_argument(
+        "--price",
+        type=_price,
+        action="append",
+        default=[],
+        metavar="NAME=USD",
+        help="what an hour of one accelerator costs, as H200=3.50; repeatable",
+    )
+    jobs = parser.add_argument_group("jobs of Kubernetes")
+    jobs.add_argument("--image", help="container image whose working directory is the project")
+    jobs.add_argument("--claim", help="claim of a volume that all pods write results to")
+    jobs.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="CLAIM:/PATH",
+        help="claim of a volume that pods read, such as models; repeatable",
+    )
     add_runs_dir(parser)
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, price = text.partition("=")
+    try:
+        usd = float(price)
+        split(name)
+    except ValueError:
+        usd = -1.0
+    if not 0 < usd < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=USD, as H200=3.50")
+    return name, usd
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -120,13 +155,50 @@ def run(parsed: argparse.Namespace) -> int:
         print(json.dumps(matrix(jobs)))
     elif parsed.format == "slurm":
         print(script(jobs, parsed.suites, parsed.accelerator, parsed.profile), end="")
-    elif parsed.format == "json":
+    elif parsed.format in {"json", "kubernetes"}:
         root = rootdir(parsed.suites)
-        print(json_text(manifest(planned, measured, root=root, max_runs=parsed.max_runs)))
+        text = json_text(manifest(planned, measured, root=root, max_runs=parsed.max_runs))
+        print(text if parsed.format == "json" else _on_kubernetes(jobs, text, parsed))
     else:
         show(_table(planned, measured, parsed.max_runs))
+        if spent := money(accelerator_hours(planned, measured, parsed.max_runs), parsed.price):
+            show(fold(spent, width()))
         show(sessions.notes)
     return 0
+
+
+def _on_kubernetes(
+    jobs: Mapping[str, Mapping[str, int]], plan: str, parsed: argparse.Namespace
+) -> str:
+    if not parsed.image or not parsed.claim:
+        raise MlperfError(
+            "--format kubernetes needs --image, whose working directory is the project, and "
+            "--claim, a PersistentVolumeClaim (ReadWriteMany) for the results"
+        )
+    where = Cluster(image=parsed.image, claim=parsed.claim, mounts=mounts_of(parsed.mount))
+    return text_of_list(objects(jobs, plan, where, run=new_id(), profile=parsed.profile))
+
+
+def money(hours: Mapping[str, tuple[float, float]], prices: Sequence[tuple[str, float]]) -> str:
+    """Return what a plan costs, in words; "" where nobody gave a price.
+
+    Raises:
+        MlperfError: A price is of nothing that is planned.
+    """
+    by_name = {name: split(name)[1] for name in hours}
+    priced = dict(prices)
+    if strange := set(priced) - set(by_name.values()):
+        there = ", ".join(dict.fromkeys(by_name.values()))
+        raise MlperfError(f"--price {min(strange)}: nothing is planned on it; planned: {there}")
+    if not priced:
+        return ""
+    least, most = (
+        sum(priced.get(by_name[name], 0.0) * each[end] for name, each in hours.items())
+        for end in (0, 1)
+    )
+    without = [name for name in by_name.values() if name not in priced]
+    rest = f"; without {', '.join(dict.fromkeys(without))}, of which no price is known"
+    return f"cost: {least:,.2f} to {most:,.2f} USD{rest if without else ''}"
 
 
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:

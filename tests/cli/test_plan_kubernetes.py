@@ -1,0 +1,150 @@
+"""`plan --format kubernetes`: jobs that a cluster accepts, and that do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli.plan import money
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores.results import read_results
+from tests.cli.test_plan_slurm import suite
+from tests.conftest import LEAN
+
+Say = Callable[..., tuple[int, str]]
+
+WHERE = ("--image", "lab/mlperf:7", "--claim", "results")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "suites").mkdir(parents=True)
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -omlperf_control=off")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def made(say: Say, *options: str) -> list[dict[str, Any]]:
+    code, text = say("plan", "--format", "kubernetes", *WHERE, *options)
+    assert code == 0, text
+    items: list[dict[str, Any]] = json.loads(text)["items"]
+    return items
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
+def test_what_is_made_is_what_kubernetes_publishes(project: Path, say: Say, version: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200_1g.18gb"]')
+
+    items = made(say, "--mount", "models:/models")
+
+    assert [one["kind"] for one in items] == ["ConfigMap", *["Job"] * 4]
+    for one in items:
+        validator.validate(one, version, strict=True)
+
+
+def test_a_part_asks_for_its_accelerator_and_has_its_time(project: Path, say: Say) -> None:
+    suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200_1g.18gb"]')
+    suite("b.mlperf.toml", "b", '["8xH100"]')
+
+    _, gpus, mig, cpu, _ = made(say, "--mount", "models:/models")
+
+    spec, pod = gpus["spec"], gpus["spec"]["template"]["spec"]
+    assert (spec["completionMode"], spec["completions"]) == ("Indexed", 2)
+    assert pod["nodeSelector"] == {"pytest-mlperf/accelerator": "8xH100"}
+    assert pod["activeDeadlineSeconds"] >= 1800
+    of = {job["metadata"]["name"].rpartition("-2")[0]: job for job in (gpus, mig, cpu)}
+    asked = {
+        name: job["spec"]["template"]["spec"]["containers"][0]["resources"]
+        for name, job in of.items()
+    }
+    assert list(asked.values()) == [
+        {"limits": {"nvidia.com/gpu": 8}},
+        {"limits": {"nvidia.com/mig-1g.18gb": 1}},
+        {},
+    ]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "mount-0"]
+    assert mount == {"name": "mount-0", "mountPath": "/models", "readOnly": True}
+
+
+def test_what_is_missing_is_said(project: Path, say: Say) -> None:
+    suite("a.mlperf.toml", "a")
+
+    assert "needs --image" in say("plan", "--format", "kubernetes")[1]
+    assert "write CLAIM:/path" in say("plan", "--format", "kubernetes", *WHERE, "--mount", "x")[1]
+
+
+def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str, int]:
+    """Do what a cluster does with some objects; the pod of a lost part never begins.
+
+    Returns:
+        Exit codes by job and index.
+    """
+    (plan,) = [one for one in items if one["kind"] == "ConfigMap"]
+    (folder / "plan.json").write_text(plan["data"]["plan.json"], "utf-8")
+    tools = folder / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(sys.executable)
+    codes = {}
+    for job in (one for one in items if one["kind"] == "Job"):
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        for index in range(job["spec"].get("completions", 1)):
+            name = f"{job['metadata']['name'].split('-')[1]}.{index}"
+            if name == lost:
+                continue
+            done = subprocess.run(
+                [word.replace("sleep 5", "until=0") for word in container["command"]],
+                env={
+                    **os.environ,
+                    **{one["name"]: one["value"] for one in container["env"]},
+                    "MLPERF_RESULTS": str(folder / "out"),
+                    "MLPERF_PLAN": str(folder / "plan.json"),
+                    "JOB_COMPLETION_INDEX": str(index),
+                    "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                capture_output=True,
+                check=False,
+                timeout=300,
+            )
+            codes[name] = done.returncode
+    return codes
+
+
+@pytest.mark.process
+def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
+    project: Path, say: Say, tmp_path: Path
+) -> None:
+    """A part whose node never came back is no silent gap."""
+    suite("a.mlperf.toml", "a")
+    suite("it's $(touch pwned) b.mlperf.toml", "b")
+    items = made(say)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "lost").mkdir()
+
+    assert apply(items, tmp_path / "all") == {"cpu.0": 0, "cpu.1": 0, "merge.0": 0}
+    merged = read_results(tmp_path / "all/out/results.json")
+    assert [r.verdict.case.workload for r in merged.cases] == ["a", "b"]
+    assert not Path("pwned").exists()
+
+    assert apply(items, tmp_path / "lost", lost="cpu.1") == {"cpu.0": 0, "merge.0": 1}
+
+
+def test_money_is_hours_of_each_accelerator_by_its_price() -> None:
+    hours = {"8xH100": (8.0, 40.0), "H100": (1.0, 2.0), "cpu": (3.0, 4.0)}
+
+    assert money(hours, [("H100", 2.5)]) == (
+        "cost: 22.50 to 105.00 USD; without cpu, of which no price is known"
+    )
+    assert money(hours, []) == ""
+    with pytest.raises(MlperfError, match="--price H200: nothing is planned on it"):
+        money(hours, [("H200", 3.0)])
