@@ -93,7 +93,8 @@ def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str
     (folder / "plan.json").write_text(plan["data"]["plan.json"], "utf-8")
     tools = folder / "tools"
     tools.mkdir()
-    (tools / "python3").symlink_to(sys.executable)
+    (tools / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', "utf-8")
+    (tools / "python3").chmod(0o755)
     codes = {}
     for job in (one for one in items if one["kind"] == "Job"):
         container = job["spec"]["template"]["spec"]["containers"][0]
@@ -110,7 +111,6 @@ def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str
                     "MLPERF_PLAN": str(folder / "plan.json"),
                     "JOB_COMPLETION_INDEX": str(index),
                     "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },
                 capture_output=True,
                 check=False,
