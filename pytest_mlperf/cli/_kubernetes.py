@@ -29,13 +29,15 @@ part={name}.$JOB_COMPLETION_INDEX
 case $JOB_COMPLETION_INDEX in
 {suites}
 esac
-python3 -m pytest "$1" --mlperf-accelerator {accelerator}{profile} \\
-  --mlperf-manifest "$MLPERF_PLAN" --mlperf-runs-dir "$MLPERF_RESULTS/$part" \\
-  --mlperf-json "$MLPERF_RESULTS/parts/$part.json"
+python3 -m pytest "$1" --mlperf-accelerator={accelerator}{profile} \\
+  --mlperf-manifest="$MLPERF_PLAN" --mlperf-runs-dir="$MLPERF_RESULTS/$part" \\
+  --mlperf-json="$MLPERF_RESULTS/parts/$part.json"
 echo $? > "$MLPERF_RESULTS/parts/$part.done"
 """
 """A part is over whatever its tests say: the job that joins them judges. One whose pod is lost
-leaves no mark, and is begun anew."""
+leaves no mark, and is begun anew.
+
+Options have "=": of words that are files pytest makes its rootdir, where node ids start."""
 
 MERGE = """\
 until=$(($(date +%s) + {seconds}))
@@ -121,7 +123,7 @@ def _measuring(
         name=name,
         suites="\n".join(cases),
         accelerator=shlex.quote(accelerator),
-        profile=f" --mlperf-profile {profile}" if profile else "",
+        profile=f" --mlperf-profile={profile}" if profile else "",
     )
     pod = _pod(script, cluster, run)
     pod["nodeSelector"] = {LABEL: accelerator}

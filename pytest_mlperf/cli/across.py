@@ -79,6 +79,12 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
         raise MlperfError(f"{'.'.join((where, *map(str, key)))}: {message}") from None
 
 
+def price_in_words(name: str, price: GpuPrice) -> str:
+    """Return a price with its day, and where it was read."""
+    source = f", {visible(price.source)}" if price.source else ""
+    return f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
+
+
 def across(
     a: Mapping[str, Sequence[Measured]],
     b: Mapping[str, Sequence[Measured]],
@@ -243,12 +249,7 @@ def lines(
         yield from paragraphs("note", one.notes, width)
     yield ""
     used = {split(side.case.accelerator)[1] for one in compared for side in (one.a, one.b)}
-    shown = [
-        f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}"
-        + (f", {visible(price.source)}" if price.source else "")
-        for name, price in prices.items()
-        if split(name)[1] in used
-    ]
+    shown = [price_in_words(name, one) for name, one in prices.items() if split(name)[1] in used]
     yield from paragraphs("prices", shown, width)
     yield from paragraphs("note", [*notes, NO_VERDICT], width)
 

@@ -19,6 +19,7 @@ from typing import Any
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
 from pytest_mlperf.cli._kubernetes import Cluster, mounts_of, objects, text_of_list
+from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import Sessions, add_runs_dir, costs
 from pytest_mlperf.cli.suites import (
@@ -103,12 +104,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most runs of a case (default 5)",
     )
     parser.add_argument(
-        "--price",
-        type=_price,
-        action="append",
-        default=[],
-        metavar="NAME=USD",
-        help="what an hour of one accelerator costs, as H200=3.50; repeatable",
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="TOML with [prices], as suites have it; goes before what suites say",
     )
     jobs = parser.add_argument_group("jobs of Kubernetes")
     jobs.add_argument("--image", help="container image whose working directory is the project")
@@ -123,24 +122,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
 
 
-def _price(text: str) -> tuple[str, float]:
-    name, _, price = text.partition("=")
-    try:
-        usd = float(price)
-        split(name)
-    except ValueError:
-        usd = -1.0
-    if not 0 < usd < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=USD, as H200=3.50")
-    return name, usd
-
-
 def run(parsed: argparse.Namespace) -> int:
     """Print the plan."""
     cases = read_suites(find_suites(parsed.suites), parsed.profile)
     tests, named = with_pairs(cases), set(parsed.accelerator)
     require_accelerators(named, (name for one in tests for name in one.accelerators))
     planned = [one for one in tests if not named or named & set(one.accelerators)]
+    if parsed.prices and parsed.format != "table":
+        raise MlperfError("--prices is for the table, --format table")
     if parsed.fleet:
         planned = on_fleet(planned, parsed.fleet)
     sessions = Sessions(parsed.runs_dir)
@@ -161,7 +150,8 @@ def run(parsed: argparse.Namespace) -> int:
         print(text if parsed.format == "json" else _on_kubernetes(jobs, text, parsed))
     else:
         show(_table(planned, measured, parsed.max_runs))
-        if spent := money(accelerator_hours(planned, measured, parsed.max_runs), parsed.price):
+        prices = read_prices(parsed.prices) if parsed.prices else {}
+        for spent in money(planned, measured, parsed.max_runs, prices):
             show(fold(spent, width()))
         show(sessions.notes)
     return 0
@@ -179,26 +169,32 @@ def _on_kubernetes(
     return text_of_list(objects(jobs, plan, where, run=new_id(), profile=parsed.profile))
 
 
-def money(hours: Mapping[str, tuple[float, float]], prices: Sequence[tuple[str, float]]) -> str:
-    """Return what a plan costs, in words; "" where nobody gave a price.
+def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
+    """Return what a plan costs and by which prices, in words; nothing where none is known.
 
-    Raises:
-        MlperfError: A price is of nothing that is planned.
+    Args:
+        planned: What is planned.
+        measured: What cases took in earlier sessions.
+        max_runs: Most runs of a case.
+        prices: By accelerator; they go before the suites'.
     """
-    by_name = {name: split(name)[1] for name in hours}
-    priced = dict(prices)
-    if strange := set(priced) - set(by_name.values()):
-        there = ", ".join(dict.fromkeys(by_name.values()))
-        raise MlperfError(f"--price {min(strange)}: nothing is planned on it; planned: {there}")
-    if not priced:
-        return ""
-    least, most = (
-        sum(priced.get(by_name[name], 0.0) * each[end] for name, each in hours.items())
-        for end in (0, 1)
-    )
-    without = [name for name in by_name.values() if name not in priced]
-    rest = f"; without {', '.join(dict.fromkeys(without))}, of which no price is known"
-    return f"cost: {least:,.2f} to {most:,.2f} USD{rest if without else ''}"
+    used: dict[str, None] = {}
+    without: dict[str, None] = {}
+    cost = (0.0, 0.0)
+    for case in planned:
+        for name, (least, most) in accelerator_hours([case], measured, max_runs).items():
+            kind = split(name)[1]
+            price = prices.get(name) or prices.get(kind) or case.suite.price(name)
+            if price is None:
+                without[kind] = None
+                continue
+            used[price_in_words(name if name in prices else kind, price)] = None
+            usd = price.usd_per_gpu_hour
+            cost = (cost[0] + usd * least, cost[1] + usd * most)
+    if not used:
+        return [f"cost: no price of {', '.join(without)}"] if prices else []
+    rest = f"; without {', '.join(without)}, of which no price is known" if without else ""
+    return [f"cost: {cost[0]:,.2f} to {cost[1]:,.2f} USD{rest}", f"prices: {'; '.join(used)}"]
 
 
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:

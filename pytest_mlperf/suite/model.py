@@ -14,7 +14,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import FOUND, LOOPS, METRICS, at_point, gated_metrics
-from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, parse_gpu
+from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
@@ -308,9 +308,10 @@ class Suite(Table):
         """What a sample costs, where the suite says so of its own model."""
         return parse_work(self.workload.work) if self.workload.work is not None else None
 
-    def price(self, accelerator: str) -> Price | None:
+    def price(self, accelerator: str) -> GpuPrice | None:
         """Return what one GPU of an accelerator costs, or None: "8xH100", else "H100"."""
-        return self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
+        price = self.prices.get(accelerator) or self.prices.get(split(accelerator)[1])
+        return GpuPrice(**price.model_dump()) if price else None
 
     @property
     def _accuracy(self) -> AccuracyLimit:

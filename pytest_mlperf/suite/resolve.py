@@ -29,7 +29,6 @@ from pytest_mlperf.core.job import (
     Search,
     Seeds,
 )
-from pytest_mlperf.core.roofline.gpu import GpuPrice
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
@@ -143,7 +142,6 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
     assert parts.engine is not None
     assert parts.dataset is not None
     suite, accelerator = planned.suite, planned.case.accelerator
-    price = suite.price(accelerator)
     return Job(
         case=planned.case,
         engine=parts.engine,
@@ -165,7 +163,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
         techniques=planned.techniques,
         gpu=suite.figures.get(split(accelerator)[1]),
         work=suite.work,
-        price=GpuPrice(**price.model_dump()) if price else None,
+        price=suite.price(accelerator),
         replicas=planned.engine.replicas_on(accelerator),
         facts=_facts(planned),
     )

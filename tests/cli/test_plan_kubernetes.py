@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.cli.across import read_prices
 from pytest_mlperf.cli.plan import money
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.cli.suites import read_suites
+from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import read_results
 from tests.cli.test_plan_slurm import suite
 from tests.conftest import LEAN
@@ -112,10 +114,13 @@ def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str
                     "JOB_COMPLETION_INDEX": str(index),
                     "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
                 },
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
                 check=False,
                 timeout=300,
             )
+            print(name, done.stdout)  # the log of a pod; shown where a test fails
             codes[name] = done.returncode
     return codes
 
@@ -124,7 +129,10 @@ def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str
 def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
     project: Path, say: Say, tmp_path: Path
 ) -> None:
-    """A part whose node never came back is no silent gap."""
+    """A part whose node never came back is no silent gap.
+
+    What they share is outside of the project, as in a pod, and the project configures no pytest.
+    """
     suite("a.mlperf.toml", "a")
     suite("it's $(touch pwned) b.mlperf.toml", "b")
     items = made(say)
@@ -139,12 +147,33 @@ def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
     assert apply(items, tmp_path / "lost", lost="cpu.1") == {"cpu.0": 0, "merge.0": 1}
 
 
-def test_money_is_hours_of_each_accelerator_by_its_price() -> None:
-    hours = {"8xH100": (8.0, 40.0), "H100": (1.0, 2.0), "cpu": (3.0, 4.0)}
+PRICED = """\
+[prices]
+H100 = { usd_per_gpu_hour = 2.5, as_of = 2026-11-01, source = "our contract" }
+"""
 
-    assert money(hours, [("H100", 2.5)]) == (
-        "cost: 22.50 to 105.00 USD; without cpu, of which no price is known"
-    )
-    assert money(hours, []) == ""
-    with pytest.raises(MlperfError, match="--price H200: nothing is planned on it"):
-        money(hours, [("H200", 3.0)])
+
+def test_a_plan_costs_its_hours_at_the_price_of_a_file_else_of_the_suite(
+    project: Path, say: Say
+) -> None:
+    """Eight GPUs cost eight times what one does."""
+    suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200"]')
+    with Path("suites/a.mlperf.toml").open("a", encoding="utf-8") as file:
+        file.write("[prices]\nH200 = { usd_per_gpu_hour = 4, as_of = 2026-10-01 }\n")
+        file.write("H100 = { usd_per_gpu_hour = 9, as_of = 2026-10-01 }\n")
+    Path("prices.toml").write_text(PRICED, "utf-8")
+    planned = read_suites([Path("suites/a.mlperf.toml")], None)
+    measured = {
+        (case.path, case.case.id): CaseCost(first_s=3600.0, more_s=900.0) for case in planned
+    }
+    of_file = read_prices(Path("prices.toml"))
+
+    assert money(planned, measured, 5, of_file) == [
+        "cost: 24.00 to 48.00 USD; without cpu, of which no price is known",
+        "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",
+    ]
+    assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
+    assert money(planned[:1], measured, 5, {}) == []
+    assert "our contract" in say("plan", "--prices", "prices.toml")[1]
+    refused = say("plan", "--prices", "prices.toml", "--format", "json")
+    assert refused == (2, "pytest-mlperf: --prices is for the table, --format table\n")

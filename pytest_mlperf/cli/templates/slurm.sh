@@ -17,8 +17,9 @@ suites_on() {
 # A job of an array: --measure ACCELERATOR FOLDER
 if [ "${1:-}" = --measure ]; then
   suites_on "$2"
-  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator "$2"@PROFILE@ \
-    --mlperf-manifest "$3/plan.json" --mlperf-json "$3/parts/$2.$SLURM_ARRAY_TASK_ID.json"
+  # With "=": of words that are files pytest makes its rootdir, where node ids start.
+  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator="$2"@PROFILE@ \
+    --mlperf-manifest="$3/plan.json" --mlperf-json="$3/parts/$2.$SLURM_ARRAY_TASK_ID.json"
 fi
 
 # The last job: --merge FOLDER
